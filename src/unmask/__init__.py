@@ -1,0 +1,73 @@
+"""Raw text to a pre-trained BERT-family encoder, to fine-tuned models, to measured results.
+
+    import unmask
+
+    unmask.train_tokenizer(["my-text/"], "runs/tokenizer")
+    unmask.prepare(["my-text/"], "runs/tokenizer", "runs/store")
+    unmask.pretrain("pretrain/bert_mini", ["store=runs/store"], out="runs/bert")
+    unmask.finetune("finetune/classification", ["init_from=runs/bert", "data.train=train.csv"], out="runs/classifier")
+    for prediction in unmask.predict("runs/classifier", [{"text": "a fine film"}]):
+        print(prediction["label"], prediction["score"])
+
+The names are looked up when first used, so that `import unmask` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unmask.data.store import TokenStore
+    from unmask.evaluation import evaluate
+    from unmask.finetuning import finetune
+    from unmask.info import describe
+    from unmask.mask_filling import fill_mask
+    from unmask.models.hub import load_model, save_model
+    from unmask.prediction import predict
+    from unmask.preparation import prepare
+    from unmask.pretraining import pretrain
+    from unmask.tokenization.settings import TokenizerSettings
+    from unmask.tokenization.tokenizer import load_tokenizer
+    from unmask.tokenizer_training import train_tokenizer
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "TokenStore": "unmask.data.store",
+    "TokenizerSettings": "unmask.tokenization.settings",
+    "describe": "unmask.info",
+    "evaluate": "unmask.evaluation",
+    "fill_mask": "unmask.mask_filling",
+    "finetune": "unmask.finetuning",
+    "load_model": "unmask.models.hub",
+    "load_tokenizer": "unmask.tokenization.tokenizer",
+    "predict": "unmask.prediction",
+    "prepare": "unmask.preparation",
+    "pretrain": "unmask.pretraining",
+    "save_model": "unmask.models.hub",
+    "train_tokenizer": "unmask.tokenizer_training",
+}
+
+__all__ = [
+    "TokenStore",
+    "TokenizerSettings",
+    "__version__",
+    "describe",
+    "evaluate",
+    "fill_mask",
+    "finetune",
+    "load_model",
+    "load_tokenizer",
+    "predict",
+    "prepare",
+    "pretrain",
+    "save_model",
+    "train_tokenizer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,133 @@
+"""The two things that pass between data, objectives, models and the loop: a packed `Batch` and a `LossTerm`.
+
+A batch holds no padding: the tokens of all its sequences stand one after another, and `bounds` says where each
+sequence begins and ends. A loss is a (sum, count) pair, so that the loss of an optimizer step does not depend on how
+the step was cut into micro-batches or ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+IGNORE_INDEX = -100
+"""The label of a position that is not a target, as everywhere in PyTorch."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences packed end to end.
+
+    Attributes:
+        input_ids: (tokens,) int64.
+        token_type_ids: (tokens,) int64, the segment of each token: 0 for A, 1 for B.
+        position_ids: (tokens,) int64, from 0 in every sequence.
+        bounds: (sequences + 1,) int32, the first token of each sequence, then the number of tokens.
+        lengths: the same lengths as Python integers, known without asking the device; all at least 1.
+        keys: (sequences,) int64, the key from which all chance about a sequence is drawn (see `unmask.chance`);
+            None where nothing is drawn.
+        columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool,
+            `next_sentence_label` (sequences,) int64, `labels` ...
+    """
+
+    input_ids: Tensor
+    token_type_ids: Tensor
+    position_ids: Tensor
+    bounds: Tensor
+    lengths: tuple[int, ...]
+    keys: Tensor | None = None
+    columns: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.input_ids.shape[0]
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def first_tokens(self) -> Tensor:
+        """(sequences,) int64: the place of each sequence's first token, `[CLS]` for BERT."""
+        return self.bounds[:-1].long()
+
+    def sequence_of_token(self) -> Tensor:
+        """(tokens,) int64: which sequence each token belongs to."""
+        lengths = (self.bounds[1:] - self.bounds[:-1]).long()
+        sequences = torch.arange(len(self.lengths), device=lengths.device)
+        return torch.repeat_interleave(sequences, lengths, output_size=self.num_tokens)
+
+    def with_columns(self, **columns: Tensor) -> Batch:
+        """The same batch with more columns, or with some replaced."""
+        return replace(self, columns={**self.columns, **columns})
+
+    def with_input_ids(self, input_ids: Tensor) -> Batch:
+        """The same batch with other token ids in the same places."""
+        return replace(self, input_ids=input_ids)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on `device`; copies from pinned memory do not wait."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=True)
+
+        return replace(
+            self,
+            input_ids=move(self.input_ids),
+            token_type_ids=move(self.token_type_ids),
+            position_ids=move(self.position_ids),
+            bounds=move(self.bounds),
+            keys=None if self.keys is None else move(self.keys),
+            columns={name: move(column) for name, column in self.columns.items()},
+        )
+
+
+def pack(sequences: list[list[int]], segments: list[list[int]] | None = None, keys: list[int] | None = None) -> Batch:
+    """Packs lists of token ids into a batch.
+
+    Args:
+        sequences: token ids, one list a sequence, none of them empty.
+        segments: the segment of each token, in the same shape; all 0 where left out.
+        keys: one chance key a sequence, in the range of int64.
+    """
+    lengths = tuple(len(sequence) for sequence in sequences)
+    assert all(length > 0 for length in lengths), "an empty sequence"
+    sizes = torch.tensor(lengths)
+    bounds = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+    bounds[1:] = torch.cumsum(sizes, 0)
+    total = int(bounds[-1])
+    starts = torch.repeat_interleave(bounds[:-1].long(), sizes, output_size=total)
+    return Batch(
+        input_ids=torch.tensor([token for sequence in sequences for token in sequence]),
+        token_type_ids=(
+            torch.zeros(total, dtype=torch.int64)
+            if segments is None
+            else torch.tensor([segment for sequence in segments for segment in sequence])
+        ),
+        position_ids=torch.arange(total) - starts,
+        bounds=bounds,
+        lengths=lengths,
+        keys=None if keys is None else torch.tensor(keys, dtype=torch.int64),
+    )
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """One term of a loss, as a sum and a count.
+
+    The loss of an optimizer step is the sum over terms of coefficient x (sum of totals / sum of counts), the sums taken
+    over all micro-batches and ranks of the step.
+
+    Attributes:
+        name: as it stands in `metrics.jsonl` after `loss/`: `mlm`, `nsp`, `task` ...
+        total: () float32, the summed loss over the targets of this micro-batch, with its gradient.
+        count: the number of targets it was summed over.
+        coefficient: the weight of the term.
+    """
+
+    name: str
+    total: Tensor
+    count: int
+    coefficient: float = 1.0

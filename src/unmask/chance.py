@@ -1,0 +1,128 @@
+"""All chance that is not dropout, as pure functions of a key.
+
+A key is a 64-bit integer made from (seed, copy, block, sequence); a draw is a hash of (key, stream, counter). Nothing
+has a state, so the same sequences get the same masks on one rank or four, in one micro-batch or eight, and a resumed
+run draws what it would have drawn. The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
+Splittable Pseudorandom Number Generators", OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLIER_1 = 0xBF58476D1CE4E5B9
+_MULTIPLIER_2 = 0x94D049BB133111EB
+
+
+def mix(value: int) -> int:
+    """SplitMix64's finaliser: a bijection of 64-bit integers that looks random."""
+    value = (value + _GOLDEN) & _MASK
+    value = ((value ^ (value >> 30)) * _MULTIPLIER_1) & _MASK
+    value = ((value ^ (value >> 27)) * _MULTIPLIER_2) & _MASK
+    return value ^ (value >> 31)
+
+
+def key(*parts: int) -> int:
+    """One key from any number of integers, whose order matters; in the range of int64, so that a tensor holds it."""
+    mixed = 0
+    for part in parts:
+        mixed = mix(mixed ^ mix(part & _MASK))
+    return _signed(mixed)
+
+
+class Draws:
+    """A sequence of draws from one key, for code that draws one number after another (planning a block).
+
+    The n-th draw is a hash of (key, n).
+    """
+
+    def __init__(self, *parts: int) -> None:
+        self._state = key(*parts) & _MASK
+
+    def uniform(self) -> float:
+        """A number in [0, 1), with 53 random bits."""
+        self._state = (self._state + _GOLDEN) & _MASK
+        value = self._state
+        value = ((value ^ (value >> 30)) * _MULTIPLIER_1) & _MASK
+        value = ((value ^ (value >> 27)) * _MULTIPLIER_2) & _MASK
+        return ((value ^ (value >> 31)) >> 11) * 2.0**-53
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer from `low` to `high`, both included."""
+        return low + int(self.uniform() * (high - low + 1))
+
+    def shuffle(self, items: list[object]) -> None:
+        """Shuffles in place (Fisher and Yates)."""
+        for last in range(len(items) - 1, 0, -1):
+            other = self.integer(0, last)
+            items[last], items[other] = items[other], items[last]
+
+
+def uniform(keys: Tensor, counters: Tensor, stream: int) -> Tensor:
+    """One number in [0, 1) for each key and counter.
+
+    Args:
+        keys: (n,) int64.
+        counters: (n,) int64, the place within what the key stands for, such as a token's position.
+        stream: keeps independent draws for the same place apart.
+
+    Returns:
+        (n,) float64 with 53 random bits each.
+    """
+    value = _mix_tensor(keys ^ _mix_tensor(counters + _signed(mix(stream))))
+    return _shift_right(value, 11).double() * 2.0**-53
+
+
+class Permutation:
+    """A keyed bijection of range(size) that needs no array in memory.
+
+    A Feistel network of four rounds on the smallest even number of bits that holds `size`, walked until it falls inside
+    (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002): at most four steps on average.
+
+    Args:
+        size: how many things are permuted, at least 1.
+        parts: what the key is made of.
+    """
+
+    ROUNDS = 4
+
+    def __init__(self, size: int, *parts: int) -> None:
+        assert size > 0, "a permutation of nothing"
+        self.size = size
+        self._half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+        self._half_mask = (1 << self._half_bits) - 1
+        self._round_keys = [key(*parts, number) & _MASK for number in range(self.ROUNDS)]
+
+    def __getitem__(self, index: int) -> int:
+        """Where `index` goes, 0 <= index < size."""
+        assert 0 <= index < self.size, "outside the permutation"
+        value = index
+        while True:
+            value = self._encrypt(value)
+            if value < self.size:
+                return value
+
+    def _encrypt(self, value: int) -> int:
+        left, right = value >> self._half_bits, value & self._half_mask
+        for round_key in self._round_keys:
+            left, right = right, left ^ (mix(right ^ round_key) & self._half_mask)
+        return (left << self._half_bits) | right
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _shift_right(value: Tensor, bits: int) -> Tensor:
+    """A logical shift: int64 has only the arithmetic one."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix_tensor(value: Tensor) -> Tensor:
+    """`mix` on int64 tensors, whose products wrap around as 64-bit integers do."""
+    value = value + _signed(_GOLDEN)
+    value = (value ^ _shift_right(value, 30)) * _signed(_MULTIPLIER_1)
+    value = (value ^ _shift_right(value, 27)) * _signed(_MULTIPLIER_2)
+    return value ^ _shift_right(value, 31)

@@ -1,0 +1,242 @@
+"""The command line: each command hands its words to one function, and turns errors into a message and an exit code.
+
+Nothing heavy is imported before a command runs, so that `--help` answers at once. Results go to standard output,
+progress and messages to standard error. Exit codes: 0 done, 1 our fault, 2 the user's, 130 and 143 after Ctrl-C or
+SIGTERM.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from unmask import __version__
+from unmask.errors import Interrupted, UnmaskError
+
+app = typer.Typer(
+    help="Raw text to a pre-trained BERT-family encoder, to fine-tuned models, to measured results.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+tokenizer_app = typer.Typer(help="Train tokenizers.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(tokenizer_app, name="tokenizer")
+
+Text = Annotated[list[str], typer.Argument(help=".txt and .jsonl files (also .gz, .zst), folders, globs")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", help="settings over the recipe's")]
+RunOut = Annotated[Path, typer.Option("--out", help="the run directory")]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with the run in --out; start it where there is none")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace what is in --out")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="processes; all cores where left out")]
+Model = Annotated[Path, typer.Argument(help="a model directory, or the run that made it")]
+
+
+@tokenizer_app.command("train")
+def tokenizer_train(
+    text: Text,
+    out: Annotated[Path, typer.Option("--out", help="the tokenizer's directory")],
+    kind: Annotated[str, typer.Option("--kind", help="wordpiece")] = "wordpiece",
+    vocab_size: Annotated[int, typer.Option("--vocab-size", help="entries, special tokens included")] = 30522,
+    lowercase: Annotated[bool, typer.Option("--lowercase/--no-lowercase", help="uncased or cased")] = True,
+    seed: Annotated[int, typer.Option("--seed", help="of the sample taken from a large corpus")] = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train a tokenizer on text; AutoTokenizer opens what it saves."""
+    from unmask.config import build_settings
+    from unmask.tokenization.settings import TokenizerSettings
+    from unmask.tokenizer_training import train_tokenizer
+
+    values = {"kind": kind, "vocab_size": vocab_size, "lowercase": lowercase}
+    settings = build_settings(TokenizerSettings, values, "tokenizer train")
+    _, report = train_tokenizer(text, out, settings, seed=seed, overwrite=overwrite)
+    print(f"{out}: {report.summary()}")
+
+
+@app.command("prepare")
+def prepare_command(
+    text: Text,
+    tokenizer: Annotated[Path, typer.Option("--tokenizer", help="a tokenizer's directory")],
+    out: Annotated[Path, typer.Option("--out", help="the store's directory")],
+    workers: Workers = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted preparation in --out")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Tokenize text once, into a store that every pre-training run reads."""
+    from unmask.info import describe, format_description
+    from unmask.preparation import prepare
+
+    prepare(text, tokenizer, out, workers=workers or _cores(), resume=resume, overwrite=overwrite)
+    print(format_description(describe(out)))
+
+
+@app.command("verify")
+def verify_command(store: Annotated[Path, typer.Argument(help="what `prepare` made")]) -> None:
+    """Read every file of a store and compare its checksum."""
+    from unmask.data.store import TokenStore
+
+    opened = TokenStore(store)
+    opened.verify()
+    print(f"{store}: sound; {opened.num_documents:,} documents, {opened.num_tokens:,} tokens")
+
+
+@app.command("pretrain")
+def pretrain_command(
+    recipe: Annotated[str, typer.Argument(help="a YAML file, or a name such as pretrain/bert_tiny")],
+    out: RunOut,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    workers: Workers = None,
+) -> None:
+    """Pre-train a model from a store (store=DIR) or straight from text (corpus=FILE)."""
+    from unmask.pretraining import pretrain
+
+    model = pretrain(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite, workers=workers or _cores())
+    print(f"{model}\n{out / 'report.html'}")
+
+
+@app.command("finetune")
+def finetune_command(
+    recipe: Annotated[str, typer.Argument(help="a YAML file, or a name such as finetune/sst2")],
+    out: RunOut,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Fine-tune a model on labelled examples (init_from=MODEL data.train=FILE data.dev=FILE)."""
+    from unmask.finetuning import finetune
+
+    model = finetune(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite)
+    print(f"{model}\n{out / 'report.html'}")
+
+
+@app.command("evaluate")
+def evaluate_command(
+    model: Annotated[
+        Path | None, typer.Argument(help="a fine-tuned model or its run; left out with --predictions")
+    ] = None,
+    data: Annotated[Path, typer.Option("--data", help="labelled examples")] = ...,  # type: ignore[assignment]
+    task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
+    predictions: Annotated[Path | None, typer.Option("--predictions", help="score this file of predictions")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """Measure a fine-tuned model, or a file of predictions, on labelled examples."""
+    from unmask.evaluation import evaluate, evaluate_predictions
+
+    if (model is None) == (predictions is None):
+        _fail("give a MODEL to measure, or --predictions FILE to score without one: one of the two", 2)
+    if predictions is not None:
+        result = evaluate_predictions(predictions, data, task)
+    else:
+        assert model is not None
+        result = evaluate(model, data, task)
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        print(f"{result['task']}: {result['n']:,} examples")
+        for name, value in result["metrics"].items():
+            print(f"  {name:<24} {value:.4f}")
+
+
+@app.command("predict")
+def predict_command(
+    model: Model,
+    inputs: Annotated[str, typer.Argument(metavar="FILE|-", help=".jsonl, .tsv, .csv, .txt (one text a line), or -")],
+) -> None:
+    """Predict: one JSON object a line, in the order of the inputs."""
+    from unmask.prediction import predict, read_inputs
+
+    _print_json_lines(predict(model, read_inputs(model, inputs)))
+
+
+@app.command("fill-mask")
+def fill_mask_command(
+    model: Model,
+    text: Annotated[str, typer.Argument(help="a text with [MASK] in it, or - for one text a line")],
+    top_k: Annotated[int, typer.Option("--top-k", min=1, help="candidates for each [MASK]")] = 5,
+) -> None:
+    """Say what may stand at [MASK]: one JSON object a line, the likeliest first."""
+    from unmask.mask_filling import MaskFiller
+
+    filler = MaskFiller(model)
+    for line in (raw.rstrip("\n") for raw in sys.stdin) if text == "-" else [text]:
+        _print_json_lines(filler.fill(line, top_k))
+
+
+@app.command("info")
+def info_command(
+    path: Annotated[Path, typer.Argument(help="a store, model, run, tokenizer or recipe")],
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """Say what something is: sizes, settings, progress, provenance."""
+    from unmask.info import describe, format_description
+
+    description = describe(path)
+    print(json.dumps(description, ensure_ascii=False) if as_json else format_description(description))
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+) -> None:
+    if version:
+        print(f"unmask {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Runs the command that the words ask for, and exits."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app()
+    except UnmaskError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("stopped by Ctrl-C", 128 + signal.SIGINT)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail(f"the disk is full ({error.filename or 'while writing'}): free some space, or write elsewhere", 2)
+        _fail_with_log()
+    except Exception:
+        _fail_with_log()
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Interrupted("stopped by SIGTERM", number)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"error: {message}" if code in (1, 2) else message, file=sys.stderr)
+    sys.exit(code)
+
+
+def _fail_with_log() -> NoReturn:
+    """Our own fault: the traceback goes to a file that can be sent to us."""
+    with tempfile.NamedTemporaryFile("w", prefix="unmask-", suffix=".log", delete=False, encoding="utf-8") as log:
+        log.write(f"unmask {__version__}: {' '.join(sys.argv)}\n\n{traceback.format_exc()}")
+    last = traceback.format_exc().strip().rsplit("\n", 1)[-1]
+    _fail(f"a fault in unmask, not in your input: {last}\nthe traceback is in {log.name}: please report it", 1)
+
+
+def _print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
+    for row in rows:
+        print(json.dumps(row, ensure_ascii=False))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,171 @@
+"""Writing a token store: shards one after another, each whole or not at all, and the manifest last.
+
+A finished shard leaves a record, `shard-00000.json`, beside its files; the records become the manifest when the store
+is complete, and are what an interrupted preparation goes on from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.data.store import DOCUMENT, FORMAT_VERSION, PARTS, SENTENCE, part_name
+from unmask.errors import StoreError
+from unmask.files import sha256, write_json, writing
+
+
+@dataclass(frozen=True)
+class EncodedChunk:
+    """Some documents in a row, as token ids.
+
+    Attributes:
+        tokens: (tokens,) in the store's type.
+        sentence_lengths: (sentences,) uint32, tokens in each, none 0.
+        document_sentences: (documents,) uint32, sentences in each, none 0.
+        text_hashes: (documents,) uint32, the first 32 bits of the SHA-256 of each document's text.
+        unknown_tokens: how many of the tokens are `[UNK]`.
+        documents_without_tokens: documents that were left out since nothing of them is a token.
+    """
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    sentence_lengths: NDArray[np.uint32]
+    document_sentences: NDArray[np.uint32]
+    text_hashes: NDArray[np.uint32]
+    unknown_tokens: int
+    documents_without_tokens: int
+
+
+@dataclass
+class ShardCounts:
+    """What a shard holds."""
+
+    documents: int = 0
+    sentences: int = 0
+    tokens: int = 0
+    unknown_tokens: int = 0
+    documents_without_tokens: int = 0
+
+
+class ShardWriter:
+    """Writes one shard; use in a `with` statement, then call `finish` inside it.
+
+    Args:
+        directory: the store's.
+        number: of the shard.
+        dtype: of a token.
+    """
+
+    def __init__(self, directory: Path, number: int, dtype: np.dtype[Any]) -> None:
+        self._directory = directory
+        self._number = number
+        self._dtype = dtype
+        self._stack = ExitStack()
+        self._counts = ShardCounts()
+
+    def __enter__(self) -> ShardWriter:
+        self._files: dict[str, IO[bytes]] = {
+            part: self._stack.enter_context(writing(self._directory / part_name(part, self._number))) for part in PARTS
+        }
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def add(self, chunk: EncodedChunk) -> None:
+        """Appends documents."""
+        counts = self._counts
+        sentence_ends = counts.tokens + np.cumsum(chunk.sentence_lengths, dtype=np.int64)
+        document_ends = counts.sentences + np.cumsum(chunk.document_sentences, dtype=np.int64)
+        assert not len(sentence_ends) or sentence_ends[-1] < 1 << 32, "a shard's offsets are 32 bits wide"
+        records = np.zeros(len(document_ends), dtype=DOCUMENT)
+        records["sentence_end"] = document_ends
+        records["text_hash"] = chunk.text_hashes
+        self._files["tokens"].write(chunk.tokens.astype(self._dtype, copy=False).tobytes())
+        self._files["sentences"].write(sentence_ends.astype(SENTENCE).tobytes())
+        self._files["documents"].write(records.tobytes())
+        counts.documents += len(records)
+        counts.sentences += len(sentence_ends)
+        counts.tokens += len(chunk.tokens)
+        counts.unknown_tokens += chunk.unknown_tokens
+        counts.documents_without_tokens += chunk.documents_without_tokens
+
+    def finish(self, made_from: dict[str, Any]) -> dict[str, Any]:
+        """Closes the shard's files and writes its record.
+
+        Args:
+            made_from: what a resumed preparation must find the same: the tokenizer, the text.
+        """
+        self._stack.close()
+        names = [part_name(part, self._number) for part in PARTS]
+        record = {
+            **{field.name: getattr(self._counts, field.name) for field in fields(ShardCounts)},
+            "files": {name: describe_file(self._directory / name) for name in names},
+            "made_from": made_from,
+        }
+        write_json(record_path(self._directory, self._number), record)
+        return record
+
+
+class TextDigest:
+    """SHA-256 over the documents of a shard in order, each document's own SHA-256 being what is hashed."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, text: str) -> None:
+        self._digest.update(hashlib.sha256(text.encode("utf-8")).digest())
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def record_path(directory: Path, number: int) -> Path:
+    """Where the record of a finished shard is."""
+    return directory / f"shard-{number:05d}.json"
+
+
+def read_record(directory: Path, number: int) -> dict[str, Any] | None:
+    """The record of a finished shard, or None; a record whose files are not as it says counts as none."""
+    path = record_path(directory, number)
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        sound = all(describe_file(directory / name) == expected for name, expected in record["files"].items())
+    except (OSError, ValueError, KeyError):
+        return None
+    return record if sound else None
+
+
+def write_manifest(directory: Path, records: list[dict[str, Any]], description: dict[str, Any]) -> dict[str, Any]:
+    """Makes the store valid: the manifest from the shards' records, which are then removed.
+
+    Args:
+        directory: the store's.
+        records: of its shards, in order.
+        description: what else is to be known of the store: vocabulary, tokenizer, sources, counts of what was cleaned.
+    """
+    names = [field.name for field in fields(ShardCounts)]
+    if not records:
+        raise StoreError(f"{directory}: a store needs at least one shard")
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        **{name: sum(record[name] for record in records) for name in names},
+        **description,
+        "shards": [{name: record[name] for name in names} for record in records],
+        "files": {name: expected for record in records for name, expected in record["files"].items()},
+    }
+    write_json(directory / "manifest.json", manifest)
+    for number in range(len(records)):
+        record_path(directory, number).unlink()
+    return manifest
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """A file's size and checksum, as the manifest says them."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}

@@ -1,0 +1,224 @@
+"""The token store: a corpus tokenized once, as flat memory-mapped arrays that serve every objective.
+
+    manifest.json           sizes, checksums, counts, provenance; written last: a directory without it is unfinished
+    tokens-00000.bin        token ids, uint16 (vocabulary up to 65,536) or uint32
+    sentences-00000.bin     uint32, one a sentence: where it ends among the shard's tokens
+    documents-00000.bin     one record a document: where it ends among the shard's sentences, and a hash of its text
+    tokenizer/              the tokenizer that made the ids
+
+Special tokens are not stored: packing adds them. All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import StoreError
+from unmask.files import sha256
+
+FORMAT_VERSION = 1
+DOCUMENT = np.dtype([("sentence_end", "<u4"), ("text_hash", "<u4")])
+"""A document: its end among the shard's sentences, and the first 32 bits of the SHA-256 of its text."""
+SENTENCE = np.dtype("<u4")
+PARTS = ("tokens", "sentences", "documents")
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The narrowest type that holds every id of a vocabulary: 2 bytes up to 65,536 entries, else 4."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def part_name(part: str, shard: int) -> str:
+    """The file of one part of a shard: `tokens-00003.bin`."""
+    return f"{part}-{shard:05d}.bin"
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """One document as token ids.
+
+    Attributes:
+        tokens: (tokens,) unsigned, all sentences one after another.
+        sentence_ends: (sentences,) int64, where each sentence ends in `tokens`; the last is the number of tokens.
+    """
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    sentence_ends: NDArray[np.int64]
+
+
+class Shard:
+    """One shard; each of its files is verified and mapped into memory when first touched, once."""
+
+    def __init__(self, directory: Path, number: int, files: dict[str, dict[str, Any]], dtype: np.dtype[Any]) -> None:
+        self._directory = directory
+        self._number = number
+        self._files = files
+        self._dtype = dtype
+
+    def document(self, index: int) -> StoredDocument:
+        start = self.first_token(index)
+        ends = self.sentences[self._first_sentence(index) : self._first_sentence(index + 1)].astype(np.int64)
+        return StoredDocument(self.tokens[start : int(ends[-1])], ends - start)
+
+    def first_token(self, index: int) -> int:
+        sentence = self._first_sentence(index)
+        return int(self.sentences[sentence - 1]) if sentence else 0
+
+    def _first_sentence(self, index: int) -> int:
+        return int(self.documents["sentence_end"][index - 1]) if index else 0
+
+    @cached_property
+    def tokens(self) -> NDArray[np.unsignedinteger[Any]]:
+        return self._map("tokens", self._dtype)
+
+    @cached_property
+    def sentences(self) -> NDArray[np.uint32]:
+        return self._map("sentences", SENTENCE)
+
+    @cached_property
+    def documents(self) -> NDArray[Any]:
+        return self._map("documents", DOCUMENT)
+
+    def _map(self, part: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        name = part_name(part, self._number)
+        verify_file(self._directory / name, self._files[name])
+        return np.memmap(self._directory / name, dtype=dtype, mode="r").view(np.ndarray)
+
+
+class TokenStore:
+    """A complete store, read only.
+
+    Opening reads the manifest and checks every file's size; each file's checksum is verified when it is
+    first used.
+
+    Args:
+        directory: what `unmask prepare` made.
+
+    Raises:
+        StoreError: not a store, unfinished, of another format version, or a file of another size than it was written
+        with.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.manifest = read_manifest(directory)
+        self._starts = np.cumsum([0] + [shard["documents"] for shard in self.manifest["shards"]])
+        dtype = token_dtype(self.vocab_size)
+        self._shards = [Shard(directory, n, self.manifest["files"], dtype) for n in range(len(self.manifest["shards"]))]
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.manifest["vocab_size"])
+
+    @property
+    def num_documents(self) -> int:
+        return int(self.manifest["documents"])
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.manifest["tokens"])
+
+    @property
+    def tokenizer_directory(self) -> Path:
+        return self.directory / "tokenizer"
+
+    def document(self, index: int) -> StoredDocument:
+        """The document at `index`, 0 <= index < num_documents, in the order of the corpus."""
+        shard, place = self._place(index)
+        return shard.document(place)
+
+    def tokens(self, index: int, start: int, end: int) -> NDArray[np.unsignedinteger[Any]]:
+        """(end - start,) unsigned: some tokens of the document at `index`."""
+        shard, place = self._place(index)
+        first = shard.first_token(place)
+        return shard.tokens[first + start : first + end]
+
+    def text_hash(self, index: int) -> int:
+        """The first 32 bits of the SHA-256 of a document's text."""
+        shard, place = self._place(index)
+        return int(shard.documents["text_hash"][place])
+
+    def text_hashes(self) -> NDArray[np.uint32]:
+        """(documents,) uint32: all of them; four bytes a document."""
+        return np.concatenate([shard.documents["text_hash"] for shard in self._shards])
+
+    def token_counts(self) -> NDArray[np.int64]:
+        """(vocabulary,) int64: how often each entry occurs."""
+        counts = np.zeros(self.vocab_size, dtype=np.int64)
+        for shard in self._shards:
+            for start in range(0, len(shard.tokens), 1 << 24):
+                counts += np.bincount(shard.tokens[start : start + (1 << 24)], minlength=self.vocab_size)
+        return counts
+
+    def verify(self) -> None:
+        """Reads every file and compares checksums.
+
+        Raises:
+            StoreError: a file differs from what was written.
+        """
+        for name, expected in self.manifest["files"].items():
+            verify_file(self.directory / name, expected)
+
+    def _place(self, index: int) -> tuple[Shard, int]:
+        assert 0 <= index < self.num_documents, "no such document"
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return self._shards[number], index - int(self._starts[number])
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Reads and checks a store's manifest and the sizes of its files.
+
+    Raises:
+        StoreError: see `TokenStore`.
+    """
+    path = directory / "manifest.json"
+    if not directory.is_dir():
+        raise StoreError(
+            f"{directory}: no such store: make one with `unmask prepare TEXT --tokenizer DIR --out {directory}`"
+        )
+    if not path.is_file():
+        if any(directory.glob("tokens-*.bin")):
+            raise StoreError(
+                f"{directory}: an unfinished store (no manifest.json): `unmask prepare ... --resume` goes on with it"
+            )
+        raise StoreError(f"{directory}: not a token store (no manifest.json): expected the --out of `unmask prepare`")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = manifest["format_version"]
+        files: dict[str, dict[str, Any]] = manifest["files"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path}: damaged ({error}): prepare the store again") from error
+    if version != FORMAT_VERSION:
+        raise StoreError(
+            f"{path}: store format {version}, this version reads {FORMAT_VERSION}: prepare the store again"
+        )
+    for name, expected in files.items():
+        file = directory / name
+        if not file.is_file():
+            raise StoreError(f"{file}: missing: the store is damaged; restore the file or prepare the store again")
+        if file.stat().st_size != expected["bytes"]:
+            raise StoreError(
+                f"{file}: {file.stat().st_size} bytes, the manifest says {expected['bytes']}: the store is damaged; "
+                "restore the file or prepare the store again"
+            )
+    return manifest
+
+
+def verify_file(path: Path, expected: dict[str, Any]) -> None:
+    """Compares a file's checksum with its manifest entry.
+
+    Raises:
+        StoreError: the file differs from what was written.
+    """
+    if sha256(path) != expected["sha256"]:
+        raise StoreError(
+            f"{path}: its checksum is not the manifest's, so at least one byte has changed: "
+            "restore the file or prepare the store again"
+        )

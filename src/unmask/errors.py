@@ -1,0 +1,70 @@
+"""Every error that `unmask` raises on purpose, and the exit code each one ends a command with.
+
+    UnmaskError
+    ├── UserError          the user's: input, settings, a full disk                          exit code 2
+    │   ├── InputError         a text or data file: missing, undecodable, empty, ragged ...
+    │   ├── SettingsError      a recipe or a command line: unknown key, contradiction ...
+    │   ├── OutputError        an output that exists already, cannot be written, or a full disk
+    │   ├── StoreError         a token store that is incomplete, damaged or of another tokenizer
+    │   ├── ModelError         a model or tokenizer directory that does not load strictly
+    │   └── CheckpointError    a run whose checkpoints cannot be used
+    └── Interrupted        Ctrl-C or SIGTERM, after everything was saved                     130 or 143
+
+A message says what was wrong (file and line, or key, and the value), what was expected, and what to do. Anything else
+that escapes a command is our own fault: exit code 1, the traceback goes to a log file.
+"""
+
+from __future__ import annotations
+
+
+class UnmaskError(Exception):
+    """Root of the errors that `unmask` raises on purpose."""
+
+    exit_code = 1
+
+
+class UserError(UnmaskError):
+    """Something that the user can mend; the message says how."""
+
+    exit_code = 2
+
+
+class InputError(UserError):
+    """A text or data file cannot be used as it is."""
+
+
+class SettingsError(UserError):
+    """A recipe or a command line asks for something that does not exist or contradicts itself."""
+
+
+class OutputError(UserError):
+    """An output exists already, cannot be written, or the disk is full."""
+
+
+class StoreError(UserError):
+    """A token store is incomplete, damaged, or was made with another tokenizer."""
+
+
+class ModelError(UserError):
+    """A model or tokenizer directory does not load strictly."""
+
+
+class CheckpointError(UserError):
+    """No checkpoint of a run can be used."""
+
+
+class Interrupted(UnmaskError):  # noqa: N818  not a fault
+    """Ctrl-C or SIGTERM arrived and everything worth keeping has been saved.
+
+    Args:
+        message: what was saved and how to go on.
+        signal_number: 2 (SIGINT) or 15 (SIGTERM); the exit code is 128 plus it.
+    """
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return 128 + self.signal_number

@@ -1,0 +1,146 @@
+"""Curves over steps as inline SVG that holds numbers only: titles and legends are left to the page around them.
+
+The page's colours (`var(--...)`) stand in the SVG, so that light and dark both work, and no letter is drawn, so that no
+font is missing.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.progress import human_count
+
+MAX_POINTS = 1500
+"""A curve of more points is thinned out: the page stays small, and a screen shows no more."""
+
+NUM_RAW = 100
+"""From so many points on a training curve is smoothed, over the raw one in a fainter line."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Series:
+    """What a key of metrics.jsonl says by step; null is NaN."""
+
+    steps: Floats
+    values: Floats
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], key: str) -> Series:
+        points = [(row["step"], math.nan if row[key] is None else row[key]) for row in rows if key in row]
+        return cls(*np.array(points, dtype=np.float64).reshape(-1, 2).T)
+
+    @property
+    def is_drawable(self) -> bool:
+        return bool(np.isfinite(self.values).any())
+
+    @property
+    def last(self) -> float:
+        """The mean of the last fiftieth of a drawable series."""
+        finite = self.values[np.isfinite(self.values)]
+        return float(finite[-max(1, len(finite) // 50) :].mean())
+
+    def smoothed(self) -> Series:
+        """The mean of the fiftieth of the series around each point, of less at its ends, of what is finite."""
+        places = np.arange(len(self.values))
+        reach = np.minimum(places, len(places) // 100)  # no further ahead than back: a steep start is not flattened
+        first, end = places - reach, np.minimum(places + reach + 1, len(places))
+        finite = np.isfinite(self.values)
+        sums = np.concatenate([[0.0], np.cumsum(np.where(finite, self.values, 0.0))])
+        counts = np.concatenate([[0], np.cumsum(finite)])
+        means = (sums[end] - sums[first]) / np.maximum(counts[end] - counts[first], 1)
+        return Series(self.steps, np.where(finite, means, math.nan))
+
+    def thinned(self) -> Series:
+        every = -(-len(self.steps) // MAX_POINTS) or 1
+        return Series(self.steps[::-1][::every][::-1], self.values[::-1][::every][::-1])
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure: a training curve, held-out points, and floors to compare with."""
+
+    title: str
+    training: Series
+    held_out: Series
+    floors: Mapping[str, float] = field(default_factory=dict)
+    is_noisy: bool = True
+    """True smooths a long training curve."""
+    tick: Callable[[float], str] = "{:g}".format
+
+    @property
+    def is_drawable(self) -> bool:
+        return self.training.is_drawable or self.held_out.is_drawable
+
+    @property
+    def num_not_finite(self) -> int:
+        return int(sum(np.isnan(series.values).sum() for series in (self.training, self.held_out)))
+
+
+INKS = {
+    "axes": ("#010101", "var(--muted)"),
+    "grid": ("#020202", "var(--line)"),
+    "training": ("#030303", "var(--training)"),
+    "held-out": ("#040404", "var(--held-out)"),
+    "floor": ("#050505", "var(--floor)"),
+}
+"""Colours as matplotlib is given them, and what stands for them in the page: only the page knows light from dark."""
+
+
+def draw(panel: Panel, width: int, height: int) -> str:
+    """A panel as an SVG element without any text but numbers; sizes in CSS pixels."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ink = {name: drawn for name, (drawn, _) in INKS.items()}
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": panel.title, "font.family": "sans-serif"}):
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        axes = figure.add_subplot()
+        _draw_series(axes, panel, ink)
+        for value in panel.floors.values():
+            axes.axhline(value, color=ink["floor"], linewidth=1.3, linestyle=(0, (5, 4)))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=max(3, width // 110), integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: human_count(value)))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=max(3, height // 45), steps=[1, 2, 2.5, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: panel.tick(value)))
+        axes.tick_params(length=0, pad=6, labelsize=11, labelcolor=ink["axes"])
+        axes.grid(axis="y", color=ink["grid"], linewidth=1)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["bottom"].set_color(ink["grid"])
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(drawn.getvalue(), panel.title)
+
+
+def _draw_series(axes: Any, panel: Panel, ink: Mapping[str, str]) -> None:
+    curve, held_out = panel.training, panel.held_out
+    if panel.is_noisy and len(curve.steps) >= NUM_RAW:
+        raw, curve = curve.thinned(), curve.smoothed()
+        axes.plot(raw.steps, raw.values, color=ink["training"], linewidth=1, alpha=0.25)
+    marker = "o" if len(curve.steps) == 1 else None  # a line of one point cannot be seen
+    curve = curve.thinned()
+    axes.plot(curve.steps, curve.values, color=ink["training"], linewidth=1.8, marker=marker)
+    axes.plot(held_out.steps, held_out.values, color=ink["held-out"], linewidth=1.2, marker="o", markersize=4)
+
+
+def _inline(svg: str, title: str) -> str:
+    """Makes matplotlib's file an element of a page: no prologue, no metadata, page colours, no id twice."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r' id="[\w.]+_\d+"', "", svg)
+    for drawn, shown in INKS.values():
+        svg = svg.replace(drawn, shown)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)

@@ -1,0 +1,129 @@
+"""Writing so that nothing is ever half-written: files and directories appear whole, under their name, or not at all.
+
+A writer works on a neighbour whose name begins with `.unfinished-`, which is renamed when it is complete and flushed
+to the disk, and removed when anything goes wrong.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from unmask.errors import OutputError
+
+UNFINISHED = ".unfinished-"
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a neighbour of `path` for binary writing; it takes the place of `path` when the block ends without error.
+
+    Raises:
+        OutputError: the disk is full, or the place cannot be written.
+    """
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
+    with told_as_output_error(path):
+        try:
+            with open(unfinished, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Yields a neighbour directory of `path` to fill; it takes the name of `path` when the block ends without error.
+
+    Args:
+        path: the directory to make; its parents are made where missing.
+        overwrite: True replaces a directory that is there, after the new one is complete.
+
+    Raises:
+        OutputError: `path` exists and `overwrite` is False, the disk is full, or the place cannot be written.
+    """
+    refuse_existing(path, overwrite)
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
+    with told_as_output_error(path):
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        try:
+            yield unfinished
+            if path.exists():
+                replaced = path.with_name(f"{UNFINISHED}replaced-{path.name}")
+                os.replace(path, replaced)
+                os.replace(unfinished, path)
+                shutil.rmtree(replaced)
+            else:
+                os.replace(unfinished, path)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+
+def refuse_existing(path: Path, overwrite: bool, instead: str = "choose another name, or pass --overwrite") -> None:
+    """Raises OutputError if `path` holds anything and `overwrite` is False; an empty directory counts as nothing."""
+    if overwrite or not path.exists():
+        return
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    raise OutputError(f"{path} exists already and would be overwritten: {instead}")
+
+
+def remove_own(path: Path, marks: Sequence[str], kind: str) -> None:
+    """Removes a directory that is to be overwritten, if it is empty or holds one of the files that say we made it.
+
+    Args:
+        path: removed with all in it; may be missing.
+        marks: names or globs of files, of which one has to be there.
+        kind: what it should be, for the message: "a run".
+
+    Raises:
+        OutputError: it holds other things.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir() or (any(path.iterdir()) and not any(any(path.glob(mark)) for mark in marks)):
+        raise OutputError(f"{path} is not {kind}, so --overwrite does not remove it: choose another name")
+    with told_as_output_error(path):
+        shutil.rmtree(path)
+
+
+@contextmanager
+def told_as_output_error(path: Path) -> Iterator[None]:
+    """Turns the system's errors about writing (full disk, no permission, read-only) into one that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutputError(f"the disk is full while writing {path}: free some space, or write elsewhere") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR):
+            raise OutputError(f"cannot write {path}: {error.strerror}; choose a place that can be written") from error
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes UTF-8 text atomically."""
+    with writing(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes indented UTF-8 JSON atomically, keys in the order given."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

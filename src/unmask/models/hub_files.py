@@ -1,0 +1,87 @@
+"""Reading the files of a model directory, `config.json` and the safetensors, with every failure told.
+
+Nothing here knows what the weights mean. Pickles are never opened.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from unmask.errors import ModelError
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """`config.json` as it stands.
+
+    Raises:
+        ModelError: there is none, or it is not a JSON object.
+    """
+    if not directory.is_dir():
+        raise ModelError(f"{directory} is not a directory: expected a model directory with {CONFIG} and {WEIGHTS}")
+    return _read_object(directory / CONFIG)
+
+
+def read_weights(directory: Path) -> dict[str, Tensor]:
+    """All tensors of `model.safetensors`, or of the shards that its index names.
+
+    Raises:
+        ModelError: the file or a shard is missing, cut short or damaged, or there is only a pickle.
+    """
+    if (directory / WEIGHTS).is_file():
+        return _read_safetensors(directory / WEIGHTS)
+    if (directory / WEIGHTS_INDEX).is_file():
+        return _read_shards(directory / WEIGHTS_INDEX)
+    if (directory / PICKLE).is_file():
+        raise ModelError(
+            f"{directory} has only {PICKLE}: that is a pickle, which can run any code and is never opened here; "
+            "convert it where you trust it, with transformers: "
+            "AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)"
+        )
+    raise ModelError(f"{directory} has no {WEIGHTS}: expected a model directory in the Hugging Face layout")
+
+
+def _read_shards(index_path: Path) -> dict[str, Tensor]:
+    places = _read_object(index_path).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise ModelError(f"{index_path}: expected `weight_map`, an object from weight names to file names")
+    weights: dict[str, Tensor] = {}
+    for name in sorted(set(places.values())):
+        if Path(name).name != name:
+            raise ModelError(f"{index_path}: {name!r} is not the name of a file beside it")
+        weights |= _read_safetensors(index_path.with_name(name))
+    absent = sorted(set(places) - set(weights))
+    if absent:
+        raise ModelError(f"{index_path} names weights that its files do not hold: {', '.join(absent)}")
+    return weights
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise ModelError(f"{path} is missing: the index names it; get the whole directory again") from error
+    except (SafetensorError, ValueError) as error:
+        raise ModelError(f"{path} is cut short or damaged ({error}): get it again from where it came") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ModelError(f"{path} is missing: expected a model directory in the Hugging Face layout")
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON ({error}): get it again from where it came") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value

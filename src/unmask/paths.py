@@ -1,0 +1,26 @@
+"""Which directory a user means: wherever a model is asked for, the run that made it will do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unmask.errors import ModelError
+
+MODEL = "model"
+
+
+def model_directory(path: str | Path) -> Path:
+    """The model directory that `path` names: itself, or `model/` inside it where it is a run's directory.
+
+    Raises:
+        ModelError: there is no such directory, or no model in it, or the run has not made its model yet.
+    """
+    path = Path(path)
+    for directory in (path, path / MODEL):
+        if (directory / "config.json").is_file():
+            return directory
+    if (path / "recipe.yaml").is_file():
+        raise ModelError(f"{path}: this run has made no model yet: its command with --resume goes on to the end")
+    if not path.exists():
+        raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it")
+    raise ModelError(f"{path}: no model here (no config.json): expected a model's directory, or a run's")

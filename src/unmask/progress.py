@@ -1,0 +1,234 @@
+"""Progress of long work on standard error: a bar on a terminal, lines elsewhere, nothing within the first two seconds.
+
+Also how counts, durations and sizes are written for people, here and wherever else they are shown.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+FIRST_SHOWN_S = 2.0
+LINE_EVERY_S = 10.0
+BAR_EVERY_S = 0.25
+WINDOW_S = 30.0
+"""The rate and the time left are those of the last `WINDOW_S` seconds, so that a slow start is soon forgotten."""
+
+
+class _Sample(NamedTuple):
+    at: float
+    fraction: float
+    units: float
+
+
+class Progress:
+    """Shows how far a long task has come, for use in a `with` statement.
+
+    Tell it with `advance` where the counted unit is what the task is made of, with `update` where the end is
+    measured otherwise than the rate (a budget of steps or minutes, a rate in tokens).
+
+    Args:
+        what: the task, as the line begins: "pre-training".
+        total: how much there is in all, in `unit`; None where unknown.
+        unit: what is counted; "bytes" are written as KiB, MiB ...
+        start_count: what earlier sessions of a resumed task have done; it is not part of the rate.
+        start_fraction: the fraction that they have done, where it is not `start_count / total`.
+        stream: where to write; standard error, as it is at the time, where left out.
+        shown: False says nothing at all (all ranks but the first).
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: float | None = None,
+        unit: str = "tokens",
+        *,
+        start_count: float = 0,
+        start_fraction: float | None = None,
+        stream: TextIO | None = None,
+        shown: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what = what
+        self._total = total
+        self._unit = unit
+        self._count = start_count
+        self._fraction = start_fraction
+        self._start_count = start_count
+        self._stream = sys.stderr if stream is None else stream
+        self._shown = shown
+        self._clock = clock
+        self._started = 0.0
+        self._due = math.inf
+        self._samples: deque[_Sample] = deque()
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> Self:
+        self._started = self._clock()
+        self._samples.append(_Sample(self._started, self._fraction_done() or 0.0, self._count))
+        if self._shown:
+            self._due = self._started + FIRST_SHOWN_S
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        self._due = math.inf
+        elapsed = self._clock() - self._started
+        if self._shown and elapsed >= FIRST_SHOWN_S:
+            fraction = self._fraction_done()
+            done = "done" if kind is None else "stopped" if fraction is None else f"stopped at {_percent(fraction)}"
+            amount = self._amount(self._count) + self._unit_suffix()
+            rate = self._rate((self._count - self._start_count) / elapsed)
+            self.note(f"{self._what}: {done} · {amount} · {human_duration(elapsed)} · {rate}")
+
+    def advance(self, count: float = 1) -> None:
+        """Adds to what is done."""
+        self._count += count
+        now = self._clock()
+        if now >= self._due:
+            self._show(now)
+
+    def update(self, fraction: float, count: float) -> None:
+        """Says how far the task is.
+
+        Args:
+            fraction: of the whole task, 0 to 1, earlier sessions included.
+            count: units done, earlier sessions included.
+        """
+        self._fraction = fraction
+        self._count = count
+        now = self._clock()
+        if now >= self._due:
+            self._show(now)
+
+    def note(self, text: str) -> None:
+        """Writes a line of its own at once, above the bar where there is one."""
+        if not self._shown:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def _show(self, now: float) -> None:
+        self._samples.append(_Sample(now, self._fraction_done() or 0.0, self._count))
+        while len(self._samples) > 2 and self._samples[1].at <= now - WINDOW_S:
+            self._samples.popleft()
+        if self._bar is None and self._stream.isatty():
+            self._open_bar()
+        status = " · ".join(self._status())
+        if self._bar is None:
+            self.note(f"{self._what}: {status}")
+            self._due = now + LINE_EVERY_S
+        else:
+            completed = min(1.0, self._fraction_done() or 0.0)
+            self._bar.update(self._bar.task_ids[0], completed=completed, status=status, refresh=True)
+            self._due = now + BAR_EVERY_S
+
+    def _open_bar(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(file=self._stream, force_jupyter=False)
+        if not console.is_interactive:  # a terminal that cannot move its cursor
+            return
+        self._bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[status]}", markup=False),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,  # results go to standard output untouched
+            redirect_stderr=False,
+        )
+        self._bar.add_task(self._what, total=None if self._fraction_done() is None else 1.0, status="")
+        self._bar.start()
+
+    def _status(self) -> list[str]:
+        """What is said of the present state, in the order of the line."""
+        first, last = self._samples[0], self._samples[-1]
+        seconds = last.at - first.at
+        of_total = "" if self._total is None else f" of {self._amount(self._total)}"
+        parts = [f"{self._amount(self._count)}{of_total}{self._unit_suffix()}"]
+        if (fraction := self._fraction_done()) is not None:
+            parts.insert(0, _percent(fraction))
+        parts.append(self._rate((last.units - first.units) / seconds))
+        if last.fraction > first.fraction:
+            left_s = (1.0 - min(last.fraction, 1.0)) * seconds / (last.fraction - first.fraction)
+            parts.append(f"{human_duration(left_s)} left")
+        return parts
+
+    def _fraction_done(self) -> float | None:
+        if self._fraction is not None:
+            return self._fraction
+        return self._count / self._total if self._total else None
+
+    def _amount(self, count: float) -> str:
+        return human_bytes(count) if self._unit == "bytes" else human_count(count)
+
+    def _unit_suffix(self) -> str:
+        return "" if self._unit == "bytes" else f" {self._unit}"
+
+    def _rate(self, per_second: float) -> str:
+        return f"{self._amount(per_second)}{self._unit_suffix()}/s"
+
+
+def human_count(value: float) -> str:
+    """A number in three digits and a letter: 950, 12.3k, 1.23M, 110M, 3.3B (10^9), 2T."""
+    return _scaled(value, 1000, ("", "k", "M", "B", "T"))
+
+
+def human_bytes(value: float) -> str:
+    """A size in three digits and a binary unit: 512 B, 1.5 KiB, 417 MiB."""
+    return _scaled(value, 1024, (" B", " KiB", " MiB", " GiB", " TiB"))
+
+
+def human_duration(seconds: float) -> str:
+    """A duration in its one or two largest units: 35 ms, 4.2 s, 48 s, 3 min 20 s, 12 min, 2 h 05 min, 3 d 4 h."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    whole_seconds = round(seconds)
+    if whole_seconds < 600:
+        minutes, rest = divmod(whole_seconds, 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    whole_minutes = round(seconds / 60)
+    if whole_minutes < 60:
+        return f"{whole_minutes} min"
+    if whole_minutes < 24 * 60:
+        return f"{whole_minutes // 60} h {whole_minutes % 60:02d} min"
+    days, hours = divmod(round(seconds / 3600), 24)
+    return f"{days} d {hours} h"
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+    place = 0
+    while value >= base - 0.5 and place < len(units) - 1:  # 999.7 is written as 1k, not as 1000
+        value /= base
+        place += 1
+    digits = f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+    return digits + units[place]
+
+
+def _percent(fraction: float) -> str:
+    """Rounded down, so that nothing is 100 % before its end."""
+    return f"{math.floor(min(fraction, 1.0) * 100)} %"

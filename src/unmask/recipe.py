@@ -1,0 +1,161 @@
+"""The whole settings tree: what a recipe may say. Reading this file is knowing every knob.
+
+A recipe is a YAML file that states what differs from the defaults here, and may name one other recipe as its `base:`.
+The command line overrides with `key.path=value`. The inner trees stand beside what they set, in `*/settings.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, model_validator
+
+from unmask.config import Settings, build_settings, merge, nearest, parse_overrides, read_settings_file
+from unmask.data.settings import PackingSettings
+from unmask.errors import SettingsError
+from unmask.models.settings import ModelSettings
+from unmask.objectives.settings import MaskedLMSettings
+from unmask.tasks.settings import DataSettings, TaskSettings
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+class PretrainRecipe(Settings):
+    """Everything that decides a pre-training run."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Initial weights, order of the text, masks and dropout all follow from it."""
+    device: Device = "auto"
+    """`auto`: a GPU where there is one."""
+    precision: Precision = "auto"
+    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device computes in it."""
+
+    tokenizer: str | TokenizerSettings = TokenizerSettings()
+    """A tokenizer's directory, or the settings of one to train on the corpus. A store brings its own."""
+    corpus: list[str] | None = None
+    """Files, folders and globs of text; a store is made of them first, in the run directory."""
+    store: str | None = None
+    """A store made by `unmask prepare`, in place of a corpus."""
+    held_out: float = Field(0.01, ge=0, lt=1)
+    """Share of documents kept for evaluation, by the SHA-256 of their text; 0 evaluates nothing."""
+    init_from: str | None = None
+    """A model directory whose weights are the start, in place of random ones."""
+
+    model: ModelSettings = ModelSettings()
+    objective: MaskedLMSettings = MaskedLMSettings()
+    packing: PackingSettings = PackingSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    train: TrainSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_path_is_a_list(cls, values: Any) -> Any:
+        """`corpus=FILE` on a command line is one path."""
+        if isinstance(values, dict) and isinstance(values.get("corpus"), str):
+            return {**values, "corpus": [values["corpus"]]}
+        return values
+
+    @model_validator(mode="after")
+    def _agrees(self) -> PretrainRecipe:
+        if (self.corpus is None) == (self.store is None):
+            both = "both are given" if self.corpus else "neither is given"
+            raise ValueError(f"the text comes from `corpus` (files) or from `store` (made by `unmask prepare`): {both}")
+        if self.store is not None and isinstance(self.tokenizer, str):
+            raise ValueError(f"store={self.store!r} brings its own tokenizer: leave out tokenizer={self.tokenizer!r}")
+        positions = self.model.max_position_embeddings
+        if positions is not None and self.packing.max_length > positions:
+            raise ValueError(
+                f"packing.max_length {self.packing.max_length} is over model.max_position_embeddings {positions}"
+            )
+        if self.objective.masking_mode == "static" and self.packing.copies is not None:
+            raise ValueError("objective.masking_mode=static shows ten fixed copies: leave out packing.copies")
+        return self
+
+
+class FinetuneRecipe(Settings):
+    """Everything that decides a fine-tuning run."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    """The new head, the order of the examples and dropout all follow from it."""
+    device: Device = "auto"
+    precision: Precision = "auto"
+
+    init_from: str
+    """The pre-trained model's directory, or the run that made it."""
+    from_scratch: bool = False
+    """True: only the architecture and the tokenizer of `init_from` are used and all weights are random (a baseline)."""
+
+    task: TaskSettings = TaskSettings()
+    data: DataSettings
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5)
+    schedule: ScheduleSettings = ScheduleSettings(warmup_ratio=0.1)
+    train: TrainSettings = TrainSettings(epochs=3, batch_size=32)
+
+
+ALTERNATIVES = (
+    tuple(f"train.{name}" for name in BUDGETS),
+    ("schedule.warmup_steps", "schedule.warmup_ratio"),
+    ("corpus", "store"),
+    ("data.columns.text", "data.columns.text_a"),
+)
+"""Keys of which one is given: on the command line one takes the place of the recipe's other."""
+
+Recipe = TypeVar("Recipe", PretrainRecipe, FinetuneRecipe)
+
+
+def load_pretrain_recipe(name: str, overrides: Sequence[str] = ()) -> PretrainRecipe:
+    """Reads a pre-training recipe; see `find_recipe` and `unmask.config`.
+
+    Raises:
+        SettingsError: no such recipe, an unknown key, a value out of range, or a contradiction.
+    """
+    return _load(PretrainRecipe, name, overrides)
+
+
+def load_finetune_recipe(name: str, overrides: Sequence[str] = ()) -> FinetuneRecipe:
+    """Reads a fine-tuning recipe, as `load_pretrain_recipe`."""
+    return _load(FinetuneRecipe, name, overrides)
+
+
+def find_recipe(name: str) -> Path:
+    """A recipe's file: a path, or the name of one that comes with `unmask`, such as `pretrain/bert_tiny`.
+
+    Raises:
+        SettingsError: there is none; the nearest name is told.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    known = {
+        str(file.relative_to(folder).with_suffix("")): file for folder in _folders() for file in folder.glob("*/*.yaml")
+    }
+    if name in known:
+        return known[name]
+    raise SettingsError(
+        f"no recipe {name!r}: expected a YAML file, or one of {', '.join(sorted(known))}{nearest(name, sorted(known))}"
+    )
+
+
+def _folders() -> list[Path]:
+    """Where recipes are: beside the installed package, or in the checkout that it is installed from."""
+    package = Path(__file__).parent
+    return [folder for folder in (package / "recipes", package.parents[1] / "recipes") if folder.is_dir()]
+
+
+def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
+    path = find_recipe(name)
+    values = read_settings_file(path)
+    base_name = values.pop("base", None)
+    if base_name is not None:
+        base = read_settings_file(find_recipe(base_name))
+        if "base" in base:
+            raise SettingsError(f"{path}: its base {base_name} has a base of its own: a recipe has one base at most")
+        values = merge(base, values, ALTERNATIVES)
+    values = merge(values, parse_overrides(overrides), ALTERNATIVES)
+    return build_settings(cls, values, str(name))

@@ -1,0 +1,370 @@
+"""`report.html`: one page that shows a run, made from its directory alone and needing nothing from the network.
+
+Figures are drawn by matplotlib as inline SVG that holds numbers only; titles, legends and samples are HTML, in the
+reader's own fonts and colours, so that any script shows and light and dark both work.
+
+Read where they are there, all but the first two written by the programs for this page:
+
+    recipe.yaml, metrics.jsonl, environment.json
+    results.json    final figures by name, nested or not; beside them `num_parameters` and `floors`, what a figure is to
+                    be compared with: `{"loss/mlm": {"unigram entropy": 7.1}}` by the names of metrics.jsonl, or
+                    `{"unigram entropy": 7.1}` for the loss
+    samples.json    a list of `{"title", "text": [{"token", "kind", "label", "prediction", "probability", "correct"}]}`
+                    with kind plain, special or masked, or of
+                    `{"title", "input": {...}, "label", "prediction", "probability"}`
+
+The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss` or `eval/loss/mlm`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unmask.errors import InputError
+from unmask.figure import Panel, Series, draw
+from unmask.files import write_text
+from unmask.progress import human_count, human_duration
+from unmask.training.run_log import ENVIRONMENT, METRICS, read_metrics, read_sessions
+
+REPORT = "report.html"
+STYLE = "report.css"
+
+Row = Mapping[str, Any]
+
+
+def write_report(run_directory: Path) -> Path:
+    """Writes `report.html` into a run directory and returns its path.
+
+    Raises:
+        InputError: the directory is not that of a run, or one of its files cannot be read.
+    """
+    recipe_path, metrics_path = run_directory / "recipe.yaml", run_directory / METRICS
+    if not (recipe_path.exists() or metrics_path.exists()):
+        raise InputError(f"{run_directory} is not a run directory: it holds neither recipe.yaml nor {METRICS}")
+    rows = read_metrics(metrics_path) if metrics_path.exists() else []
+    recipe = _read_recipe(recipe_path)
+    sessions = read_sessions(run_directory / ENVIRONMENT)
+    results = _read_json(run_directory / "results.json", _are_results, {})
+    samples = _read_json(run_directory / "samples.json", _are_samples, [])
+    floors = _floors(results.pop("floors", {}))
+    num_parameters = results.pop("num_parameters", None)
+    figures = last_evaluation(rows)
+    for name, value in flatten(results).items():
+        figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
+
+    sections = [
+        _headline(run_directory.name, sessions, rows, num_parameters, figures),
+        _section("Curves", _curves(rows, floors)),
+        _section("Results", _results(figures, floors)),
+        _section("Sample predictions", _samples(samples)),
+        _section("Settings", _settings(recipe)),
+        _section("Environment", _environment(sessions)),
+    ]
+    style = files("unmask").joinpath(STYLE).read_text(encoding="utf-8")
+    path = run_directory / REPORT
+    page = PAGE.format(title=escape(run_directory.name), style=style, body="\n".join(sections))
+    write_text(path, page.encode("utf-8", errors="replace").decode())  # JSON can hold halves of characters
+    return path
+
+
+# What the files say
+
+
+def _read_recipe(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        recipe = yaml.safe_load(path.read_bytes())
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML ({error}): mend it, or take it out of the run directory") from error
+    if not isinstance(recipe, dict):
+        raise InputError(f"{path} is not a recipe: expected keys and values, found {type(recipe).__name__}")
+    return recipe
+
+
+def _read_json(path: Path, fits: Callable[[Any], bool], otherwise: Any) -> Any:
+    if not path.exists():
+        return otherwise
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}): take it out of the run directory") from error
+    if not fits(value):
+        raise InputError(f"{path} has not the shape that a report reads: take it out of the run directory")
+    return value
+
+
+def _are_results(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("floors", {}), dict)
+
+
+def _are_samples(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(sample, dict)
+        and isinstance(sample.get("input", {}), dict)
+        and isinstance(sample.get("text", []), list)
+        and all(isinstance(token, dict) for token in sample.get("text", []))
+        for sample in value
+    )
+
+
+def _floors(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Floors by the name of what they are floors of, then by their own name; a loss has them held out too."""
+    floors: dict[str, dict[str, float]] = {}
+    for name, value in given.items():
+        of, named = (name, value) if isinstance(value, dict) else ("loss", {name: value})
+        for key in (of, *_held_out(of)):
+            floors.setdefault(key, {}).update(named)
+    return floors
+
+
+def _held_out(key: str) -> list[str]:
+    """Where the held-out values of a training loss stand, the first that is there; none for what is not a loss."""
+    if key == "loss":
+        return ["eval/loss"]
+    if key.startswith("loss/"):
+        term = key.removeprefix("loss/")
+        return [f"eval/{term}_loss", f"eval/loss/{term}"]
+    return []
+
+
+def last_evaluation(rows: Sequence[Row]) -> dict[str, Any]:
+    """The last value of every `eval/...` in metrics rows."""
+    return {name: value for row in rows for name, value in row.items() if name.startswith("eval/")}
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+# Curves
+
+
+def panels(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]]) -> list[Panel]:
+    """Every figure that the rows have points for, the loss first."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    losses = ["loss", *(key for key in keys if key.startswith("loss/"))]
+    if len(losses) == 2:  # a loss of one term is that term
+        del losses[0]
+    nothing = Series.of((), "")
+    found, shown = [], set()
+    for key in losses:
+        held_out = next((name for name in _held_out(key) if name in keys), "eval/loss" if len(losses) == 1 else "")
+        shown.add(held_out)
+        title = "Loss" if key == "loss" else f"Loss: {key.removeprefix('loss/')}"
+        told = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
+        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), told))
+    for key in keys:
+        if key.startswith("eval/") and key not in shown:
+            found.append(Panel(_spoken(key), nothing, Series.of(rows, key), floors.get(key, {})))
+    found.append(Panel("Learning rate", Series.of(rows, "learning_rate"), nothing, is_noisy=False))
+    found.append(Panel("Gradient norm before clipping", Series.of(rows, "gradient_norm"), nothing))
+    found.append(Panel("Tokens per second", Series.of(rows, "tokens_per_s"), nothing, tick=human_count))
+    return [panel for panel in found if panel.is_drawable]
+
+
+def _curves(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]]) -> str:
+    """The first figure over the whole width, the others side by side."""
+    shapes = [(960, 330, "wide")]
+    drawable = panels(rows, floors)
+    shapes += [(460, 220, "")] * (len(drawable) - 1)
+    return "".join(_figure(panel, *shape) for panel, shape in zip(drawable, shapes, strict=False))
+
+
+def _figure(panel: Panel, width: int, height: int, shape: str) -> str:
+    keys = []
+    if panel.training.is_drawable:
+        keys.append(("training", "training"))
+    if panel.held_out.is_drawable:
+        keys.append(("held-out", "held-out"))
+    keys += [("floor", f"{name} {number(value)}") for name, value in panel.floors.items()]
+    legend = "".join(f'<span class="key {kind}">{escape(text)}</span>' for kind, text in keys)
+    if panel.num_not_finite:
+        legend += f"<span>{panel.num_not_finite} not finite</span>"
+    caption = f"<figcaption><b>{escape(panel.title)}</b>{legend}</figcaption>"
+    return f'<figure class="{shape}">{caption}{draw(panel, width, height)}</figure>'
+
+
+# The other sections
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
+
+
+def _headline(
+    name: str,
+    sessions: Sequence[Row],
+    rows: Sequence[Row],
+    num_parameters: float | None,
+    figures: Mapping[str, Any],
+) -> str:
+    session = sessions[-1] if sessions else {}
+    tiles = [(label, value) for label, value in _facts(rows, num_parameters) if value]
+    tiles += [(_spoken(key), number(value)) for key, value in figures.items() if isinstance(value, int | float)][:6]
+    recipe = f"<p>{escape(str(session['recipe']))}</p>" if session.get("recipe") else ""
+    command = f"<pre>{escape(shlex.join(session['command']))}</pre>" if session.get("command") else ""
+    cells = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in tiles)
+    return f"<header>{recipe}<h1>{escape(name)}</h1>{command}<dl>{cells}</dl></header>"
+
+
+def _facts(rows: Sequence[Row], num_parameters: float | None) -> Iterator[tuple[str, str]]:
+    training = [row for row in rows if row.get("tokens") and row.get("tokens_per_s")]
+    before = [0, *(row["tokens"] for row in training)]
+    seconds = sum((row["tokens"] - start) / row["tokens_per_s"] for row, start in zip(training, before, strict=False))
+    yield "Parameters", human_count(num_parameters) if num_parameters else ""
+    yield "Steps", f"{rows[-1]['step']:,}" if rows else ""
+    yield "Tokens", human_count(training[-1]["tokens"]) if training else ""
+    yield "Time training", human_duration(seconds) if training else ""
+    loss = Series.of(rows, "loss")
+    yield "Training loss", number(loss.last) if loss.is_drawable else ""
+
+
+def _results(figures: Mapping[str, Any], floors: Mapping[str, Mapping[str, float]]) -> str:
+    if not figures:
+        return ""
+    lines = []
+    for key, value in figures.items():
+        compared = ", ".join(f"{name} {number(floor)}" for name, floor in floors.get(key, {}).items())
+        lines.append((_spoken(key), number(value), compared))
+    return _table(("", "value", "to compare with"), lines)
+
+
+def _samples(samples: Sequence[Row]) -> str:
+    texts = [sample for sample in samples if "text" in sample]
+    answers = [sample for sample in samples if "text" not in sample]
+    parts = []
+    if texts:
+        parts.append(
+            '<p class="note">Masked positions: <mark class="right">restored</mark> or '
+            '<mark class="wrong"><del>predicted</del> <ins>original</ins></mark>. Point at one for its probability.</p>'
+        )
+        parts += [_masked_text(sample) for sample in texts]
+    if answers:
+        fields = list(dict.fromkeys(name for sample in answers for name in sample.get("input", {})))
+        head = (*fields, "label", "prediction", "probability")
+        parts.append(_table(head, [_answer(sample, fields) for sample in answers]))
+    return "".join(parts)
+
+
+def _masked_text(sample: Row) -> str:
+    words = []
+    for token in sample["text"]:
+        # The pieces of a word stand together, as WordPiece cut them.
+        glue = "" if str(token.get("label") or token.get("token", "")).startswith("##") else " "
+        words.append(glue + _token(token))
+    title = escape(str(sample.get("title", "")))
+    return f'<article><h3>{title}</h3><p class="text">{"".join(words).strip()}</p></article>'
+
+
+def _token(token: Row) -> str:
+    text = str(token.get("token", ""))
+    if token.get("kind") == "special":
+        return f'<span class="special">{escape(text)}</span>'
+    if token.get("kind") != "masked":
+        return escape(text.removeprefix("##"))
+    label, prediction = str(token.get("label") or ""), str(token.get("prediction") or "")
+    hover = f"input {text} · original {label} · predicted {prediction}{_chance(token, ' with probability ')}"
+    right = bool(token.get("correct"))
+    shown = escape(label.removeprefix("##")) if right else f"<del>{escape(prediction)}</del> <ins>{escape(label)}</ins>"
+    return f'<mark class="{"right" if right else "wrong"}" title="{escape(hover)}">{shown}</mark>'
+
+
+def _answer(sample: Row, fields: Sequence[str]) -> tuple[Any, ...]:
+    label, prediction = sample.get("label"), sample.get("prediction")
+    kind = "" if label is None else "right" if label == prediction else "wrong"
+    told = Html(f'<mark class="{kind}">{escape(str(prediction))}</mark>')
+    return (*(sample.get("input", {}).get(name) for name in fields), label, told, _chance(sample, ""))
+
+
+def _chance(sample: Row, lead: str) -> str:
+    probability = sample.get("probability")
+    return "" if probability is None else f"{lead}{probability:.2f}"
+
+
+def _settings(recipe: Mapping[str, Any]) -> str:
+    single = {name: value for name, value in recipe.items() if not isinstance(value, dict)}
+    groups = {"run": single} | {name: flatten(value) for name, value in recipe.items() if isinstance(value, dict)}
+    cards = [
+        f"<div><h3>{escape(name)}</h3>{_table((), list(group.items()))}</div>"
+        for name, group in groups.items()
+        if group
+    ]
+    return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
+
+
+def _environment(sessions: Sequence[Row]) -> str:
+    if not sessions:
+        return ""
+    last = flatten(sessions[-1])
+    told = {name.removeprefix("versions."): value for name, value in last.items() if name not in ("recipe", "command")}
+    table = _table((), [(_spoken(name), value) for name, value in told.items() if value is not None])
+    if len(sessions) == 1:
+        return table
+    lines = [
+        (session.get("started"), Html(f"<code>{escape(shlex.join(session.get('command', [])))}</code>"))
+        for session in sessions
+    ]
+    return f"{table}<h3>Sessions</h3>{_table(('started', 'command'), lines)}"
+
+
+class Html(str):
+    """Text that is HTML already and is not escaped again."""
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    top = "<thead><tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr></thead>" if head else ""
+    body = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in line) + "</tr>" for line in lines)
+    return f"<table>{top}<tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Html):
+        return value
+    return escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
+def number(value: Any) -> str:
+    """A result for people: a fraction in four digits, a whole number with its thousands apart."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _spoken(key: str) -> str:
+    """A key as a person says it: `eval/nsp_accuracy` is "Held-out nsp accuracy"."""
+    words = key.replace("eval/", "held-out ").replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""

@@ -1,0 +1,25 @@
+"""The facts about a vocabulary that an objective needs, without the tokenizer itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """What masking needs to know of the tokens.
+
+    Attributes:
+        size: number of ids, from 0 without gaps.
+        mask_id: the id of `[MASK]`.
+        special_ids: ids that are never chosen as targets, ascending.
+        continuation: (size,) bool, True for an entry that continues a word (`##ing`).
+    """
+
+    size: int
+    mask_id: int
+    special_ids: tuple[int, ...]
+    continuation: npt.NDArray[np.bool_]

@@ -1,0 +1,120 @@
+"""How often each word of a corpus occurs, read once, in memory bounded by a byte budget.
+
+A corpus larger than the budget is sampled by whole documents as it streams past. Every document gets a level from a
+hash of (seed, its number): half of them level 0, a quarter level 1, an eighth level 2 and so on. Each level has counts
+of its own; whenever the text counted exceeds the budget, the lowest level is dropped and no longer taken in. What is
+left at the end is a uniform sample, and neither the size of the corpus need be known nor the text be read twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from unmask.errors import InputError
+
+
+@dataclass
+class _Level:
+    chunks: Counter[str] = field(default_factory=Counter)
+    num_documents: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class WordCounts:
+    """Words with their counts, and how much text they come from.
+
+    Attributes:
+        words: occurrences of each word.
+        num_documents: documents counted.
+        num_bytes: bytes of UTF-8 counted.
+        num_documents_read: documents that went past, the ones left out of the sample included.
+        num_bytes_read: likewise bytes.
+    """
+
+    words: Counter[str]
+    num_documents: int
+    num_bytes: int
+    num_documents_read: int
+    num_bytes_read: int
+
+
+def count_words(
+    texts: Iterable[str],
+    split: Callable[[str], list[str]],
+    sample_bytes: int,
+    seed: int,
+    on_progress: Callable[[int], None] | None = None,
+) -> WordCounts:
+    """Counts the words of `texts`.
+
+    Args:
+        texts: one document each; gone through once.
+        split: makes words of text that holds no white space; called once for every distinct stretch between white
+            space, which is many times cheaper than once for every text.
+        sample_bytes: most bytes of text to count; a single document may exceed it.
+        seed: of the sample.
+        on_progress: called after each document with the bytes read so far.
+
+    Raises:
+        InputError: a text cannot be written as UTF-8.
+    """
+    levels: dict[int, _Level] = {}
+    lowest = 0
+    num_documents = num_bytes = 0
+    for index, text in enumerate(texts):
+        size = _utf8_size(text, index)
+        num_documents += 1
+        num_bytes += size
+        number = _level_of_document(seed, index)
+        if number >= lowest:
+            level = levels.setdefault(number, _Level())
+            level.chunks.update(text.split())
+            level.num_documents += 1
+            level.num_bytes += size
+            while len(levels) > 1 and sum(level.num_bytes for level in levels.values()) > sample_bytes:
+                lowest = min(levels) + 1
+                del levels[lowest - 1]
+        if on_progress is not None:
+            on_progress(num_bytes)
+    return WordCounts(
+        words=_split_chunks([level.chunks for level in levels.values()], split),
+        num_documents=sum(level.num_documents for level in levels.values()),
+        num_bytes=sum(level.num_bytes for level in levels.values()),
+        num_documents_read=num_documents,
+        num_bytes_read=num_bytes,
+    )
+
+
+def _level_of_document(seed: int, index: int) -> int:
+    """How many zero bits the hash of the document ends in: k with probability 2^-(k+1)."""
+    digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
+    bits = int.from_bytes(digest, "big")
+    return (bits & -bits).bit_length() - 1 if bits else 64
+
+
+def _utf8_size(text: str, index: int) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"document {index + 1}: character {error.start + 1} is half of a surrogate pair, which no UTF-8 text can "
+            "hold; mend the program that wrote this text"
+        ) from error
+
+
+def _split_chunks(levels: list[Counter[str]], split: Callable[[str], list[str]]) -> Counter[str]:
+    """Joins the counts and splits what was counted into words; empties `levels` on the way, to save memory."""
+    chunks: Counter[str] = Counter()
+    for level in levels:
+        chunks.update(level)
+        level.clear()
+    words: Counter[str] = Counter()
+    while chunks:
+        chunk, count = chunks.popitem()
+        for word in split(chunk):
+            words[word] += count
+    return words

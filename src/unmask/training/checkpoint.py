@@ -1,0 +1,208 @@
+"""Checkpoints: everything that a run needs to go on as if it had never stopped, in safetensors and JSON.
+
+    checkpoints/step-00001000/
+        weights.safetensors     the module's parameters and buffers, under its own names
+        optimizer.safetensors   the optimizer's tensors: `<parameter number>.<name>`
+        random.safetensors      the states of the generators that dropout draws from
+        state.json              step, tokens, position, schedule, sums since the last logged row, sizes and checksums
+
+A checkpoint is written beside its place and renamed, and is used only if every file's checksum is right.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from unmask.errors import CheckpointError
+from unmask.files import UNFINISHED, sha256, write_json, writing_directory
+from unmask.training.loop import TrainState
+from unmask.training.optimizer import Schedule
+
+WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A sound checkpoint, its checksums verified.
+
+    Attributes:
+        directory: where it is.
+        state: the contents of its `state.json`.
+        damaged: newer checkpoints that were passed over, each with what is wrong with it.
+    """
+
+    directory: Path
+    state: dict[str, Any]
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> int:
+        return int(self.state["step"])
+
+
+def save_checkpoint(
+    checkpoints: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    state: TrainState,
+    position: dict[str, int],
+    keep_last: int,
+    extra: dict[str, Any] | None = None,
+) -> Path:
+    """Writes a checkpoint of the step just done and removes the oldest ones beyond `keep_last`.
+
+    Args:
+        checkpoints: the run's directory of checkpoints.
+        position: the loader's next position, as JSON.
+        keep_last: checkpoints kept, this one included.
+        extra: what the program wants back, as JSON.
+
+    Returns:
+        The checkpoint's directory.
+    """
+    target = checkpoints / f"step-{state.step:08d}"
+    with writing_directory(target, overwrite=True) as directory:
+        weights = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
+        save_file(weights, directory / WEIGHTS)
+        save_file(_optimizer_tensors(optimizer), directory / OPTIMIZER)
+        save_file(_random_states(), directory / RANDOM)
+        write_json(
+            directory / STATE,
+            {
+                "step": state.step,
+                "tokens": state.tokens,
+                "epochs": state.epochs,
+                "seconds": state.seconds,
+                "position": position,
+                "totals": {name: float(total) for name, total in state.totals.items()},
+                "counts": state.counts,
+                "warmup_end": schedule.warmup_end,
+                "extra": extra or {},
+                "files": {
+                    name: {"bytes": (directory / name).stat().st_size, "sha256": sha256(directory / name)}
+                    for name in (WEIGHTS, OPTIMIZER, RANDOM)
+                },
+            },
+        )
+    for old in _newest_first(checkpoints)[keep_last:]:
+        shutil.rmtree(old)
+    return target
+
+
+def find_checkpoint(checkpoints: Path) -> Checkpoint | None:
+    """The newest sound checkpoint, or None where there has never been one.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none is sound; each is named with what is wrong.
+    """
+    damaged: list[str] = []
+    for directory in _newest_first(checkpoints):
+        try:
+            return Checkpoint(directory, _read_state(directory), tuple(damaged))
+        except CheckpointError as error:
+            damaged.append(str(error))
+    if damaged:
+        raise CheckpointError(
+            "no checkpoint of this run is sound, so it cannot go on; start it again with --overwrite\n  "
+            + "\n  ".join(damaged)
+        )
+    return None
+
+
+def restore(
+    checkpoint: Checkpoint,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    device: torch.device,
+) -> TrainState:
+    """Puts weights, optimizer, schedule and generators back as they were, and returns where the run stood.
+
+    The state's `position` is the JSON that was saved. Saved sums are placed on `device`.
+
+    Raises:
+        CheckpointError: the checkpoint is of another model.
+    """
+    try:
+        module.load_state_dict(load_file(checkpoint.directory / WEIGHTS))
+        _restore_optimizer(optimizer, load_file(checkpoint.directory / OPTIMIZER))
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
+    _restore_random(load_file(checkpoint.directory / RANDOM))
+    saved = checkpoint.state
+    schedule.warmup_end = saved["warmup_end"]
+    return TrainState(
+        step=saved["step"],
+        tokens=saved["tokens"],
+        epochs=saved["epochs"],
+        seconds=saved["seconds"],
+        position=saved["position"],
+        totals={
+            name: torch.tensor(total, dtype=torch.float64, device=device) for name, total in saved["totals"].items()
+        },
+        counts=dict(saved["counts"]),
+    )
+
+
+def _newest_first(checkpoints: Path) -> list[Path]:
+    return sorted((path for path in checkpoints.glob("step-*") if not path.name.startswith(UNFINISHED)), reverse=True)
+
+
+def _read_state(directory: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
+        files = dict(state["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{directory / STATE}: cannot be read ({error})") from error
+    for name, expected in files.items():
+        file = directory / name
+        if not file.is_file():
+            raise CheckpointError(f"{file}: missing")
+        if file.stat().st_size != expected["bytes"]:
+            raise CheckpointError(f"{file}: {file.stat().st_size} bytes where {expected['bytes']} were written")
+        if sha256(file) != expected["sha256"]:
+            raise CheckpointError(f"{file}: its checksum is not the one it was written with")
+    return state
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{number}.{name}": value.contiguous()
+        for number, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _random_states() -> dict[str, Tensor]:
+    return dict(_generators())
+
+
+def _generators() -> Iterator[tuple[str, Tensor]]:
+    yield "cpu", torch.get_rng_state()
+    for number in range(torch.cuda.device_count()):
+        yield f"cuda:{number}", torch.cuda.get_rng_state(number)
+
+
+def _restore_random(states: dict[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    for number in range(torch.cuda.device_count()):
+        if f"cuda:{number}" in states:
+            torch.cuda.set_rng_state(states[f"cuda:{number}"], number)

@@ -1,0 +1,167 @@
+"""The one training loop, for pre-training and fine-tuning alike.
+
+It knows nothing of objectives or tasks: it gets a module whose forward pass returns loss terms, the batches of each
+step, a function that counts targets, an optimizer, a schedule, and one hook. The loss of a step is the sum over its
+terms of coefficient x (sum of totals / sum of counts), the sums taken over the whole step, so cutting a step into
+micro-batches changes nothing but memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch
+from unmask.training.optimizer import Schedule, clip_gradients
+from unmask.training.settings import BUDGETS, TrainSettings
+
+
+class StepBatches(Protocol):
+    """What a loader yields for each optimizer step."""
+
+    @property
+    def batches(self) -> list[Batch]:
+        """The micro-batches."""
+
+    @property
+    def after(self) -> Any:
+        """The loader's position after the step."""
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the data when the step is done."""
+
+
+@dataclass
+class TrainState:
+    """Where a run stands; with weights, optimizer and generators, all that a checkpoint needs.
+
+    Attributes:
+        step: optimizer updates done.
+        tokens: tokens shown.
+        epochs: passes over the data done.
+        seconds: time spent training, evaluations and stops not counted.
+        position: the loader's next position.
+        totals: summed loss terms since `take_means` was last called.
+        counts: the targets they were summed over.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    epochs: float = 0.0
+    seconds: float = 0.0
+    position: Any = None
+    totals: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def progress(self, settings: TrainSettings) -> float:
+        """The share of the budget that is done, from 0 to 1."""
+        done = {"steps": self.step, "tokens": self.tokens, "epochs": self.epochs, "minutes": self.seconds / 60}
+        budget = next(name for name in BUDGETS if getattr(settings, name) is not None)
+        share: float = done[budget] / getattr(settings, budget)
+        return min(1.0, share)
+
+    def take_means(self) -> dict[str, float]:
+        """The mean of each loss term since the last call."""
+        means = {name: float(total) / max(1, self.counts[name]) for name, total in self.totals.items()}
+        self.totals, self.counts = {}, {}
+        return means
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What the hook is told about a step.
+
+    Attributes:
+        learning_rate: the rate of the step.
+        gradient_norm: () float32, before clipping.
+        tokens: tokens shown in the step.
+        coefficients: of each loss term.
+    """
+
+    learning_rate: float
+    gradient_norm: Tensor
+    tokens: int
+    coefficients: dict[str, float]
+
+
+def train(
+    module: nn.Module,
+    steps: Iterable[StepBatches],
+    prepare: Callable[[Batch], Batch],
+    counts: Callable[[Batch], dict[str, int]],
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    settings: TrainSettings,
+    state: TrainState,
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    on_step: Callable[[TrainState, StepResult], None],
+) -> None:
+    """Trains until the budget is spent.
+
+    Args:
+        module: takes a prepared batch, returns its `LossTerm`s.
+        steps: the batches of each step, from `state.position` on.
+        prepare: draws masks and labels; called once for each batch.
+        counts: targets of each loss term in a prepared batch.
+        optimizer: its groups' rates at this point are the peak rates.
+        schedule: the factor on the peak rates.
+        settings: the budget and the clipping.
+        state: where the run stands; brought up to date after each step.
+        device: where the module is.
+        autocast: a context in which the forward pass runs.
+        on_step: called after each step: logs, evaluates, saves; stops the run by raising.
+    """
+    peaks = [group["initial_lr"] if "initial_lr" in group else group["lr"] for group in optimizer.param_groups]
+    for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+        group["initial_lr"] = peak
+    module.train()
+    iterator = iter(steps)
+    while (progress := state.progress(settings)) < 1:
+        began = time.monotonic()
+        step = next(iterator, None)
+        if step is None:
+            break
+        factor = schedule.factor(state.step, progress)
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak * factor
+        batches = [prepare(batch) for batch in step.batches]
+        step_counts = _sum_counts(counts(batch) for batch in batches)
+        coefficients: dict[str, float] = {}
+        for batch in batches:
+            with autocast():
+                terms = module(batch.to(device))
+            loss = sum(term.coefficient * term.total / max(1, step_counts[term.name]) for term in terms)
+            assert isinstance(loss, Tensor)
+            loss.backward()  # type: ignore[no-untyped-call]
+            for term in terms:
+                total = term.total.detach().double()
+                state.totals[term.name] = state.totals[term.name] + total if term.name in state.totals else total
+                coefficients[term.name] = term.coefficient
+        gradient_norm = clip_gradients(module, settings.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        for name, count in step_counts.items():
+            state.counts[name] = state.counts.get(name, 0) + count
+        tokens = sum(batch.num_tokens for batch in batches)
+        state.step += 1
+        state.tokens += tokens
+        state.epochs = step.epochs
+        state.position = step.after
+        state.seconds += time.monotonic() - began
+        on_step(state, StepResult(peaks[0] * factor, gradient_norm, tokens, coefficients))
+
+
+def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for count in counts:
+        for name, value in count.items():
+            total[name] = total.get(name, 0) + value
+    return total

@@ -1,0 +1,135 @@
+"""AdamW with BERT's parameter groups, and the learning rate over the run.
+
+The schedule follows the released code of BERT and `transformers`: the factor is 0 at the first step of a warm-up, 1 at
+its end, and goes down to 0 at the end of the budget. The budget may be in steps, tokens, epochs or minutes, so decay is
+a function of the share of it that is done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.training.settings import OptimizerSettings, ScheduleSettings
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: weights, which decay, and biases and LayerNorm, which do not (BERT's released `optimization.py`).
+
+    Parameters without gradient are left out.
+    """
+    norms = {id(p) for part in module.modules() if isinstance(part, nn.LayerNorm) for p in part.parameters()}
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    plain = [p for name, p in trained if name.endswith("bias") or id(p) in norms]
+    plain_ids = {id(p) for p in plain}
+    decayed = [p for _, p in trained if id(p) not in plain_ids]
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+
+
+def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The optimizer that the settings name, over `parameter_groups`."""
+    return OPTIMIZERS[settings.name](parameter_groups(module, settings.weight_decay), settings)
+
+
+def _adamw(groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    if settings.bias_correction:
+        return torch.optim.AdamW(
+            groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True
+        )
+    return UncorrectedAdamW(groups, settings.learning_rate, settings.betas, settings.epsilon)
+
+
+OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], OptimizerSettings], torch.optim.Optimizer]] = {"adamw": _adamw}
+
+
+class UncorrectedAdamW(torch.optim.Optimizer):
+    """AdamW without bias correction: `AdamWeightDecayOptimizer` of BERT's released code.
+
+    update = m / (sqrt(v) + epsilon) + weight_decay * parameter; parameter -= learning rate * update.
+    """
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], learning_rate: float, betas: tuple[float, float], epsilon: float
+    ) -> None:
+        super().__init__(groups, {"lr": learning_rate, "betas": betas, "eps": epsilon, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            for p in parameters:
+                if not self.state[p]:
+                    self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            gradients = [p.grad for p in parameters]
+            means = [self.state[p]["exp_avg"] for p in parameters]
+            squares = [self.state[p]["exp_avg_sq"] for p in parameters]
+            beta1, beta2 = group["betas"]
+            torch._foreach_lerp_(means, gradients, 1 - beta1)
+            torch._foreach_mul_(squares, beta2)
+            torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+            scales = torch._foreach_sqrt(squares)
+            torch._foreach_add_(scales, group["eps"])
+            updates = torch._foreach_div(means, scales)
+            torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+
+
+def clip_gradients(module: nn.Module, max_norm: float | None) -> Tensor:
+    """Scales the gradients down to `max_norm` if their norm is over it.
+
+    Returns:
+        () float32, the norm before clipping.
+    """
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm(gradients, foreach=True)
+    if max_norm is not None:
+        nn.utils.clip_grads_with_norm_(
+            [p for p in module.parameters() if p.grad is not None], max_norm, norm, foreach=True
+        )
+    return norm
+
+
+@dataclass
+class Schedule:
+    """The learning rate's factor, from 0 to 1, as a function of the step and the share of the budget done.
+
+    Attributes:
+        settings: shape and warm-up.
+        warmup_end: the share of the budget at which warm-up ended, once known; saved in checkpoints, since with a
+            budget in tokens or epochs nobody knows beforehand what share a number of steps is.
+    """
+
+    settings: ScheduleSettings
+    warmup_end: float | None = None
+
+    def factor(self, step: int, progress: float) -> float:
+        """The factor of the step about to be taken.
+
+        Args:
+            step: steps taken before it.
+            progress: share of the budget done before it, from 0 to 1.
+        """
+        warmup_steps, warmup_ratio = self.settings.warmup_steps or 0, self.settings.warmup_ratio
+        if warmup_ratio is not None and progress < warmup_ratio:
+            return progress / warmup_ratio
+        if step < warmup_steps:
+            return step / warmup_steps
+        if self.warmup_end is None:
+            self.warmup_end = progress
+        rest = (progress - self.warmup_end) / max(1e-12, 1 - self.warmup_end)
+        return DECAYS[self.settings.name](min(1.0, rest))
+
+
+DECAYS: dict[str, Callable[[float], float]] = {
+    "linear": lambda rest: 1 - rest,
+    "cosine": lambda rest: 0.5 * (1 + math.cos(math.pi * rest)),
+    "constant": lambda rest: 1.0,
+}
+"""The factor after warm-up, by the share of what follows it that is done."""

@@ -1,0 +1,137 @@
+"""One sitting of a run: what happens after each step, for pre-training and fine-tuning alike.
+
+It logs, evaluates, saves, and stops when asked to; it is the hook that the loop calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from unmask.errors import Interrupted, UserError
+from unmask.interruption import Interruption
+from unmask.progress import Progress
+from unmask.training.checkpoint import save_checkpoint
+from unmask.training.loop import StepResult, TrainState
+from unmask.training.optimizer import Schedule
+from unmask.training.run_log import RunLog
+from unmask.training.settings import TrainSettings
+
+logger = logging.getLogger("unmask")
+
+
+@dataclass
+class Session:
+    """What the loop's hook needs; call it after each step, and `finish` after the last.
+
+    Attributes:
+        directory: the run directory.
+        settings: how often to log, evaluate and save.
+        module, optimizer, schedule: what a checkpoint holds.
+        log: of the run.
+        progress: shown to the user.
+        interruption: noted signals.
+        evaluate: measures the module on held-out data; None where there is none.
+        position: turns the loader's position into JSON.
+        last_evaluation: the newest figures, by name.
+    """
+
+    directory: Path
+    settings: TrainSettings
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    log: RunLog
+    progress: Progress
+    interruption: Interruption
+    evaluate: Callable[[], dict[str, float]] | None
+    position: Callable[[Any], dict[str, int]]
+    last_evaluation: dict[str, float] = field(default_factory=dict)
+    _logged_tokens: int = 0
+    _logged_seconds: float = 0.0
+    _evaluated_step: int = -1
+    _saved_step: int = -1
+
+    def start(self, state: TrainState) -> None:
+        """Rates are counted from here."""
+        self._logged_tokens, self._logged_seconds = state.tokens, state.seconds
+
+    def __call__(self, state: TrainState, result: StepResult) -> None:
+        """Does what is due after a step.
+
+        Raises:
+            Interrupted: a signal has arrived; a checkpoint has been saved.
+            UserError: the loss is not finite.
+        """
+        self.progress.update(state.progress(self.settings), state.tokens)
+        if state.step % self.settings.log_every == 0:
+            self._log(state, result)
+        if self.settings.eval_every is not None and state.step % self.settings.eval_every == 0:
+            self._evaluate(state)
+        if self.settings.save_every is not None and state.step % self.settings.save_every == 0:
+            self._save(state)
+        if self.interruption.signal_number is not None:
+            self._save(state)
+            raise Interrupted(
+                f"stopped at step {state.step:,}, {state.progress(self.settings):.0%} of the run; everything is saved "
+                f"in {self.directory}: the same command with --resume goes on from here",
+                self.interruption.signal_number,
+            )
+
+    def finish(self, state: TrainState) -> None:
+        """Evaluates and saves after the last step, where that has not just been done."""
+        if self._evaluated_step != state.step:
+            self._evaluate(state)
+        if self._saved_step != state.step:
+            self._save(state)
+
+    def _log(self, state: TrainState, result: StepResult) -> None:
+        terms = state.take_means()
+        loss = sum(result.coefficients[name] * mean for name, mean in terms.items())
+        self.log.write_training(
+            step=state.step,
+            tokens=state.tokens,
+            loss=loss,
+            terms=terms,
+            learning_rate=result.learning_rate,
+            gradient_norm=float(result.gradient_norm),
+            tokens_per_s=(state.tokens - self._logged_tokens) / max(1e-9, state.seconds - self._logged_seconds),
+        )
+        self.start(state)
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss} at step {state.step}: the run has diverged. Lower optimizer.learning_rate or "
+                "lengthen schedule.warmup_steps; the last checkpoint is kept"
+            )
+
+    def _evaluate(self, state: TrainState) -> None:
+        self._evaluated_step = state.step
+        if self.evaluate is None:
+            return
+        self.module.eval()
+        self.last_evaluation = self.evaluate()
+        self.module.train()
+        self.log.write_evaluation(state.step, self.last_evaluation)
+        figures = " · ".join(f"{name} {value:.4g}" for name, value in self.last_evaluation.items())
+        logger.info("step %s: %s", f"{state.step:,}", figures)
+
+    def _save(self, state: TrainState) -> None:
+        if self._saved_step == state.step:
+            return
+        self._saved_step = state.step
+        save_checkpoint(
+            self.directory / "checkpoints",
+            self.module,
+            self.optimizer,
+            self.schedule,
+            state,
+            self.position(state.position),
+            self.settings.keep_last,
+        )

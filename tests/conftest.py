@@ -1,0 +1,64 @@
+"""What all tests share: where data lies, which tests are skipped and why, and settings that make a run repeatable."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Set before torch is imported: models of test size are slower on many threads, and sums taken in another order differ
+# in the last bit. Subprocesses inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+# transformers is a reference here: it must never look for anything on the network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# The same examples in every run, and no deadline: on a busy machine a slow example says nothing.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--run-slow", action="store_true", help="run the tests marked slow as well")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    without_cuda = any("gpu" in item.keywords for item in items) and not _cuda_is_available()
+    for item in items:
+        if "slow" in item.keywords and not config.getoption("--run-slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: takes minutes, run with --run-slow"))
+        if "gpu" in item.keywords and without_cuda:
+            item.add_marker(pytest.mark.skip(reason="gpu: no CUDA device here"))
+
+
+def _cuda_is_available() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def samples_dir() -> Path:
+    """The small openly licensed texts and labelled examples that come with the project."""
+    return REPOSITORY / "samples"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of large public data that `docs/data.md` describes; the test is skipped where there is none."""
+    named = os.environ.get("UNMASK_DATA")
+    if not named:
+        pytest.skip("needs large public data: set UNMASK_DATA to a folder laid out as docs/data.md says")
+    path = Path(named)
+    if not path.is_dir():
+        pytest.fail(f"UNMASK_DATA names {named}, which is not a folder")
+    return path

@@ -1,0 +1,49 @@
+"""Every recipe that is shipped loads, and opens with what somebody wants to know before running it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+HEADER = ("source", "command", "time", "expected")
+
+every_recipe = pytest.mark.parametrize(
+    "path", [pytest.param(path, id=str(path.relative_to(RECIPES))) for path in sorted(RECIPES.rglob("*.yaml"))]
+)
+
+
+def header_of(path: Path) -> dict[str, str]:
+    """What the comment at the top of a recipe states, by the word that each line begins with."""
+    comment = re.match(r"(?:#.*\n)*", path.read_text("utf-8"))
+    assert comment
+    return dict(re.findall(r"^# (\w+): *(\S.*)$", comment[0], flags=re.MULTILINE))
+
+
+def test_there_are_recipes() -> None:
+    assert list(RECIPES.glob("pretrain/*_tiny.yaml"))
+    assert list(RECIPES.glob("finetune/*.yaml"))
+
+
+@every_recipe
+def test_recipe_opens_with_its_header(path: Path) -> None:
+    stated = header_of(path)
+    missing = [word for word in HEADER if word not in stated]
+    assert not missing, f"{path.name} opens without a comment line `# {missing[0]}: ...`"
+    words = shlex.split(stated["command"])
+    name = f"{path.parent.name}/{path.stem}"
+    assert words[:3] == ["unmask", path.parent.name, name], f"the command of {path.name} does not run {name}"
+    assert "--out" in words
+
+
+@every_recipe
+def test_recipe_loads_as_its_command_says(path: Path) -> None:
+    from unmask import recipe
+
+    loaders: dict[str, Any] = {"pretrain": recipe.load_pretrain_recipe, "finetune": recipe.load_finetune_recipe}
+    overrides = [word for word in shlex.split(header_of(path)["command"])[3:] if re.match(r"[a-z_.]+=", word)]
+    loaders[path.parent.name](str(path), overrides)
