@@ -156,9 +156,9 @@ def predict_command(
     inputs: Annotated[str, typer.Argument(metavar="FILE|-", help=".jsonl, .tsv, .csv, .txt (one text a line), or -")],
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
-    from unmask.prediction import predict, read_inputs
+    from unmask.prediction import predict_file
 
-    _print_json_lines(predict(model, read_inputs(model, inputs)))
+    _print_json_lines(predict_file(model, inputs))
 
 
 @app.command("fill-mask")
@@ -197,7 +197,7 @@ def root(
 
 
 def main() -> None:
-    """Runs the command that the words ask for, and exits."""
+    """Runs the command that the words ask for; exits with its code."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         app()

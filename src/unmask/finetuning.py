@@ -1,4 +1,4 @@
-"""Fine-tuning: a pre-trained model, labelled examples and a recipe to a model that answers. The whole run, top to bottom.
+"""Fine-tuning: a pre-trained model, labelled examples and a recipe to a model that answers. The whole run.
 
 The loop and the session are those of pre-training. The order of the examples is a pure function of the recipe; an
 interrupted run that is resumed ends with the same weights, bit for bit, as one that never stopped.
@@ -19,6 +19,7 @@ import torch
 
 from unmask.batch import Batch
 from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
+from unmask.evaluation import measure, tell_constant
 from unmask.files import refuse_existing, write_json
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
@@ -32,7 +33,6 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.classification import Classification, ClassificationModule, find_labels
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, Position
 from unmask.tasks.examples import Example, choose_columns
-from unmask.tasks.metrics import Confusion
 from unmask.tasks.table import open_task, remembered
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.training.checkpoint import find_checkpoint, restore
@@ -44,9 +44,6 @@ from unmask.training.run_log import RunLog, write_environment
 from unmask.training.session import Session
 
 logger = logging.getLogger("unmask")
-
-EVALUATION_TOKENS = 8192
-"""Tokens in a batch that is measured."""
 
 _NUM_SAMPLES = 12
 
@@ -294,31 +291,14 @@ def evaluator(
     Args:
         name: of the examples, for the log.
     """
+    compute = Compute(device, torch.float32, "so that figures are the same everywhere")
 
-    @torch.no_grad()
     def evaluate() -> dict[str, float]:
-        score, total = task.score(), 0.0
-        for _, batch in examples.batches_by_length(EVALUATION_TOKENS):
-            logits = module.logits(batch.to(device)).float()
-            labels = batch.columns["labels"]
-            total += float(torch.nn.functional.cross_entropy(logits, labels.to(device), reduction="sum"))
-            score.add(labels.numpy(), logits.argmax(-1).cpu().numpy())
+        loss, score = measure(module, [examples], task.score(), compute)
         tell_constant(score, task.labels, name)
-        return {"loss": total / len(examples), **score.metrics()}
+        return {"loss": loss, **score.metrics()}
 
     return evaluate
-
-
-def tell_constant(score: Confusion, labels: Sequence[str], name: str) -> None:
-    """Warns where every prediction is the same: such a model has learned nothing, whatever its accuracy says."""
-    if score.only_prediction is not None:
-        logger.warning(
-            "%s: all %s predictions are %r: the model tells nothing apart (train longer, with another "
-            "optimizer.learning_rate, or from a better init_from)",
-            name,
-            f"{score.num_examples:,}",
-            labels[score.only_prediction],
-        )
 
 
 def floors(data: LabelledData) -> dict[str, dict[str, float]]:
@@ -355,7 +335,7 @@ def classification_samples(
 
 
 def _save(module: ClassificationModule, task: Classification, tokenizer: TextTokenizer, directory: Path) -> None:
-    """Writes the model directory: encoder, classifier, labels, tokenizer, and what `predict` needs to know of the task."""
+    """Writes the model directory: encoder, classifier, labels, tokenizer, and what `predict` needs to know."""
     save_model(
         directory,
         module.encoder,

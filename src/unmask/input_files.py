@@ -1,4 +1,4 @@
-"""Opening files from outside: plain, gzip- or Zstandard-compressed, UTF-8; every failure is told with file and place."""
+"""Opening files from outside: plain, gzip- or Zstandard-compressed, UTF-8; every failure is told by file and place."""
 
 from __future__ import annotations
 

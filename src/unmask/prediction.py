@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,14 +12,14 @@ from typing import Any
 
 import torch
 
-from unmask.errors import InputError, ModelError, SettingsError
+from unmask.errors import InputError, ModelError
 from unmask.input_files import open_input, read_utf8_lines, split_suffixes
 from unmask.models.hub import load_classifier
 from unmask.paths import model_directory
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.classification import Classification, ClassificationModule
 from unmask.tasks.examples import Row, choose_columns, read_example, read_jsonl, read_rows
-from unmask.tasks.table import USUAL_COLUMNS, recall_task
+from unmask.tasks.table import recall_task
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.training.device import Compute, choose_compute
 
@@ -134,7 +133,7 @@ def predict(
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
     numbered = (Row(row, f"input {number}") for number, row in enumerate(rows, start=1))
-    return _with_usual_columns(predictor)(numbered)
+    return predictor(numbered)
 
 
 def predict_file(
@@ -146,8 +145,7 @@ def predict_file(
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
-    predictor = _with_usual_columns(predictor)
-    rows = read_inputs(path, predictor.task.txt_format)
+    rows = read_inputs(path)
     if not predictor.task.is_pair:
         return predictor(rows)
     return predictor(_refuse_plain_texts(rows, predictor))
@@ -164,41 +162,28 @@ def _refuse_plain_texts(rows: Iterator[Row], predictor: Predictor) -> Iterator[R
         yield row
 
 
-def _with_usual_columns(predictor: Predictor) -> Predictor:
-    """The same, also reading `text`, or `text_a` and `text_b`, beside the columns that it was trained on."""
-    task = predictor.task
-    if not task.layouts[0].texts:
-        raise SettingsError("a task without columns")
-    usual = [columns for columns in USUAL_COLUMNS if len(columns.texts) == len(task.layouts[0].texts)]
-    layouts = (*task.layouts, *(columns for columns in usual if columns.texts not in [c.texts for c in task.layouts]))
-    from dataclasses import replace
-
-    return replace(predictor, task=replace(task, layouts=layouts))
-
-
 @dataclass(frozen=True)
 class PlainText(Row):
     """A line that is a text and nothing else; its one field is `text`."""
 
 
-def read_inputs(path: str | Path, txt_format: str | None = None) -> Iterator[Row]:
+def read_inputs(path: str | Path) -> Iterator[Row]:
     """Streams the inputs of a file.
 
     Args:
-        path: `.tsv` or `.csv` with a header, `.jsonl`, or `.txt` with one text a line, each plain, `.gz` or `.zst`; `-` is
-            standard input: JSON lines if its first line that is not blank begins with `{`, else one text a line.
-        txt_format: the format of a `.txt` whose first line is a header, as a data set's own files.
+        path: `.tsv` or `.csv` with a header, `.jsonl`, or `.txt` with one text a line, each plain, `.gz` or `.zst`;
+            `-` is standard input: JSON lines if its first line that is not blank begins with `{`, else one text a line.
 
     Raises:
         InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit.
     """
     if str(path) == "-":
         yield from _not_empty(_read_stream(read_utf8_lines(sys.stdin.buffer, "standard input")), "standard input")
-    elif split_suffixes(Path(path))[0] == ".txt" and not txt_format:
+    elif split_suffixes(Path(path))[0] == ".txt":
         with open_input(Path(path)) as file:
             yield from _not_empty(_read_texts(read_utf8_lines(file, path), str(path)), str(path))
     else:
-        yield from read_rows(Path(path), txt_format)
+        yield from read_rows(Path(path))
 
 
 def _read_texts(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Row]:
@@ -223,9 +208,3 @@ def _not_empty(rows: Iterator[Row], name: str) -> Iterator[Row]:
         yield row
     if empty:
         raise InputError(f"{name}: there is nothing in it: expected inputs")
-
-
-def write_predictions(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Each prediction as a line of JSON, without its line end."""
-    for prediction in predictions:
-        yield json.dumps(prediction, ensure_ascii=False)

@@ -29,8 +29,8 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 TOLERANCE = 1e-5
-"""Of activations: of order 1 after each LayerNorm, so that this is some 100 units in the last place of fp32 (6e-8), which
-some 20 to 200 reductions in another order come near to and no mistake stays under (`test_the_tolerance_can_fail`)."""
+"""Activations are of order 1 after each LayerNorm, so this is some 100 roundings of fp32 (6e-8 each): measured are 1e-6
+at toy size and 5e-6 after the 12 layers of Base. A mistake does not stay under it (`test_the_tolerance_can_fail`)."""
 
 SMALL = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
 
@@ -160,12 +160,16 @@ def run_ours(model: LoadedModel, example: Example, only_needed: bool) -> Outcome
 def largest_differences(ours: Outcome, theirs: Outcome) -> dict[str, float]:
     """By kind; absolute for activations and the loss, relative for gradients.
 
-    Gradients are of very different size from parameter to parameter (1e-8 to 1): each is compared with its own largest
-    entry, plus a thousandth of the largest of all, because some are zero but for rounding: those of the keys' biases,
-    of which softmax sees nothing, and of queries and keys where all sequences are of length one.
+    Gradients are of very different size from parameter to parameter: each is compared with its own largest entry. Some
+    are zero but for rounding: those of the keys' biases, which softmax cannot see, are compared with those of the keys'
+    weights; those of queries and keys where all sequences are of length one with 1e-3 of the largest of all.
     """
     assert ours.gradients.keys() == theirs.gradients.keys()
-    largest = max(float(gradient.abs().max()) for gradient in theirs.gradients.values())
+    scales = {name: float(gradient.abs().max()) for name, gradient in theirs.gradients.items()}
+    for name in scales:
+        if name.endswith("self.key.bias"):
+            scales[name] = scales[name.replace("bias", "weight")]
+    floor = 1e-3 * max(scales.values())
     return {
         "hidden": max(
             float((a - b).abs().max()) for a, b in zip(ours.hidden_states, theirs.hidden_states, strict=True)
@@ -174,7 +178,7 @@ def largest_differences(ours: Outcome, theirs: Outcome) -> dict[str, float]:
         "next_sentence": float((ours.next_sentence_logits - theirs.next_sentence_logits).abs().max()),
         "loss": float((ours.loss - theirs.loss).abs()),
         "gradient": max(
-            float((ours.gradients[name] - gradient).abs().max() / (gradient.abs().max() + 1e-3 * largest))
+            float((ours.gradients[name] - gradient).abs().max()) / max(scales[name], floor)
             for name, gradient in theirs.gradients.items()
         ),
     }
@@ -199,20 +203,20 @@ def both(
     return theirs, ours, Example.draw(settings, lengths)
 
 
-@pytest.mark.parametrize("only_needed", [False, True], ids=["all tokens", "needed tokens"])
 @pytest.mark.parametrize("kind", ODD_KINDS)
-def test_everything_equal_on_odd_kinds(tmp_path: Path, kind: str, only_needed: bool) -> None:
+def test_everything_equal_on_odd_kinds(tmp_path: Path, kind: str) -> None:
     changes, lengths = ODD_KINDS[kind]
     settings = EncoderSettings(**{**SMALL, "max_position_embeddings": 16, **changes})  # type: ignore[arg-type]
     theirs, ours, example = both(tmp_path, settings, lengths, "eager")
-    differences = largest_differences(run_ours(ours, example, only_needed), run_theirs(theirs, example))
-    assert max(differences.values()) < TOLERANCE, differences
+    expected = run_theirs(theirs, example)
+    for only_needed in (False, True):
+        differences = largest_differences(run_ours(ours, example, only_needed), expected)
+        assert max(differences.values()) < TOLERANCE, differences
 
 
 def test_everything_equal_at_base_size(tmp_path: Path) -> None:
     theirs, ours, example = both(tmp_path, EncoderSettings(), (24, 9, 17), "sdpa")
     differences = largest_differences(run_ours(ours, example, only_needed=True), run_theirs(theirs, example))
-    print(differences)
     assert max(differences.values()) < TOLERANCE, differences
 
 
@@ -312,10 +316,8 @@ def test_directories_both_ways(tmp_path: Path, kind: str) -> None:
     assert_same_outputs(again, ours, settings)
     assert again.config.to_diff_dict().keys() <= theirs.config.to_diff_dict().keys() | {"classifier_dropout"}
 
+    has_pooler = ours.encoder.pooler is not None
     encoder, report = AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert set(report["missing_keys"]) <= (
-        {"pooler.dense.weight", "pooler.dense.bias"} if not theirs.base_model.pooler else set()
-    )
-    alone = load_encoder(tmp_path / "ours", pooler=theirs.base_model.pooler is not None)
-    if theirs.base_model.pooler is not None:
-        assert_same_outputs(encoder, alone, settings)
+    assert set(report["missing_keys"]) == (set() if has_pooler else {"pooler.dense.weight", "pooler.dense.bias"})
+    if has_pooler:
+        assert_same_outputs(encoder, load_encoder(tmp_path / "ours"), settings)

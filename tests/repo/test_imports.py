@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
-    {"errors", "batch", "files", "chance", "progress", "interruption"},
+    {"errors", "batch", "files", "input_files", "paths", "chance", "progress", "interruption"},
     {"config"},
     {"tokenization", "models"},
     {"data", "objectives", "tasks", "training"},
     {"recipe"},
     {
-        *("train_tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict", "info"),
+        *("tokenizer_training", "preparation", "pretraining", "finetuning", "evaluation", "prediction"),
+        *("mask_filling", "info"),
         *("report", "figure", "samples"),  # what programs share when they tell of a run
     },
-    {"cli", "__init__", "__main__"},
+    {"cli", "__init__", "__main__", "__version__"},
 )
 SIBLINGS = (2, 3)  # layers whose members do not import each other
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
@@ -126,7 +127,7 @@ def test_the_rule_notices(module: str, source: str) -> None:
             "from unmask.batch import Batch\nfrom unmask.data.settings import PackingSettings\nfrom . import packing",
         ),
         ("unmask/recipe.py", "from unmask.models.settings import BertSettings\nfrom unmask.config import load"),
-        ("unmask/finetune.py", "import torch\nfrom unmask import report"),
+        ("unmask/finetuning.py", "import torch\nfrom unmask import report"),
         ("unmask/cli.py", "import os\nrank = os.environ.get('RANK')\nfrom unmask.errors import UnmaskError"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a task is: it reads examples, encodes them, names the head that learns, and decodes and scores what that says."""
+"""What a task is: it reads examples, encodes them, names the head that learns, decodes and scores what it says."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Task(Protocol):
         """A fresh module that learns this task with `encoder`."""
 
     def decode(self, logits: Tensor) -> list[dict[str, Any]]:
-        """One prediction an example, as design and readers of prediction files know them."""
+        """One prediction an example, with the keys of prediction files."""
 
     def score(self) -> Score:
         """Metrics to add predictions to."""

@@ -54,7 +54,8 @@ class Classification:
 
     @property
     def is_pair(self) -> bool:
-        return len(self.layouts[0].texts) == 2
+        """True where only pairs will do."""
+        return all(len(columns.texts) == 2 for columns in self.layouts)
 
     def load_rows(self, path: Path) -> Iterator[Row]:
         """Streams the rows of a file."""
@@ -69,8 +70,10 @@ class Classification:
         """Streams the labelled examples of a file.
 
         Raises:
-            InputError: the file cannot be read, a column or a label is missing, or a label is none of `labels`.
+            InputError: the file cannot be read, a column or a label is missing, a label is none of `labels`, or no
+                example has one.
         """
+        loaded = 0
         for example in self.load_all(path):
             if example.label is None:
                 counts.unlabelled += 1
@@ -80,7 +83,10 @@ class Classification:
                     f"({', '.join(self.labels)}): mend it, or train with it (task.labels lists them)"
                 )
             else:
+                loaded += 1
                 yield example
+        if not loaded:
+            raise InputError(f"{path}: not a single example has a label: nothing to learn or to measure")
 
     def encode(
         self, examples: Iterable[Example], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
@@ -88,20 +94,19 @@ class Classification:
         """Encodes examples; those without a label get -100.
 
         Args:
-            examples: from `load`, or any others.
+            examples: at least one; from `load`, or any others.
             tokenizer: of the model.
             counts: is added to.
             num_segments: `type_vocab_size` of the model; with 1 both texts of a pair are segment 0.
 
         Raises:
-            InputError: there is no example, or one is too long and truncation is off.
+            InputError: an example is too long and truncation is off.
         """
         iterator = iter(examples)
         parts: list[EncodedExamples] = []
         while window := list(islice(iterator, _WINDOW)):
             parts.append(self._encode_window(window, tokenizer, counts, num_segments))
-        if not parts:
-            raise InputError("there is no example with a label: nothing to learn or to measure")
+        assert parts, "nothing to encode"
         return concatenate(parts)
 
     def _encode_window(

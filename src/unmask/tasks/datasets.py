@@ -1,4 +1,7 @@
-"""Published data sets: how their files are laid out. Adding one is one entry of `DATA_SETS` (and its name in the settings)."""
+"""Published data sets: how their files are laid out.
+
+Adding one is an entry of `DATA_SETS`, and its name in `unmask.tasks.settings.TaskName`.
+"""
 
 from __future__ import annotations
 

@@ -70,14 +70,14 @@ class EncodedExamples:
         while start < len(order):
             most = max(1, max_tokens // int(self.lengths[order[start]]))
             indices = order[start : start + most]
-            yield indices, self.batch(indices)
+            yield indices, self.batch(indices.tolist())
             start += most
 
     def checksum(self) -> int:
         """32 bits by which other examples are told apart from these."""
         sums = 0
         for array in (self.input_ids, self.bounds, self.second_starts, self.labels):
-            sums = zlib.crc32(np.ascontiguousarray(array).view(np.uint8), sums)
+            sums = zlib.crc32(np.ascontiguousarray(array).data, sums)
         return sums
 
 

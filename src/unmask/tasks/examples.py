@@ -1,7 +1,7 @@
 """Labelled examples and inputs from `.tsv`, `.csv` and `.jsonl` files, streamed, each row with the place it came from.
 
-`.csv` is RFC 4180: quotes protect separators and line breaks. `.tsv` is GLUE's: no quoting at all, a quotation mark is a
-character like any other. Both begin with a header.
+`.csv` is RFC 4180: quotes protect separators and line breaks. `.tsv` is GLUE's: no quoting at all, a quotation mark is
+a character like any other. Both begin with a header.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def read_rows(path: Path, txt_format: str | None = None) -> Iterator[Row]:
         txt_format: the format of a file that calls itself `.txt`; None refuses it.
 
     Raises:
-        InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit; file and line
-            are named.
+        InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit; file and
+            line are named.
     """
     suffix = split_suffixes(path)[0]
     form = txt_format if suffix == ".txt" and txt_format else suffix
@@ -208,7 +208,7 @@ def _text(row: Row, name: str) -> str:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{row.source}: {name} holds half of a surrogate pair, \\u{ord(value[error.start]):04x}, which is no character: "
+            f"{row.source}: {name} holds half of a surrogate pair, \\u{ord(value[error.start]):04x}: no character; "
             "mend the JSON escape, or the program that wrote it"
         ) from error
     return value

@@ -61,7 +61,7 @@ class Confusion:
         return float(scores[seen].mean()) if seen.any() else 0.0
 
     def _matthews_correlation(self) -> float:
-        """The correlation of labels and predictions, for any number of labels (Gorodkin 2004); 0 where either is constant."""
+        """Labels against predictions, for any number of labels (Gorodkin 2004); 0 where either is constant."""
         true, predicted = self.counts.sum(1).astype(np.float64), self.counts.sum(0).astype(np.float64)
         total = true.sum()
         covariance = np.trace(self.counts) * total - true @ predicted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from unmask.config import build_settings, nearest
@@ -57,6 +58,8 @@ def recall_task(
 ) -> Classification:
     """The task of a fine-tuned model.
 
+    Its layouts are the columns that the model was trained on, then those of the data set, then the usual ones.
+
     Args:
         config: of the model; one that was not trained here has no `unmask_task`.
         labels: of the model, in the order of their ids.
@@ -67,20 +70,21 @@ def recall_task(
         SettingsError: there is no task of that name.
         ModelError: what the model remembers cannot be read.
     """
-    kept = config.get("unmask_task") or {}
+    kept: dict[str, Any] = {"max_length": min(most_tokens, 512), **config.get("unmask_task", {})}
+    columns = kept.pop("columns", {})
+    if name is not None and name != kept.get("name"):
+        check_name(name)
+        kept["name"], columns = name, {}
     try:
-        columns = build_settings(ColumnSettings, kept.get("columns", {}), "unmask_task.columns")
-        known = {key: kept[key] for key in ("name", "max_length", "truncation") if key in kept}
-        known.setdefault("max_length", most_tokens)
-        if name is not None and name != known.get("name"):
-            check_name(name)
-            known["name"], columns = name, ColumnSettings()
-        task = open_task(build_settings(TaskSettings, {**known, "labels": list(labels)}, "unmask_task"), columns)
-    except (SettingsError, AttributeError, TypeError) as error:
-        if name is not None and name not in (*TASKS, *DATA_SETS):
-            raise
+        trained = build_settings(ColumnSettings, columns, "unmask_task.columns")
+        task = open_task(build_settings(TaskSettings, {**kept, "labels": list(labels)}, "unmask_task"), trained)
+    except SettingsError as error:
         raise ModelError(f"config.json says of the model's task what this version cannot read: {error}") from error
-    return task
+    published = DATA_SETS[task.name].layouts if task.name in DATA_SETS else ()
+    usual = [layout.model_copy(update={"label": trained.label}) for layout in USUAL_COLUMNS]
+    lengths = {len(layout.texts) for layout in task.layouts}
+    others = [layout for layout in (*published, *usual) if len(layout.texts) in lengths]
+    return replace(task, layouts=tuple(dict.fromkeys((*task.layouts, *others))))
 
 
 def check_name(name: str) -> None:

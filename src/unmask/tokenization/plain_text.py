@@ -26,7 +26,7 @@ class PlainTextEncoder:
     def __init__(self, backend: Tokenizer) -> None:
         """Makes its own copy of `backend`, which may be any tokenizer; only BERT's normaliser is ever skipped."""
         self._full = _copy(backend)
-        self._lowercase, unchanged = _unchanged_characters(backend)
+        self._lowercase, unchanged = unchanged_characters(backend)
         self._is_normal = re.compile(f"[{re.escape(unchanged)}]*").fullmatch if unchanged else None
         self._short = _copy(backend)
         self._short.normalizer = NormalizerSequence([])
@@ -56,7 +56,7 @@ def _ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
+def unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
     """Whether the normaliser lowercases, and the characters that it otherwise leaves alone whatever their neighbours.
 
     The steps known here touch no neighbours of such characters: BERT's goes one by one, and NFC joins a character only

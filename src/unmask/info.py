@@ -1,0 +1,300 @@
+"""What is this? The sizes, settings, progress and provenance of a store, model, run, tokenizer or recipe.
+
+Reads manifests, configurations and headers only: torch is not imported, and no weights are loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from unmask.config import build_settings, read_settings_file
+from unmask.data.store import part_name, read_manifest
+from unmask.errors import InputError, ModelError
+from unmask.files import UNFINISHED
+from unmask.paths import MODEL
+from unmask.progress import human_bytes, human_count
+from unmask.recipe import FinetuneRecipe, PretrainRecipe
+from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.training.run_log import ENVIRONMENT, METRICS, read_metrics, read_sessions
+from unmask.training.settings import BUDGETS
+
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """What a path holds.
+
+    Args:
+        path: a directory that `unmask` or `transformers` wrote, or a recipe's file.
+
+    Returns:
+        `kind` (`run`, `model`, `store`, `tokenizer` or `recipe`), `path`, and what there is to know of that kind, as
+        JSON.
+
+    Raises:
+        InputError: there is nothing there, or nothing that is known.
+        UserError: it is known but damaged.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: no such file or directory")
+    for kind, (is_one, describe_one) in KINDS.items():
+        if is_one(path):
+            return {"kind": kind, "path": str(path), **describe_one(path)}
+    raise InputError(
+        f"{path}: neither a store (manifest.json), a model (config.json), a run (recipe.yaml), a tokenizer "
+        "(tokenizer.json or vocab.txt) nor a recipe (.yaml)"
+    )
+
+
+def format_description(description: Mapping[str, Any]) -> str:
+    """A description for people: one line a fact, inner ones indented."""
+    lines = [f"{description['path']}: {_title(description)}"]
+    lines += _lines({name: value for name, value in description.items() if name not in ("kind", "path")}, "  ")
+    return "\n".join(lines)
+
+
+def _title(description: Mapping[str, Any]) -> str:
+    unfinished = description.get("complete") is False or description.get("progress", 1) != 1
+    return f"{'an unfinished' if unfinished else 'a'} {description['kind']}"
+
+
+def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
+    width = max((len(name) for name in values), default=0)
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield f"{indent}{name}"
+            yield from _lines(value, indent + "  ")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            yield f"{indent}{name}"
+            yield from (
+                f"{indent}  {', '.join(f'{key} {_shown(key, inner)}' for key, inner in item.items())}" for item in value
+            )
+        else:
+            yield f"{indent}{name:<{width}}  {_shown(name, value)}"
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:.1%}" if name.endswith(("_share", "progress")) else f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        if name.endswith("bytes"):
+            return human_bytes(value)
+        return f"{value:,}" if value < 1_000_000 else f"{value:,} ({human_count(value)})"
+    return "-" if value is None else str(value)
+
+
+# ---- Stores
+
+
+def _is_store(path: Path) -> bool:
+    if (path / "manifest.json").is_file():
+        return True
+    return any(any(path.glob(mark)) for mark in ("tokens-*.bin", "shard-*.json", f"{UNFINISHED}tokens-*.bin"))
+
+
+def _describe_store(path: Path) -> dict[str, Any]:
+    if not (path / "manifest.json").is_file():
+        records = [_read_object(record) for record in sorted(path.glob("shard-*.json"))]
+        names = ("documents", "sentences", "tokens")
+        return {
+            "complete": False,
+            "finished_shards": len(records),
+            **{name: sum(int(record.get(name, 0)) for record in records) for name in names},
+            "next": "`unmask prepare` with the same words and --resume goes on with it",
+        }
+    manifest = read_manifest(path)
+    text = dict(manifest["text"])
+    tokens, utf8_bytes = manifest["tokens"], text.pop("utf8_bytes")
+    mended = {name: count for name, count in text.items() if count and name not in ("documents", "characters", "files")}
+    mended.pop("file_bytes", None)
+    sources = manifest["sources"]
+    return {
+        "complete": True,
+        "documents": manifest["documents"],
+        "sentences": manifest["sentences"],
+        "tokens": tokens,
+        "text_bytes": utf8_bytes,
+        "bytes_per_token": utf8_bytes / max(1, tokens),
+        "unknown_tokens_share": manifest["unknown_tokens"] / max(1, tokens),
+        "vocab_size": manifest["vocab_size"],
+        "shards": len(manifest["shards"]),
+        "size_bytes": sum(file["bytes"] for file in manifest["files"].values()),
+        "stored_bytes_per_token": manifest["files"][part_name("tokens", 0)]["bytes"] / manifest["shards"][0]["tokens"],
+        "mended_or_skipped": {**mended, "documents_without_tokens": manifest["documents_without_tokens"]},
+        "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
+        "sources": sources,
+    }
+
+
+# ---- Models and tokenizers
+
+
+def _is_model(path: Path) -> bool:
+    return (path / "config.json").is_file()
+
+
+def _describe_model(path: Path) -> dict[str, Any]:
+    config = _read_object(path / "config.json")
+    description: dict[str, Any] = {
+        "architectures": config.get("architectures"),
+        "model_type": config.get("model_type"),
+        "num_parameters": _num_parameters(path),
+        "vocab_size": config.get("vocab_size"),
+        **{name: config[name] for name in SIZES if name in config},
+    }
+    if isinstance(labels := config.get("id2label"), dict):
+        description["labels"] = list(labels.values())
+    if "unmask_task" in config:
+        description["task"] = config["unmask_task"]
+    if _is_tokenizer(path):
+        description["tokenizer"] = _describe_tokenizer(path)
+    return description
+
+
+def _num_parameters(directory: Path) -> int | None:
+    """Numbers in the weights, from the headers of the safetensors files; None where there are no such files."""
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        return None
+    headers = (tensor for file in files for name, tensor in read_header(file).items() if name != "__metadata__")
+    return sum(prod(map(int, tensor["shape"])) for tensor in headers if tensor["dtype"] in FLOATS)
+
+
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+"""Types of parameters; old directories keep position ids beside them, as integers."""
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The header of a safetensors file: 8 bytes of its length, little-endian, then JSON.
+
+    Raises:
+        ModelError: it is cut short, or not such a file.
+    """
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        text = file.read(min(size, 100_000_000))
+    try:
+        if len(text) < size:
+            raise ValueError("it ends within its header")
+        header = json.loads(text)
+        if not isinstance(header, dict):
+            raise ValueError("its header is no object")
+    except ValueError as error:
+        raise ModelError(f"{path}: cut short or damaged ({error}): get it again from where it came") from error
+    return header
+
+
+def _is_tokenizer(path: Path) -> bool:
+    return (path / "tokenizer.json").is_file() or (path / "vocab.txt").is_file()
+
+
+def _describe_tokenizer(path: Path) -> dict[str, Any]:
+    tokenizer = load_tokenizer(path)
+    description: dict[str, Any] = {
+        "vocab_size": tokenizer.vocab_size,
+        "special_tokens": [tokenizer.token_strings[index] for index in tokenizer.special_ids],
+        "continuations": int(tokenizer.continuation.sum()),
+        "fingerprint": tokenizer.fingerprint(),
+    }
+    if (path / "training.json").is_file():
+        training = _read_object(path / "training.json")
+        description["trained_with"] = {key: training[key] for key in ("settings", "seed", "sources") if key in training}
+    return description
+
+
+# ---- Runs and recipes
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and ((path / "recipe.yaml").is_file() or (path / METRICS).is_file())
+
+
+def _describe_run(path: Path) -> dict[str, Any]:
+    description: dict[str, Any] = {}
+    recipe = read_recipe(path / "recipe.yaml") if (path / "recipe.yaml").is_file() else None
+    rows = read_metrics(path / METRICS) if (path / METRICS).is_file() else []
+    checkpoints = sorted((path / "checkpoints").glob("step-*"))
+    if recipe is not None:
+        description["program"] = "finetune" if isinstance(recipe, FinetuneRecipe) else "pretrain"
+        description["progress"] = _progress(recipe, checkpoints, rows)
+    description["steps"] = max((row["step"] for row in rows), default=0)
+    description["tokens"] = max((row.get("tokens", 0) for row in rows), default=0)
+    description["last_metrics"] = {name: value for row in rows for name, value in row.items() if name != "tokens"}
+    description["checkpoints"] = [checkpoint.name for checkpoint in checkpoints]
+    if (path / "results.json").is_file():
+        description["results"] = {k: v for k, v in _read_object(path / "results.json").items() if k != "floors"}
+    description["sessions"] = [
+        {name: session.get(name) for name in ("started", "recipe", "device", "git_commit")}
+        for session in read_sessions(path / ENVIRONMENT)
+    ]
+    if _is_model(path / MODEL):
+        description["model"] = _describe_model(path / MODEL)
+    if recipe is not None:
+        description["settings"] = _without_nulls(recipe.model_dump(mode="json"))
+    return description
+
+
+def _progress(recipe: PretrainRecipe | FinetuneRecipe, checkpoints: list[Path], rows: list[dict[str, Any]]) -> float:
+    """The share of the budget that is done, 0 to 1, as the newest checkpoint or the last row of the metrics says."""
+    done = {"steps": 0.0, "tokens": 0.0, "epochs": 0.0, "minutes": 0.0}
+    for row in rows:
+        done |= {name: float(row[name]) for name in ("tokens",) if name in row} | {"steps": float(row["step"])}
+    if checkpoints and (checkpoints[-1] / "state.json").is_file():
+        state = _read_object(checkpoints[-1] / "state.json")
+        saved = {"steps": state["step"], "tokens": state["tokens"], "epochs": state["epochs"]}
+        saved["minutes"] = state["seconds"] / 60
+        done = {name: max(done[name], saved[name]) for name in done}
+    budget = next(name for name in BUDGETS if getattr(recipe.train, name) is not None)
+    return float(min(1.0, done[budget] / getattr(recipe.train, budget)))
+
+
+def _is_recipe(path: Path) -> bool:
+    return path.is_file() and path.suffix in (".yaml", ".yml")
+
+
+def _describe_recipe(path: Path) -> dict[str, Any]:
+    comment = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    return {"about": comment, "settings": read_settings_file(path)}
+
+
+def read_recipe(path: Path) -> PretrainRecipe | FinetuneRecipe:
+    """A run's resolved recipe, of either kind."""
+    values = read_settings_file(path)
+    if "data" in values:
+        return build_settings(FinetuneRecipe, values, str(path))
+    return build_settings(PretrainRecipe, values, str(path))
+
+
+def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_nulls(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a JSON object, found a {type(value).__name__}")
+    return value
+
+
+KINDS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], dict[str, Any]]]] = {
+    "run": (_is_run, _describe_run),
+    "store": (_is_store, _describe_store),
+    "model": (_is_model, _describe_model),
+    "tokenizer": (_is_tokenizer, _describe_tokenizer),
+    "recipe": (_is_recipe, _describe_recipe),
+}
+"""How each kind is known and described; the first that fits is taken."""

@@ -1,0 +1,89 @@
+"""What could stand at `[MASK]`? The masked-LM head's own answer, with the keys of Hugging Face's fill-mask pipeline.
+
+Imports little, so that a process answers soon after it starts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.batch import pack
+from unmask.errors import InputError
+from unmask.models.hub import load_masked_lm
+from unmask.paths import model_directory
+from unmask.tokenization.tokenizer import load_tokenizer
+
+
+def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, Any]]:
+    """The likeliest tokens for every `[MASK]` of a text; for many texts, keep a `MaskFiller`.
+
+    Args:
+        model: a model's directory, or that of the run that made it.
+        text: with the tokenizer's mask token in it, once or more.
+        top_k: answers for each mask, at least 1.
+
+    Returns:
+        The likeliest first: `score` (the token's probability), `token` (its id), `token_str`, `sequence` (the text with
+        it in place). Where there are several masks, one after another, each with `mask`, its number from 0; each is
+        filled by itself, the others stay.
+
+    Raises:
+        InputError: there is no mask in the text, or it is too long for the model.
+        ModelError: there is no such model, it has no masked-LM head, or it does not load.
+    """
+    return MaskFiller(model).fill(text, top_k)
+
+
+class MaskFiller:
+    """A masked-LM model and its tokenizer, loaded once.
+
+    Args:
+        model: a model's directory, or that of the run that made it.
+
+    Raises:
+        ModelError: there is no such model, it has no masked-LM head, or it does not load.
+    """
+
+    def __init__(self, model: str | Path) -> None:
+        directory = model_directory(model)
+        self._tokenizer = load_tokenizer(directory)
+        loaded = load_masked_lm(directory)
+        assert loaded.masked_lm_head is not None
+        self._encoder = loaded.encoder.eval()
+        self._head = loaded.masked_lm_head.eval()
+
+    @torch.inference_mode()
+    def fill(self, text: str, top_k: int = 5) -> list[dict[str, Any]]:
+        """See `fill_mask`."""
+        if top_k < 1:
+            raise InputError(f"top_k is {top_k}: expected at least 1")
+        tokenizer = self._tokenizer
+        ids = tokenizer.encode_inputs([(text, None)])[0].input_ids
+        places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
+        if not places:
+            mask = tokenizer.token_strings[tokenizer.mask_id]
+            raise InputError(
+                f"no {mask} in {text[:80]!r}: put {mask} where a word is wanted, as in 'the sky is {mask} .'"
+            )
+        limit = self._encoder.settings.max_position_embeddings
+        if len(ids) > limit:
+            raise InputError(f"the text has {len(ids)} tokens and the model takes {limit}: shorten it")
+        hidden = self._encoder(pack([ids]), torch.tensor(places))
+        probabilities = torch.softmax(self._head(hidden, self._encoder.word_embeddings), -1)  # (masks, vocabulary)
+        scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
+        is_single = len(places) == 1
+        answers = []
+        for number, place in enumerate(places):
+            for score, token in zip(scores[number].tolist(), tokens[number].tolist(), strict=True):
+                filled = [*ids[:place], token, *ids[place + 1 :]]
+                answer = {
+                    "score": score,
+                    "token": token,
+                    "token_str": tokenizer.decode([token]),
+                    "sequence": tokenizer.decode(filled, skip_specials=is_single),
+                }
+                answers.append(answer if is_single else {"mask": number, **answer})
+        return answers

@@ -1,0 +1,101 @@
+"""Activations, initialisation, dropout and matrix products."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+from torch.nn import functional
+
+from unmask.models import layers
+from unmask.models.bert import BertEncoder
+from unmask.models.layers import ACTIVATIONS, Linear, dropout
+from unmask.models.settings import Activation, EncoderSettings
+
+
+def test_every_activation_of_the_settings_exists() -> None:
+    assert set(ACTIVATIONS) == set(get_args(Activation))
+
+
+def test_fresh_weights() -> None:
+    torch.manual_seed(0)
+    encoder = BertEncoder(EncoderSettings(vocab_size=500, num_hidden_layers=1, initializer_range=0.05))
+    for name, parameter in encoder.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        else:
+            assert parameter.abs().max() <= 2 * 0.05, name
+            # a normal distribution cut at two deviations has .8796 of its deviation; the smallest has 1,536 entries
+            assert float(parameter.detach().std()) == pytest.approx(0.8796 * 0.05, rel=0.08), name
+
+
+@pytest.mark.parametrize("prob", [0.1, 0.5, 0.003, 0.999])
+def test_dropout_has_its_probability_and_keeps_the_mean(prob: float) -> None:
+    torch.manual_seed(0)
+    size = 2_000_003  # no multiple of the four elements that share a random number
+    dropped = dropout(torch.ones(size), prob, training=True)
+    share = float((dropped == 0).double().mean())
+    error = (prob * (1 - prob) / size) ** 0.5
+    assert abs(share - prob) < 5 * error + 2**-17  # five standard errors, and the rounding to multiples of 2^-16
+    kept = dropped[dropped != 0]
+    assert kept.min() == kept.max()
+    assert float(kept[0]) == pytest.approx(1 / (1 - prob), rel=2**-17 / (1 - prob) + 1e-6)
+
+
+def test_neighbours_are_dropped_independently() -> None:
+    """Each of the four lanes of a random number, and each two of them: 5 standard errors of a share of 400,000."""
+    torch.manual_seed(0)
+    kept = (dropout(torch.ones(400_000, 4), 0.5, training=True) != 0).double()
+    assert (kept.mean(0) - 0.5).abs().max() < 5 * 0.5 / 400_000**0.5
+    together = (kept.t() @ kept / 400_000)[~torch.eye(4, dtype=torch.bool)]
+    assert (together - 0.25).abs().max() < 5 * (0.25 * 0.75 / 400_000) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_goes_where_the_values_went(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(37, 11, dtype=dtype, requires_grad=True)
+    dropped = dropout(values, 0.3, training=True)
+    dropped.backward(torch.ones_like(dropped))
+    assert values.grad is not None
+    assert dropped.dtype == values.grad.dtype == dtype
+    scale = torch.tensor(2**16 / (2**16 - round(0.3 * 2**16)), dtype=dtype)
+    assert torch.equal(values.grad, torch.where(dropped != 0, scale, 0))
+
+
+def test_dropout_follows_the_generator_of_the_device() -> None:
+    values = torch.randn(100, 3)
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first, second = dropout(values, 0.5, True), dropout(values, 0.5, True)
+    assert not torch.equal(first, second)
+    torch.set_rng_state(state)
+    assert torch.equal(dropout(values, 0.5, True), first)
+
+
+def test_no_dropout_outside_training_nor_with_probability_zero() -> None:
+    values = torch.randn(5, 3)
+    assert dropout(values, 0.5, training=False) is values
+    assert dropout(values, 0.0, training=True) is values
+
+
+def test_a_small_model_trains_alike_with_onednn_and_mkl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tolerance: sums of 64 products of order 1 in another order, fp32."""
+    torch.manual_seed(0)
+    module = Linear(64, 33)
+    values = torch.randn(70, 64)
+    outcomes = []
+    for by_onednn in (False, True):
+        monkeypatch.setattr(layers, "_onednn_beats_mkl", lambda chosen=by_onednn: chosen)
+        inputs = values.clone().requires_grad_()
+        output = module(inputs)
+        gradients = torch.autograd.grad(functional.gelu(output).sum(), [inputs, module.weight, module.bias])
+        outcomes.append((output, *gradients))
+        with torch.inference_mode():
+            assert torch.equal(module(values), output)
+        assert module(values[:0]).shape == (0, 33)
+    for mkl, onednn in zip(*outcomes, strict=True):
+        torch.testing.assert_close(onednn, mkl, rtol=1e-5, atol=1e-5)
