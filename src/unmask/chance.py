@@ -53,12 +53,6 @@ class Draws:
         """An integer from `low` to `high`, both included."""
         return low + int(self.uniform() * (high - low + 1))
 
-    def shuffle(self, items: list[object]) -> None:
-        """Shuffles in place (Fisher and Yates)."""
-        for last in range(len(items) - 1, 0, -1):
-            other = self.integer(0, last)
-            items[last], items[other] = items[other], items[last]
-
 
 def uniform(keys: Tensor, counters: Tensor, stream: int) -> Tensor:
     """One number in [0, 1) for each key and counter.

@@ -1,7 +1,8 @@
 """Typed settings from YAML and `key.path=value` overrides: strict, with the nearest valid name in every refusal.
 
 YAML's own typing is not used, since it reads `1e-4` as a string and `no` as false: every scalar but null stays text
-until the declared type of its field builds it. No interpolation, no look-ups in the environment, no imports by name.
+until the declared type of its field builds it. No interpolation, no aliases, no look-ups in the environment, no imports
+by name.
 """
 
 from __future__ import annotations
@@ -18,28 +19,50 @@ from unmask.errors import SettingsError
 
 
 class Settings(BaseModel):
-    """Base of every settings class: immutable, and an unknown key is an error."""
+    """Base of every settings class: immutable, numbers finite, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 class _TextLoader(yaml.SafeLoader):
-    """Reads every scalar as text but null, and refuses a key given twice."""
+    """Reads every scalar as text but null, and refuses aliases, keys that are no names, and a key given twice."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  PyYAML's own name
         first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read: write the value out", mark)
+        return super().compose_node(parent, index)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", node.start_mark)
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str) or not key:
+                problem = f"{_show(key)} cannot be a key: expected a name"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
+            seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+class _TextDumper(yaml.SafeDumper):
+    """Writes line breaks of every kind as escapes: in other styles of YAML some of them come back changed."""
+
+    def represent_text(self, text: str) -> yaml.Node:
+        has_breaks = any(character in "\n\r\x85\u2028\u2029" for character in text)
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if has_breaks else None)
+
+
+_TextDumper.add_representer(str, _TextDumper.represent_text)
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
@@ -63,7 +86,9 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Turns `key.path=value` words into nested dictionaries; a value may be YAML, such as `[0.9, 0.98]` or `null`.
+    """Turns `key.path=value` words into nested dictionaries.
+
+    A value is text as it stands, unless it is empty or `null`, or is a list, a mapping or quoted as in YAML.
 
     Raises:
         SettingsError: a word has no `=`, or contradicts another one.
@@ -81,7 +106,9 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
                 raise SettingsError(f"{override!r}: {parent} was given a value of its own before")
         if last in place:
             raise SettingsError(f"{path} is given twice on the command line: keep one")
-        place[last] = _parse_yaml(text, override)
+        text = text.strip()
+        is_yaml = text in ("", "~", "null", "Null", "NULL") or text[0] in "[{\"'"
+        place[last] = _parse_yaml(text, override) if is_yaml else text
     return values
 
 
@@ -120,14 +147,12 @@ def build_settings(cls: type[AnySettings], values: Mapping[str, Any], origin: st
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        valid = sorted(valid_keys(cls))
-        complaints = [_describe(dict(problem), valid) for problem in error.errors()]
-        raise SettingsError(f"{origin}: " + "\n  ".join(dict.fromkeys(complaints))) from error
+        raise SettingsError(f"{origin}: " + "\n  ".join(_complaints(error, sorted(valid_keys(cls))))) from error
 
 
 def dump_settings(settings: Settings) -> str:
     """The settings as YAML that `build_settings` reads back equal."""
-    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.dump(settings.model_dump(mode="json"), Dumper=_TextDumper, sort_keys=False, allow_unicode=True)
 
 
 def valid_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -157,27 +182,76 @@ def nearest(name: str, valid: Sequence[str]) -> str:
 def _parse_yaml(text: str, origin: str) -> Any:
     try:
         return yaml.load(text, Loader=_TextLoader)
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{origin}: not valid YAML: {' '.join(str(error).split())}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise SettingsError(f"{origin}{place}: not valid YAML: {error.problem}") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise SettingsError(f"{origin}, line {line}: not valid YAML: a character that it does not allow") from error
+    except RecursionError as error:
+        raise SettingsError(f"{origin}: brackets within brackets, too deep to be settings") from error
 
 
-def _describe(problem: dict[str, Any], valid: Sequence[str]) -> str:
-    key = ".".join(str(part) for part in problem["loc"] if _is_key(part))
-    if problem["type"] == "extra_forbidden":
-        return f"unknown key {key}{nearest(key, valid)}"
-    if problem["type"] == "missing":
-        return f"{key} is required"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    return f"{key}={problem['input']!r}: {message[0].lower()}{message[1:]}"
+_EXPECTED = {
+    **dict.fromkeys(("int_parsing", "int_parsing_size", "int_type", "int_from_float"), "a whole number, such as 1000"),
+    **dict.fromkeys(("float_parsing", "float_type"), "a number"),
+    "finite_number": "a finite number",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    "string_type": "text",
+    **dict.fromkeys(("list_type", "tuple_type"), "a list, such as [a, b]"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "`key: value` lines under it"),
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "too_short": "at least {min_length} values",
+    "too_long": "at most {max_length} values",
+}
+"""What was expected, by pydantic's name for the problem and with its figures."""
 
 
-def _is_key(part: str | int) -> bool:
-    """Pydantic puts the names of a union's members between the keys; ours are never capitalised or bracketed."""
-    return isinstance(part, int) or (
-        part.replace("_", "").isalnum() and part.islower() and part not in ("str", "int", "float")
-    )
+def _complaints(error: ValidationError, valid: Sequence[str]) -> list[str]:
+    """One line for each key at fault: its name, its value, and what was expected."""
+    problems = [(_dotted(problem["loc"], problem["type"]), problem) for problem in error.errors()]
+    lines: list[str] = []
+    expected: dict[str, list[str]] = {}  # a value that may be of several types is refused by each of them
+    for key, problem in problems:
+        kind = problem["type"]
+        if kind == "extra_forbidden":
+            lines.append(f"unknown key {key}{nearest(key, valid)}")
+        elif kind == "value_error":
+            lines.append(f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"]))
+        elif kind == "missing":
+            in_list = isinstance(problem["loc"][-1], int)
+            lines.append(f"{key} is missing: expected more values in the list" if in_list else f"{key} is required")
+        elif not any(other.startswith(f"{key}.") for other, _ in problems):
+            wanted = _EXPECTED.get(kind, problem["msg"]).format(**problem.get("ctx", {})).replace("'", "")
+            expected.setdefault(f"{key}={_show(problem['input'])}", []).append(wanted)
+    return lines + [f"{value}: expected {' or '.join(wanted)}" for value, wanted in expected.items()]
+
+
+def _dotted(parts: Sequence[str | int], kind: str) -> str:
+    """The key of a problem: pydantic puts the names of a union's members between keys; ours are never capitalised."""
+    given = [parts[-1]] if kind == "extra_forbidden" else []  # an unknown key may be spelt in any way
+    known = [part for part in parts[: len(parts) - len(given)] if isinstance(part, int) or _is_key(part)]
+    return ".".join(map(str, known + given))
+
+
+def _is_key(part: str) -> bool:
+    return part.replace("_", "").isalnum() and part.islower() and part not in ("str", "int", "float")
+
+
+def _show(value: Any) -> str:
+    """A value as one would write it on a command line."""
+    if value is None or value == "":
+        return "null" if value is None else "''"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_show(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_show, value)) + "]"
+    return str(value)
 
 
 def _settings_inside(annotation: Any) -> Iterator[type[BaseModel]]:

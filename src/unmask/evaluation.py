@@ -58,7 +58,8 @@ def evaluate(
 
     with Progress("evaluating", unit="examples") as progress:
         _, score = measure(predictor.module, windows(progress), predictor.task.score(), predictor.compute)
-    logger.info("%s: %s", data, counts.summary())
+    told = logging.WARNING if counts.truncated or counts.unlabelled or counts.empty else logging.INFO
+    logger.log(told, "%s: %s", data, counts.summary())
     tell_constant(score, predictor.task.labels, str(data))
     return _figures(predictor.task.name, score)
 
@@ -78,7 +79,7 @@ def measure(
     """
     total = 0.0
     for window in windows:
-        for _, batch in window.batches_by_length(BATCH_TOKENS):
+        for _, batch in window.batches_by_length(BATCH_TOKENS[compute.device.type]):
             with compute.autocast():
                 logits = module.logits(batch.to(compute.device)).float()
             labels = batch.columns["labels"]

@@ -20,6 +20,12 @@ from unmask.errors import OutputError
 
 UNFINISHED = ".unfinished-"
 
+_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_WRITABLE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.EBUSY, errno.EFBIG, errno.ENAMETOOLONG, errno.ELOOP),
+)
+
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
@@ -53,6 +59,7 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
         OutputError: `path` exists and `overwrite` is False, the disk is full, or the place cannot be written.
     """
     refuse_existing(path, overwrite)
+    path = path if path.name else path.resolve()  # "." has no name to put a neighbour beside
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     with told_as_output_error(path):
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -61,6 +68,7 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
             yield unfinished
             if path.exists():
                 replaced = path.with_name(f"{UNFINISHED}replaced-{path.name}")
+                shutil.rmtree(replaced, ignore_errors=True)
                 os.replace(path, replaced)
                 os.replace(unfinished, path)
                 shutil.rmtree(replaced)
@@ -73,11 +81,30 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 def refuse_existing(path: Path, overwrite: bool, instead: str = "choose another name, or pass --overwrite") -> None:
     """Raises OutputError if `path` holds anything and `overwrite` is False; an empty directory counts as nothing."""
-    if overwrite or not path.exists():
-        return
-    if path.is_dir() and not any(path.iterdir()):
-        return
+    with told_as_output_error(path):
+        if overwrite or not path.exists():
+            return
+        if path.is_dir() and not any(path.iterdir()):
+            return
     raise OutputError(f"{path} exists already and would be overwritten: {instead}")
+
+
+def refuse_foreign(path: Path, own: Sequence[str], kind: str) -> None:
+    """Raises OutputError if `path` is a file, or a directory that holds anything but what we make.
+
+    Args:
+        path: may be missing.
+        own: names and globs of all that the directory may hold.
+        kind: what it should be, for the message: "a token store".
+    """
+    with told_as_output_error(path):
+        if not path.exists():
+            return
+        foreign = sorted(entry.name for entry in path.iterdir() if not any(entry.match(pattern) for pattern in own))
+    if foreign:
+        raise OutputError(
+            f"{path} holds {foreign[0]}, which is no part of {kind}, so nothing in it is touched: choose another name"
+        )
 
 
 def remove_own(path: Path, marks: Sequence[str], kind: str) -> None:
@@ -105,9 +132,9 @@ def told_as_output_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _DISK_IS_FULL:
             raise OutputError(f"the disk is full while writing {path}: free some space, or write elsewhere") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR):
+        if error.errno in _NOT_WRITABLE:
             raise OutputError(f"cannot write {path}: {error.strerror}; choose a place that can be written") from error
         raise
 

@@ -20,7 +20,7 @@ import torch
 from unmask.batch import Batch
 from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
 from unmask.evaluation import measure, tell_constant
-from unmask.files import refuse_existing, write_json
+from unmask.files import write_json
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
 from unmask.models.bert import BertEncoder
@@ -35,36 +35,17 @@ from unmask.tasks.encoded import EncodedExamples, ExampleLoader, Position
 from unmask.tasks.examples import Example, choose_columns
 from unmask.tasks.table import open_task, remembered
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
-from unmask.training.checkpoint import find_checkpoint, restore
+from unmask.training.checkpoint import Checkpoint, find_checkpoint, restore
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import TrainState, train
 from unmask.training.optimizer import Schedule, build_optimizer
-from unmask.training.run_directory import open_run
+from unmask.training.run_directory import opening_run
 from unmask.training.run_log import RunLog, write_environment
 from unmask.training.session import Session
 
 logger = logging.getLogger("unmask")
 
 _NUM_SAMPLES = 12
-
-
-@dataclass(frozen=True)
-class LabelledData:
-    """What a fine-tuning run learns from and is measured on.
-
-    Attributes:
-        task: with its labels, and the layout that the training file has.
-        train, dev, test: encoded; None where the recipe names no such file.
-        samples: the first examples of the dev file, for the report.
-        notes: what was read and mended, for the log.
-    """
-
-    task: Classification
-    train: EncodedExamples
-    dev: EncodedExamples | None
-    test: EncodedExamples | None
-    samples: list[Example]
-    notes: list[str]
 
 
 def finetune(
@@ -83,23 +64,19 @@ def finetune(
         The model's directory.
 
     Raises:
-        UserError: whatever is wrong with recipe, model, examples or output; nothing has been half-written.
+        UserError: whatever is wrong with recipe, model, examples or output. Where it is found before the first step,
+            nothing has been written, and a run that was to be overwritten is as it was.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
     settings = load_finetune_recipe(recipe, overrides)
     directory = Path(out)
     compute = choose_compute(settings.device, settings.precision)
-    refuse_existing(directory, resume or overwrite, "choose another --out, or pass --resume or --overwrite")
-    source = model_directory(settings.init_from)
-    tokenizer = load_tokenizer(source)
-    torch.manual_seed(settings.seed)
-    encoder = build_encoder(settings, source, tokenizer)
-    data = read_data(settings, tokenizer, encoder)
-    changes: list[str] = []
-    open_run(directory, settings, resume=resume, overwrite=overwrite, warn=changes.append)
-    with RunLog(directory, echo=True) as log:
-        for line in (*changes, *data.notes):
-            logger.info(line)
+    with (
+        opening_run(directory, settings, resume=resume, overwrite=overwrite) as changes,
+        RunLog(directory, echo=True),
+    ):
+        for change in changes:
+            logger.info(change)
         write_environment(
             directory,
             recipe=recipe,
@@ -108,9 +85,76 @@ def finetune(
             device=compute.describe(),
             num_threads=torch.get_num_threads(),
         )
-        _run(settings, data, encoder, tokenizer, directory, compute, log)
+        run = open_inputs(settings, directory)
+    with RunLog(directory, echo=True) as log:
+        _train(settings, run, directory, compute, log)
     write_report(directory)
     return directory / "model"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run needs, opened and found to fit together.
+
+    Attributes:
+        task: with its labels, and the one layout that the training file has.
+        tokenizer: of the model.
+        module: with its first weights.
+        loader: of the training examples.
+        start: their place from which the run goes on.
+        checkpoint: what it goes on from; None at its beginning.
+        dev, test: what it is measured on; None where the recipe names no such file.
+        samples: the first dev examples, for the report.
+    """
+
+    task: Classification
+    tokenizer: TextTokenizer
+    module: ClassificationModule
+    loader: ExampleLoader
+    start: Position
+    checkpoint: Checkpoint | None
+    dev: EncodedExamples | None
+    test: EncodedExamples | None
+    samples: list[Example]
+
+
+def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
+    """Opens the model, and reads and encodes every file, so that whatever is wrong with one is told before training.
+
+    Raises:
+        UserError: the model or a file is missing, damaged, or does not fit the others.
+    """
+    checkpoint = find_checkpoint(directory / "checkpoints")
+    source = model_directory(settings.init_from)
+    tokenizer = load_tokenizer(source)
+    torch.manual_seed(settings.seed)
+    encoder = build_encoder(settings, source, tokenizer)
+    files = settings.data
+    task = open_training_task(settings)
+    training = read_examples(task, "train", files.train, tokenizer, encoder)
+    check_labels(task, training, files.train)
+    batch_size = settings.train.batch_size
+    loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_size or batch_size)
+    start = loader.start()
+    if checkpoint is not None:
+        saved = Position(**checkpoint.state["position"])
+        if saved.data != start.data:
+            raise CheckpointError(
+                f"{directory}: {files.train} gives other examples than when this run was begun: restore the file, or "
+                "start again with --overwrite"
+            )
+        start = saved
+    return Inputs(
+        task=task,
+        tokenizer=tokenizer,
+        module=task.head(encoder),
+        loader=loader,
+        start=start,
+        checkpoint=checkpoint,
+        dev=None if files.dev is None else read_examples(task, "dev", files.dev, tokenizer, encoder),
+        test=None if files.test is None else read_examples(task, "test", files.test, tokenizer, encoder),
+        samples=[] if files.dev is None else list(islice(task.load(Path(files.dev), ExampleCounts()), _NUM_SAMPLES)),
+    )
 
 
 def build_encoder(settings: FinetuneRecipe, source: Path, tokenizer: TextTokenizer) -> BertEncoder:
@@ -136,38 +180,32 @@ def build_encoder(settings: FinetuneRecipe, source: Path, tokenizer: TextTokeniz
     return encoder
 
 
-def read_data(settings: FinetuneRecipe, tokenizer: TextTokenizer, encoder: BertEncoder) -> LabelledData:
-    """Reads and encodes every file of the recipe, so that whatever is wrong with one is told before training.
+def open_training_task(settings: FinetuneRecipe) -> Classification:
+    """The task, with the layout that the training file has, and with its labels where nothing else tells them.
 
     Raises:
-        InputError: a file cannot be read as the task asks, or the training file shows fewer than two labels.
+        InputError: the training file has none of the layouts, or cannot be read.
     """
-    files, notes = settings.data, []
-    task = open_task(settings.task, files.columns)
-    train_path = Path(files.train)
-    first = next(task.load_rows(train_path))
-    task = replace(task, layouts=(choose_columns(task.layouts, first),))
-    if not task.labels:
-        task = replace(task, labels=find_labels(task, train_path))
+    task = open_task(settings.task, settings.data.columns)
+    path = Path(settings.data.train)
+    task = replace(task, layouts=(choose_columns(task.layouts, next(task.load_rows(path))),))
+    return task if task.labels else replace(task, labels=find_labels(task, path))
 
-    def read(name: str, file: str) -> EncodedExamples:
-        counts = ExampleCounts()
-        with Progress(f"reading {name}", unit="examples") as progress:
-            examples = _advancing(task.load(Path(file), counts), progress)
-            encoded = task.encode(examples, tokenizer, counts, encoder.settings.type_vocab_size)
-        notes.append(f"{name}: {counts.summary()} ({file})")
-        return encoded
 
-    training = read("train", files.train)
-    check_labels(task, training, train_path)
-    return LabelledData(
-        task=task,
-        train=training,
-        dev=None if files.dev is None else read("dev", files.dev),
-        test=None if files.test is None else read("test", files.test),
-        samples=[] if files.dev is None else list(islice(task.load(Path(files.dev), ExampleCounts()), _NUM_SAMPLES)),
-        notes=notes,
-    )
+def read_examples(
+    task: Classification, name: str, file: str, tokenizer: TextTokenizer, encoder: BertEncoder
+) -> EncodedExamples:
+    """Reads and encodes a file, and tells what was mended or skipped.
+
+    Raises:
+        InputError: it cannot be read as the task asks.
+    """
+    counts = ExampleCounts()
+    with Progress(f"reading {name}", unit="examples") as progress:
+        examples = _advancing(task.load(Path(file), counts), progress)
+        encoded = task.encode(examples, tokenizer, counts, encoder.settings.type_vocab_size)
+    logger.info("%s: %s (%s)", name, counts.summary(), file)
+    return encoded
 
 
 def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Example]:
@@ -176,7 +214,7 @@ def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Exam
         yield example
 
 
-def check_labels(task: Classification, training: EncodedExamples, path: Path) -> None:
+def check_labels(task: Classification, training: EncodedExamples, path: str) -> None:
     """Refuses training examples of one label; tells of labels that have none."""
     counts = np.bincount(training.labels, minlength=len(task.labels))
     present = [label for label, count in zip(task.labels, counts, strict=True) if count]
@@ -189,87 +227,69 @@ def check_labels(task: Classification, training: EncodedExamples, path: Path) ->
         logger.warning("%s: no example with the label %s", path, ", ".join(absent))
 
 
-def _run(
-    settings: FinetuneRecipe,
-    data: LabelledData,
-    encoder: BertEncoder,
-    tokenizer: TextTokenizer,
-    directory: Path,
-    compute: Compute,
-    log: RunLog,
-) -> None:
-    task = data.task
-    module = task.head(encoder).to(compute.device)
+def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:
+    task, module = run.task, run.module.to(compute.device)
     optimizer = build_optimizer(module, settings.optimizer)
     schedule = Schedule(settings.schedule)
-    batch_size = settings.train.batch_size
-    loader = ExampleLoader(data.train, settings.seed, batch_size, settings.train.micro_batch_size or batch_size)
+    encoder = module.encoder.settings
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
-    start_from = "random weights" if settings.from_scratch else settings.init_from
-    logger.info("%s parameters, from %s; labels %s", human_count(num_parameters), start_from, ", ".join(task.labels))
+    origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
+    logger.info("%s parameters, from %s; labels %s", human_count(num_parameters), origin, ", ".join(task.labels))
     logger.info(compute.describe())
-    sizes = encoder.settings
-    logger.info(describe_attention(compute.device, compute.dtype, sizes.attention_probs_dropout_prob, sizes.head_size))
+    logger.info(
+        describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
+    )
 
     state = TrainState()
-    start = loader.start()
-    checkpoint = find_checkpoint(directory / "checkpoints")
-    if checkpoint is not None:
-        for damage in checkpoint.damaged:
+    if run.checkpoint is not None:
+        for damage in run.checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
-        state = restore(checkpoint, module, optimizer, schedule, compute.device)
-        saved = Position(**state.position)
-        if saved.data != start.data:
-            raise CheckpointError(
-                f"{directory}: {settings.data.train} gives other examples than when this run was begun: "
-                "restore the file, or start again with --overwrite"
-            )
-        start = saved
+        state = restore(run.checkpoint, module, optimizer, schedule, compute.device)
         logger.info("resumed from step %s", f"{state.step:,}")
     log.rewind(state.step)
 
-    with (
-        Interruption() as interruption,
-        Progress("fine-tuning", start_count=state.tokens, start_fraction=state.progress(settings.train)) as progress,
-    ):
-        log.echo_above(progress)
-        session = Session(
-            directory=directory,
-            settings=settings.train,
-            module=module,
-            optimizer=optimizer,
-            schedule=schedule,
-            log=log,
-            progress=progress,
-            interruption=interruption,
-            evaluate=None if data.dev is None else evaluator(module, task, data.dev, compute.device, "dev"),
-            position=Position.as_dict,
-        )
-        session.start(state)
-        train(
-            module,
-            loader.steps(start),
-            _as_it_is,
-            _counts,
-            optimizer,
-            schedule,
-            settings.train,
-            state,
-            compute.device,
-            compute.autocast,
-            session,
-        )
-        session.finish(state)
-    _save(module, task, tokenizer, directory / "model")
-    module.eval()
-    results: dict[str, Any] = {"num_parameters": num_parameters, "floors": floors(data)}
-    if data.dev is not None:
-        results["dev"] = session.last_evaluation
-        write_json(directory / "samples.json", classification_samples(module, data, tokenizer, compute.device))
-    if data.test is not None:
-        results["test"] = evaluator(module, task, data.test, compute.device, "test")()
-        logger.info("test: %s", " · ".join(f"{name} {value:.4g}" for name, value in results["test"].items()))
-    write_json(directory / "results.json", results)
+    with Interruption() as interruption:
+        with Progress(
+            "fine-tuning", start_count=state.tokens, start_fraction=state.progress(settings.train)
+        ) as progress:
+            log.echo_above(progress)
+            session = Session(
+                directory=directory,
+                settings=settings.train,
+                module=module,
+                optimizer=optimizer,
+                schedule=schedule,
+                log=log,
+                progress=progress,
+                interruption=interruption,
+                evaluate=None if run.dev is None else evaluator(module, task, run.dev, compute.device, "dev"),
+                position=Position.as_dict,
+            )
+            session.start(state)
+            train(
+                module,
+                run.loader.steps(run.start),
+                _as_it_is,
+                _counts,
+                optimizer,
+                schedule,
+                settings.train,
+                state,
+                compute.device,
+                compute.autocast,
+                session,
+            )
+            session.finish(state)
+        save_finetuned(module, task, run.tokenizer, directory / "model")
+        module.eval()
+        results: dict[str, Any] = {"num_parameters": num_parameters}
+        if run.dev is not None:
+            results |= {"dev": session.last_evaluation, "floors": floors(run.loader.examples, run.dev)}
+            write_json(directory / "samples.json", classification_samples(run, compute.device))
+        if run.test is not None:
+            results["test"] = evaluator(module, task, run.test, compute.device, "test")()
+            logger.info("test: %s", " · ".join(f"{name} {value:.4g}" for name, value in results["test"].items()))
+        write_json(directory / "results.json", results)
 
 
 def _as_it_is(batch: Batch) -> Batch:
@@ -301,40 +321,34 @@ def evaluator(
     return evaluate
 
 
-def floors(data: LabelledData) -> dict[str, dict[str, float]]:
-    """What the figures are to be compared with: always saying the most frequent label of the training file."""
-    if data.dev is None:
-        return {}
-    most_frequent = np.bincount(data.train.labels).argmax()
-    share = float((data.dev.labels == most_frequent).mean())
-    floor = {"most frequent label": share}
+def floors(training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
+    """What the accuracy is to be compared with: that of always saying the most frequent label of the training file."""
+    most_frequent = np.bincount(training.labels).argmax()
+    floor = {"most frequent label": float((dev.labels == most_frequent).mean())}
     return {"eval/accuracy": floor, "dev.accuracy": floor}
 
 
 @torch.no_grad()
-def classification_samples(
-    module: ClassificationModule, data: LabelledData, tokenizer: TextTokenizer, device: torch.device
-) -> list[dict[str, Any]]:
-    """What the model says about the first dev examples; see `unmask.report` for the shape."""
-    task, columns = data.task, data.task.layouts[0]
-    segments = module.encoder.settings.type_vocab_size
-    encoded = task.encode(data.samples, tokenizer, ExampleCounts(), segments)
-    batch = encoded.batch(range(len(encoded))).to(device)
+def classification_samples(run: Inputs, device: torch.device) -> list[dict[str, Any]]:
+    """What the module, in eval mode, says about the first dev examples; see `unmask.report` for the shape."""
+    segments = run.module.encoder.settings.type_vocab_size
+    encoded = run.task.encode(run.samples, run.tokenizer, ExampleCounts(), segments)
+    predictions = run.task.decode(run.module.logits(encoded.batch(range(len(encoded))).to(device)))
     return [
         {
             "title": f"dev example {number}",
-            "input": {name: example.fields[name] for name in columns.texts},
+            "input": {name: example.fields[name] for name in run.task.layouts[0].texts},
             "label": example.label,
             "prediction": prediction["label"],
             "probability": prediction["score"],
         }
-        for number, (example, prediction) in enumerate(
-            zip(data.samples, task.decode(module.logits(batch)), strict=True), start=1
-        )
+        for number, (example, prediction) in enumerate(zip(run.samples, predictions, strict=True), start=1)
     ]
 
 
-def _save(module: ClassificationModule, task: Classification, tokenizer: TextTokenizer, directory: Path) -> None:
+def save_finetuned(
+    module: ClassificationModule, task: Classification, tokenizer: TextTokenizer, directory: Path
+) -> None:
     """Writes the model directory: encoder, classifier, labels, tokenizer, and what `predict` needs to know."""
     save_model(
         directory,

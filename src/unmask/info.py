@@ -82,7 +82,7 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, float):
-        return f"{value:.1%}" if name.endswith(("_share", "progress")) else f"{value:.4g}"
+        return f"{value:.2%}" if name.endswith(("_share", "progress")) else f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         if name.endswith("bytes"):
             return human_bytes(value)

@@ -22,25 +22,27 @@ class ZstdStream(io.RawIOBase):
     `zstandard`'s own `stream_reader` ends without an error where a file was cut short; this one raises EOFError.
     """
 
-    CHUNK_BYTES = 16 * 1024  # compressed bytes at a time: few, since one of them can unpack to thousands
+    CHUNK_BYTES = 1024  # compressed bytes at a time: few, because each can unpack to thousands
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._frame = self._new_frame()
         self._frame_begun = False
         self._unpacked = memoryview(b"")
+
+    @staticmethod
+    def _new_frame() -> zstandard.ZstdDecompressionObj:
+        return zstandard.ZstdDecompressor().decompressobj(write_size=16 * 1024)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while not self._unpacked:
+            packed = self._frame.unused_data
             if self._frame.eof:
-                packed = self._frame.unused_data
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
+                self._frame = self._new_frame()
                 self._frame_begun = False
-            else:
-                packed = b""
             packed = packed or self._file.read(self.CHUNK_BYTES)
             if not packed:
                 if self._frame_begun:

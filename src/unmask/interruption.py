@@ -7,6 +7,8 @@ import threading
 from types import FrameType
 from typing import Any, Self
 
+from unmask.errors import Interrupted
+
 
 class Interruption:
     """Notes the first SIGINT or SIGTERM while its `with` block runs; `signal_number` is None until one arrives.
@@ -26,6 +28,12 @@ class Interruption:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raises Interrupted if a signal has been noted."""
+        if self.signal_number is not None:
+            name = "Ctrl-C" if self.signal_number == signal.SIGINT else "SIGTERM"
+            raise Interrupted(f"stopped by {name}", self.signal_number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number is not None and number == signal.SIGINT:

@@ -27,7 +27,8 @@ logger = logging.getLogger("unmask")
 
 WINDOW = 4096
 """Inputs that are read, sorted by length, and put back in order at a time."""
-BATCH_TOKENS = 8192
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+"""Tokens in a batch, by the type of device; more are no faster, and take more memory."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Predictor:
         examples = [read_example(row, choose_columns(layouts, row), labelled=False) for row in rows]
         encoded = self.task.encode(examples, self.tokenizer, counts, self.module.encoder.settings.type_vocab_size)
         predictions: list[dict[str, Any]] = [{}] * len(rows)
-        for indices, batch in encoded.batches_by_length(BATCH_TOKENS):
+        for indices, batch in encoded.batches_by_length(BATCH_TOKENS[self.compute.device.type]):
             with self.compute.autocast():
                 logits = self.module.logits(batch.to(self.compute.device))
             for index, prediction in zip(indices.tolist(), self.task.decode(logits), strict=True):

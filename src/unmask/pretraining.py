@@ -7,18 +7,22 @@ same weights, bit for bit, as one that never stopped.
 from __future__ import annotations
 
 import logging
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
 
 from unmask.batch import Batch
-from unmask.data.loader import PairLoader, Position
+from unmask.data.corpus import CorpusCounts, find_files, read_documents
+from unmask.data.loader import LoadedStep, PairLoader, Position
 from unmask.data.packing import PairPlanner, Split
 from unmask.data.statistics import unigram_entropy
 from unmask.data.store import TokenStore
-from unmask.errors import SettingsError
+from unmask.errors import InputError, SettingsError
 from unmask.files import write_json
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
@@ -28,7 +32,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
 from unmask.objectives.table import OBJECTIVES
 from unmask.paths import model_directory
-from unmask.preparation import prepare
+from unmask.preparation import prepare, text_hash
 from unmask.progress import Progress, human_count
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.report import write_report
@@ -36,11 +40,11 @@ from unmask.samples import masked_lm_samples
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.tokenizer_training import train_tokenizer
-from unmask.training.checkpoint import find_checkpoint, restore
+from unmask.training.checkpoint import Checkpoint, find_checkpoint, restore
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import TrainState, train
 from unmask.training.optimizer import Schedule, build_optimizer
-from unmask.training.run_directory import open_run
+from unmask.training.run_directory import opening_run
 from unmask.training.run_log import RunLog, write_environment
 from unmask.training.session import Session
 
@@ -73,15 +77,17 @@ def pretrain(
         The model's directory.
 
     Raises:
-        UserError: whatever is wrong with recipe, text, store or output; nothing has been half-written.
+        UserError: whatever is wrong with recipe, text, store or output. Where it is found before the first step,
+            nothing has been written, and a run that was to be overwritten is as it was.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
     settings = load_pretrain_recipe(recipe, overrides)
     directory = Path(out)
     compute = choose_compute(settings.device, settings.precision)
-    changes: list[str] = []
-    open_run(directory, settings, resume=resume, overwrite=overwrite, warn=changes.append)
-    with RunLog(directory, echo=True) as log:
+    with (
+        opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=("store",)) as changes,
+        RunLog(directory, echo=True),
+    ):
         for change in changes:
             logger.info(change)
         write_environment(
@@ -92,10 +98,67 @@ def pretrain(
             device=compute.describe(),
             num_threads=torch.get_num_threads(),
         )
-        store = open_store(settings, directory, workers)
-        _run(settings, store, directory, compute, log)
+        run = open_inputs(settings, directory, workers)
+    with RunLog(directory, echo=True) as log:
+        _train(settings, run, directory, compute, log)
     write_report(directory)
     return directory / "model"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run needs, opened and found to fit together.
+
+    Attributes:
+        store, tokenizer, objective: what is learnt, and how.
+        module: with its first weights.
+        checkpoint: what the run goes on from; None at its beginning.
+        steps: the batches from there on.
+        held_out: masked batches to evaluate on; none where nothing is held out.
+    """
+
+    store: TokenStore
+    tokenizer: TextTokenizer
+    objective: MaskedLM
+    module: MaskedLMModule
+    checkpoint: Checkpoint | None
+    steps: Iterator[LoadedStep]
+    held_out: list[Batch]
+
+
+def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inputs:
+    """Opens whatever a run needs, made from its corpus where there is no store yet.
+
+    The first step's batches are made too: damage to what they are read from is told before the run begins.
+
+    Raises:
+        UserError: an input is missing, damaged, or does not fit the others.
+    """
+    checkpoint = find_checkpoint(directory / "checkpoints")
+    check_model(settings)
+    store = open_store(settings, directory, workers)
+    tokenizer = load_tokenizer(store.tokenizer_directory)
+    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    torch.manual_seed(settings.seed)
+    module = build_module(settings, objective, tokenizer)
+    steps = build_loader(settings, store, tokenizer, held_out=False).steps(
+        Position() if checkpoint is None else Position(**checkpoint.state["position"])
+    )
+    held_out = prepare_held_out(settings, store, tokenizer, objective)
+    return Inputs(store, tokenizer, objective, module, checkpoint, chain([next(steps)], steps), held_out)
+
+
+def check_model(settings: PretrainRecipe) -> None:
+    """Refuses sizes that contradict each other, as far as they are known before there is a tokenizer.
+
+    Raises:
+        SettingsError: such a contradiction.
+        ModelError: `init_from` is no model.
+    """
+    if settings.init_from is not None:
+        _check_positions(settings, load_encoder(model_directory(settings.init_from)).encoder.settings)
+    else:
+        _check_positions(settings, settings.model.resolve(settings.model.vocab_size or TokenizerSettings().vocab_size))
 
 
 def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> TokenStore:
@@ -103,6 +166,7 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
     if settings.store is not None:
         return TokenStore(Path(settings.store))
     assert settings.corpus is not None, "the recipe has one or the other"
+    check_corpus(settings.corpus, settings.held_out)
     tokenizer = settings.tokenizer
     if isinstance(tokenizer, TokenizerSettings):
         trained = directory / "tokenizer"
@@ -113,23 +177,35 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
     return prepare(settings.corpus, tokenizer, directory / "store", workers=workers, resume=True)
 
 
-def _run(settings: PretrainRecipe, store: TokenStore, directory: Path, compute: Compute, log: RunLog) -> None:
-    tokenizer = load_tokenizer(store.tokenizer_directory)
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
-    torch.manual_seed(settings.seed)
-    module = build_module(settings, objective, tokenizer).to(compute.device)
+def check_corpus(corpus: Sequence[str], held_out: float) -> None:
+    """Refuses a corpus of fewer than two training documents, without reading further than the second.
+
+    Raises:
+        InputError: there are fewer, or the corpus cannot be read.
+    """
+    threshold = int(held_out * 2**32)
+    documents = read_documents(find_files(corpus), CorpusCounts())
+    training = islice((document for document in documents if text_hash(document.text) >= threshold), 2)
+    if (num_documents := len(list(training))) < 2:
+        raise InputError(
+            f"{', '.join(corpus)}: {num_documents} training document(s), but segment pairs need two, since a random "
+            "segment B comes from another document: give more documents (in .txt a blank line ends one), or change "
+            "held_out"
+        )
+
+
+def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:
+    module = run.module.to(compute.device)
     optimizer = build_optimizer(module, settings.optimizer)
     schedule = Schedule(settings.schedule)
-    loader = build_loader(settings, store, tokenizer, held_out=False)
-    held_out = prepare_held_out(settings, store, tokenizer, objective)
     encoder = module.encoder.settings
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     logger.info(
         "%s parameters; %s documents, %s tokens; %s held-out sequences",
         human_count(num_parameters),
-        f"{store.num_documents:,}",
-        human_count(store.num_tokens),
-        sum(batch.num_sequences for batch in held_out),
+        f"{run.store.num_documents:,}",
+        human_count(run.store.num_tokens),
+        sum(batch.num_sequences for batch in run.held_out),
     )
     logger.info(compute.describe())
     logger.info(
@@ -137,74 +213,70 @@ def _run(settings: PretrainRecipe, store: TokenStore, directory: Path, compute: 
     )
 
     state = TrainState()
-    checkpoint = find_checkpoint(directory / "checkpoints")
-    if checkpoint is not None:
-        for damage in checkpoint.damaged:
+    if run.checkpoint is not None:
+        for damage in run.checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
-        state = restore(checkpoint, module, optimizer, schedule, compute.device)
+        state = restore(run.checkpoint, module, optimizer, schedule, compute.device)
+        state.position = Position(**state.position)
         logger.info("resumed from step %s", f"{state.step:,}")
     log.rewind(state.step)
-    start = Position(**state.position) if state.position else Position()
 
-    with (
-        Interruption() as interruption,
-        Progress("pre-training", start_count=state.tokens, start_fraction=state.progress(settings.train)) as progress,
-    ):
-        log.echo_above(progress)
-        session = Session(
-            directory=directory,
-            settings=settings.train,
-            module=module,
-            optimizer=optimizer,
-            schedule=schedule,
-            log=log,
-            progress=progress,
-            interruption=interruption,
-            evaluate=evaluator(module, held_out, compute) if held_out else None,
-            position=Position.as_dict,
+    with Interruption() as interruption:
+        with Progress(
+            "pre-training", start_count=state.tokens, start_fraction=state.progress(settings.train)
+        ) as progress:
+            log.echo_above(progress)
+            session = Session(
+                directory=directory,
+                settings=settings.train,
+                module=module,
+                optimizer=optimizer,
+                schedule=schedule,
+                log=log,
+                progress=progress,
+                interruption=interruption,
+                evaluate=evaluator(module, run.held_out, compute) if run.held_out else None,
+                position=Position.as_dict,
+            )
+            session.start(state)
+            train(
+                module,
+                run.steps,
+                run.objective.prepare,
+                run.objective.counts,
+                optimizer,
+                schedule,
+                settings.train,
+                state,
+                compute.device,
+                compute.autocast,
+                session,
+            )
+            session.finish(state)
+        save_pretrained(module, run.tokenizer, directory / "model")
+        floors = {"loss/mlm": {"unigram entropy": unigram_entropy(run.store.token_counts())}}
+        write_json(
+            directory / "results.json",
+            {**session.last_evaluation, "num_parameters": num_parameters, "floors": floors},
         )
-        session.start(state)
-        train(
-            module,
-            loader.steps(start),
-            objective.prepare,
-            objective.counts,
-            optimizer,
-            schedule,
-            settings.train,
-            state,
-            compute.device,
-            compute.autocast,
-            session,
-        )
-        session.finish(state)
-    save_pretrained(module, tokenizer, directory / "model")
-    write_json(
-        directory / "results.json",
-        {
-            **session.last_evaluation,
-            "num_parameters": num_parameters,
-            "floors": {"loss/mlm": {"unigram entropy": unigram_entropy(store.token_counts())}},
-        },
-    )
-    if held_out:
-        samples = masked_lm_samples(module, held_out[0].to(compute.device), tokenizer)
-        write_json(directory / "samples.json", samples)
+        if run.held_out:
+            samples = masked_lm_samples(module, run.held_out[0].to(compute.device), run.tokenizer)
+            write_json(directory / "samples.json", samples)
 
 
 def build_module(settings: PretrainRecipe, objective: MaskedLM, tokenizer: TextTokenizer) -> MaskedLMModule:
     """The module to train: random weights, or those of `init_from`, whose sizes then hold.
 
     Raises:
-        SettingsError: `init_from` has another vocabulary than the store, fewer positions than a sequence, or other sizes
-            than `model.*` says.
+        SettingsError: `init_from` has another vocabulary than the store, fewer positions than a sequence, or other
+            sizes than `model.*` says.
     """
     needs_pooler = settings.objective.sentence_objective != "none"
     if settings.init_from is None:
         sizes = settings.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
         _check_positions(settings, sizes)
         return objective.build(BertEncoder(sizes, pooler=needs_pooler))
-    directory = model_directory(Path(settings.init_from))
+    directory = model_directory(settings.init_from)
     start = load_encoder(directory, pooler=needs_pooler)
     sizes = start.encoder.settings
     _check_positions(settings, sizes)
@@ -212,6 +284,11 @@ def build_module(settings: PretrainRecipe, objective: MaskedLM, tokenizer: TextT
         raise SettingsError(
             f"init_from={settings.init_from} has {sizes.vocab_size} vocabulary entries, the store's tokenizer has "
             f"{tokenizer.vocab_size}: prepare the store with the model's tokenizer"
+        )
+    if has_tokenizer(directory) and load_tokenizer(directory).token_strings != tokenizer.token_strings:
+        raise SettingsError(
+            f"init_from={settings.init_from} has other vocabulary entries than the store's tokenizer: "
+            "prepare the store with the model's tokenizer"
         )
     if settings.model.model_fields_set and settings.model.resolve(tokenizer.vocab_size, tokenizer.pad_id) != sizes:
         raise SettingsError(f"model.* says other sizes than init_from={settings.init_from}: leave model.* out")
@@ -221,6 +298,11 @@ def build_module(settings: PretrainRecipe, objective: MaskedLM, tokenizer: TextT
     if module.next_sentence_head is not None:
         module.next_sentence_head = heads.next_sentence_head or module.next_sentence_head
     return module
+
+
+def has_tokenizer(directory: Path) -> bool:
+    """Whether a model's directory brings its tokenizer, as those that other programs save may not."""
+    return any((directory / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
 
 
 def _check_positions(settings: PretrainRecipe, sizes: EncoderSettings) -> None:
@@ -278,7 +360,7 @@ def evaluator(module: MaskedLMModule, batches: Sequence[Batch], compute: Compute
                 totals[name] = totals.get(name, 0.0) + float(total)
                 counts[name] = counts.get(name, 0) + count
         metrics = {name: totals[name] / max(1, counts[name]) for name in totals}
-        metrics["mlm_perplexity"] = float(torch.tensor(metrics["mlm_loss"]).exp())
+        metrics["mlm_perplexity"] = math.exp(min(metrics["mlm_loss"], 700.0))  # e^710 is no float any more
         return metrics
 
     return evaluate

@@ -1,6 +1,7 @@
 """The whole settings tree: what a recipe may say. Reading this file is knowing every knob.
 
-A recipe is a YAML file that states what differs from the defaults here, and may name one other recipe as its `base:`.
+A recipe is a YAML file that states what differs from the defaults here, and may name one other recipe as its `base:`,
+by its path from the recipe's own folder or as on the command line.
 The command line overrides with `key.path=value`. The inner trees stand beside what they set, in `*/settings.py`.
 """
 
@@ -64,7 +65,7 @@ class PretrainRecipe(Settings):
     @model_validator(mode="after")
     def _agrees(self) -> PretrainRecipe:
         if (self.corpus is None) == (self.store is None):
-            both = "both are given" if self.corpus else "neither is given"
+            both = "both are given" if self.store is not None else "neither is given"
             raise ValueError(f"the text comes from `corpus` (files) or from `store` (made by `unmask prepare`): {both}")
         if self.store is not None and isinstance(self.tokenizer, str):
             raise ValueError(f"store={self.store!r} brings its own tokenizer: leave out tokenizer={self.tokenizer!r}")
@@ -153,9 +154,21 @@ def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
     values = read_settings_file(path)
     base_name = values.pop("base", None)
     if base_name is not None:
-        base = read_settings_file(find_recipe(base_name))
-        if "base" in base:
-            raise SettingsError(f"{path}: its base {base_name} has a base of its own: a recipe has one base at most")
-        values = merge(base, values, ALTERNATIVES)
-    values = merge(values, parse_overrides(overrides), ALTERNATIVES)
+        values = merge(_read_base(path, base_name), values, ALTERNATIVES)
+    given = parse_overrides(overrides)
+    if "base" in given:
+        raise SettingsError(
+            "base cannot be given on the command line: name it in the recipe, or pass that recipe instead"
+        )
+    values = merge(values, given, ALTERNATIVES)
     return build_settings(cls, values, str(name))
+
+
+def _read_base(path: Path, name: Any) -> dict[str, Any]:
+    if not isinstance(name, str):
+        raise SettingsError(f"{path}: base={name}: expected the path or the name of one recipe")
+    beside = path.parent / name
+    base = read_settings_file(beside if beside.is_file() else find_recipe(name))
+    if "base" in base:
+        raise SettingsError(f"{path}: its base {name} has a base of its own: a recipe has one base at most")
+    return base

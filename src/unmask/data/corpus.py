@@ -13,21 +13,17 @@ private and unassigned characters stay, since the tokenizer decides about them.
 from __future__ import annotations
 
 import glob
-import gzip
-import io
 import json
 import os
 import re
 import unicodedata
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-import zstandard
-
 from unmask.errors import InputError
+from unmask.input_files import COMPRESSIONS
 
 LONG_LINE_BYTES = 1_000_000
 """Lines of a file longer than this many bytes are counted as long: they are read, but are rarely what was meant."""
@@ -82,78 +78,6 @@ class CorpusCounts:
     zero_width_characters: int = 0
     long_lines: int = 0
     file_bytes: int = 0
-
-
-class ZstdStream(io.RawIOBase):
-    """The decompressed bytes of a Zstandard file of one or more frames.
-
-    `zstandard`'s own `stream_reader` ends without an error where a file was cut short; this one raises EOFError.
-    """
-
-    CHUNK_BYTES = 1024  # compressed bytes at a time: few, because each can unpack to thousands
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._frame = self._new_frame()
-        self._frame_begun = False
-        self._unpacked = memoryview(b"")
-
-    @staticmethod
-    def _new_frame() -> zstandard.ZstdDecompressionObj:
-        return zstandard.ZstdDecompressor().decompressobj(write_size=16 * 1024)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._unpacked:
-            packed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = self._new_frame()
-                self._frame_begun = False
-            packed = packed or self._file.read(self.CHUNK_BYTES)
-            if not packed:
-                if self._frame_begun:
-                    raise EOFError("the last frame is incomplete")
-                return 0
-            self._frame_begun = True
-            self._unpacked = memoryview(self._frame.decompress(packed))
-        size = min(len(buffer), len(self._unpacked))
-        buffer[:size] = self._unpacked[:size]
-        self._unpacked = self._unpacked[size:]
-        return size
-
-
-@dataclass(frozen=True)
-class Compression:
-    """How to read a compressed file.
-
-    Attributes:
-        open: the decompressed stream of a file.
-        errors: what reading that stream raises where the file is damaged or cut short.
-    """
-
-    open: Callable[[IO[bytes]], IO[bytes]]
-    errors: tuple[type[Exception], ...] = ()
-
-
-def open_plain(file: IO[bytes]) -> IO[bytes]:
-    return file
-
-
-def open_gzip(file: IO[bytes]) -> IO[bytes]:
-    return io.BufferedReader(gzip.GzipFile(fileobj=file), buffer_size=256 * 1024)
-
-
-def open_zstd(file: IO[bytes]) -> IO[bytes]:
-    return io.BufferedReader(ZstdStream(file), buffer_size=256 * 1024)
-
-
-COMPRESSIONS: dict[str, Compression] = {
-    "": Compression(open_plain),
-    ".gz": Compression(open_gzip, (EOFError, gzip.BadGzipFile, zlib.error)),
-    ".zst": Compression(open_zstd, (EOFError, zstandard.ZstdError)),
-}
 
 
 def read_lines(file: IO[bytes], path: Path, counts: CorpusCounts) -> Iterator[tuple[int, str]]:

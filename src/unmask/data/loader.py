@@ -91,11 +91,13 @@ class PairLoader:
     def _sequences(self, start: Position) -> Iterator[tuple[SegmentPair, int, Position, float]]:
         """Each sequence with its key, the position after it, and the epochs done with it."""
         planner, epoch, block, sequence = self.planner, start.epoch, start.block, start.sequence
+        num_documents = planner.split.store.num_documents
         while True:
             pairs = planner.plan_block(_copy(epoch, self.plan_copies), block)
             copy = _copy(epoch, self.mask_copies)
+            documents = planner.places(block)
             for place in range(sequence, len(pairs)):
-                done = epoch + (block + (place + 1) / len(pairs)) / planner.num_blocks
+                done = epoch + (documents.start + len(documents) * (place + 1) / len(pairs)) / num_documents
                 after = Position(epoch, block, place + 1)
                 yield pairs[place], key(planner.seed, copy, block, place, _MASKS), after, done
             sequence, block = 0, block + 1

@@ -112,6 +112,10 @@ class PairPlanner:
     def num_blocks(self) -> int:
         return -(-self.split.store.num_documents // BLOCK_DOCUMENTS)
 
+    def places(self, block: int) -> range:
+        """The places of a block's documents in the order of an epoch."""
+        return range(block * BLOCK_DOCUMENTS, min((block + 1) * BLOCK_DOCUMENTS, self.split.store.num_documents))
+
     def plan_block(self, copy: int, block: int) -> list[SegmentPair]:
         """All sequences of a block, in the order in which they are shown.
 
@@ -123,7 +127,7 @@ class PairPlanner:
         order = Permutation(store.num_documents, self.seed, copy, _ORDER)
         draws = Draws(self.seed, copy, block, _PLAN)
         pairs: list[SegmentPair] = []
-        for place in range(block * BLOCK_DOCUMENTS, min((block + 1) * BLOCK_DOCUMENTS, store.num_documents)):
+        for place in self.places(block):
             document = order[place]
             if document in self.split:
                 pairs.extend(self._plan_document(document, store.document(document), draws))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.data.store import DOCUMENT, FORMAT_VERSION, PARTS, SENTENCE, part_name
-from unmask.errors import StoreError
-from unmask.files import sha256, write_json, writing
+from unmask.files import UNFINISHED, sha256, write_json, writing
+
+STORE_FILES = ("manifest.json", "tokenizer", *(f"{part}-*.bin" for part in PARTS), "shard-*.json", f"{UNFINISHED}*")
+"""All that the directory of a store may hold, finished or not."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ class ShardCounts:
     tokens: int = 0
     unknown_tokens: int = 0
     documents_without_tokens: int = 0
+
+
+COUNTS = tuple(field.name for field in fields(ShardCounts))
 
 
 class ShardWriter:
@@ -105,7 +111,7 @@ class ShardWriter:
         self._stack.close()
         names = [part_name(part, self._number) for part in PARTS]
         record = {
-            **{field.name: getattr(self._counts, field.name) for field in fields(ShardCounts)},
+            **asdict(self._counts),
             "files": {name: describe_file(self._directory / name) for name in names},
             "made_from": made_from,
         }
@@ -137,9 +143,32 @@ def read_record(directory: Path, number: int) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         sound = all(describe_file(directory / name) == expected for name, expected in record["files"].items())
-    except (OSError, ValueError, KeyError):
+        complete = isinstance(record["made_from"], dict) and all(isinstance(record[name], int) for name in COUNTS)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return record if sound else None
+    return record if sound and complete else None
+
+
+def num_records(directory: Path) -> int:
+    """How many finished shards there are."""
+    return len(list(directory.glob("shard-*.json")))
+
+
+def remove_records(directory: Path) -> None:
+    """Makes finished shards unfinished ones."""
+    for path in directory.glob("shard-*.json"):
+        path.unlink()
+
+
+def remove_unfinished(directory: Path) -> int:
+    """Removes all but finished shards from an unfinished store, and says how many of those there are."""
+    finished = {path.stem.rpartition("-")[2] for path in directory.glob("shard-*.json")}
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name.startswith(UNFINISHED) or path.stem.rpartition("-")[2] not in finished:
+            path.unlink()
+    return len(finished)
 
 
 def write_manifest(directory: Path, records: list[dict[str, Any]], description: dict[str, Any]) -> dict[str, Any]:
@@ -150,19 +179,20 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
         records: of its shards, in order.
         description: what else is to be known of the store: vocabulary, tokenizer, sources, counts of what was cleaned.
     """
-    names = [field.name for field in fields(ShardCounts)]
-    if not records:
-        raise StoreError(f"{directory}: a store needs at least one shard")
+    assert records, "a store needs at least one shard"
+    tokenizer_files = sorted((directory / "tokenizer").iterdir())
     manifest = {
         "format_version": FORMAT_VERSION,
-        **{name: sum(record[name] for record in records) for name in names},
+        **{name: sum(record[name] for record in records) for name in COUNTS},
         **description,
-        "shards": [{name: record[name] for name in names} for record in records],
-        "files": {name: expected for record in records for name, expected in record["files"].items()},
+        "shards": [{name: record[name] for name in COUNTS} for record in records],
+        "files": {
+            **{name: expected for record in records for name, expected in record["files"].items()},
+            **{f"tokenizer/{path.name}": describe_file(path) for path in tokenizer_files},
+        },
     }
     write_json(directory / "manifest.json", manifest)
-    for number in range(len(records)):
-        record_path(directory, number).unlink()
+    remove_records(directory)
     return manifest
 
 

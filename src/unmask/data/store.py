@@ -89,6 +89,8 @@ class Shard:
     def _map(self, part: str, dtype: np.dtype[Any]) -> NDArray[Any]:
         name = part_name(part, self._number)
         verify_file(self._directory / name, self._files[name])
+        if not self._files[name]["bytes"]:
+            return np.zeros(0, dtype)  # an empty file cannot be mapped
         return np.memmap(self._directory / name, dtype=dtype, mode="r").view(np.ndarray)
 
 
@@ -125,8 +127,12 @@ class TokenStore:
     def num_tokens(self) -> int:
         return int(self.manifest["tokens"])
 
-    @property
+    @cached_property
     def tokenizer_directory(self) -> Path:
+        """The directory of the tokenizer that made the ids, verified."""
+        for name, expected in self.manifest["files"].items():
+            if name.startswith("tokenizer/"):
+                verify_file(self.directory / name, expected)
         return self.directory / "tokenizer"
 
     def document(self, index: int) -> StoredDocument:
@@ -192,14 +198,16 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         version = manifest["format_version"]
-        files: dict[str, dict[str, Any]] = manifest["files"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path}: damaged ({error}): prepare the store again") from error
-    if version != FORMAT_VERSION:
-        raise StoreError(
-            f"{path}: store format {version}, this version reads {FORMAT_VERSION}: prepare the store again"
-        )
-    for name, expected in files.items():
+        if version != FORMAT_VERSION:
+            raise StoreError(
+                f"{path}: store format {version}, this version reads {FORMAT_VERSION}: prepare the store again"
+            )
+        contradiction = _contradiction(manifest)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path}: damaged ({type(error).__name__}: {error}): prepare the store again") from error
+    if contradiction:
+        raise StoreError(f"{path}: damaged ({contradiction}): prepare the store again")
+    for name, expected in manifest["files"].items():
         file = directory / name
         if not file.is_file():
             raise StoreError(f"{file}: missing: the store is damaged; restore the file or prepare the store again")
@@ -209,6 +217,27 @@ def read_manifest(directory: Path) -> dict[str, Any]:
                 "restore the file or prepare the store again"
             )
     return manifest
+
+
+def _contradiction(manifest: dict[str, Any]) -> str | None:
+    """What a manifest says of its shards that cannot be, if anything: counts, sizes and names have to agree."""
+    shards, files = manifest["shards"], manifest["files"]
+    if not isinstance(manifest["vocab_size"], int):
+        return "vocab_size is no whole number"
+    item_bytes = {
+        "tokens": token_dtype(manifest["vocab_size"]).itemsize,
+        "sentences": SENTENCE.itemsize,
+        "documents": DOCUMENT.itemsize,
+    }
+    for part, size in item_bytes.items():
+        if manifest[part] != sum(shard[part] for shard in shards):
+            return f"its {part} are not the sum of those of the shards"
+        for number, shard in enumerate(shards):
+            if files[part_name(part, number)]["bytes"] != size * shard[part]:
+                return f"the size of {part_name(part, number)} is not that of its {part}"
+    if not all(isinstance(expected["sha256"], str) for expected in files.values()):
+        return "a checksum is missing"
+    return None
 
 
 def verify_file(path: Path, expected: dict[str, Any]) -> None:

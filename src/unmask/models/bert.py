@@ -72,8 +72,8 @@ class BertEncoder(nn.Module):
         Args:
             batch: no sequence longer than `max_position_embeddings`.
             positions: (positions,) int64: the tokens whose hidden states are wanted, where it is not all of them: the
-                last block then computes those alone, with the same result (a seventh of a pre-training step of
-                BERT-Small). The first tokens are `batch.first_tokens`.
+                last block then computes those alone, with the same result (a tenth of a pre-training step of
+                BERT-Small is saved). The first tokens are `batch.first_tokens`.
 
         Returns:
             (tokens, hidden), or (positions, hidden).

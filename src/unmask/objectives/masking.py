@@ -30,7 +30,7 @@ def choose_tokens(batch: Batch, target_prob: float) -> Tensor:
     special = batch.columns["special_tokens_mask"]
     sequence = batch.sequence_of_token()
     draws = _draw(batch, sequence, _CHOICE).masked_fill(special, 1.0)
-    order = torch.argsort(sequence + draws * 0.5, stable=True)
+    order = _order_within(sequence, draws)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)
     rank -= batch.bounds[:-1].long()[sequence]
@@ -52,15 +52,15 @@ def choose_words(batch: Batch, target_prob: float, continuation: Tensor) -> Tens
         (tokens,) bool, True for a target.
     """
     special = batch.columns["special_tokens_mask"]
-    after_special = torch.roll(special, 1)
-    begins = ~special & (~continuation[batch.input_ids] | after_special)
+    cut_off = torch.roll(special, 1) | (batch.position_ids == 0)
+    begins = ~special & (~continuation[batch.input_ids] | cut_off)
     word = torch.cumsum(begins, 0) - 1  # of a special token: the word before it
     first = torch.nonzero(begins).squeeze(1)
     sequence_of_token = batch.sequence_of_token()
     sequence = sequence_of_token[first]
     size = torch.bincount(word[~special], minlength=len(first))
     draws = uniform(_keys(batch)[sequence], batch.position_ids[first], _CHOICE)
-    order = torch.argsort(sequence + draws, stable=True)
+    order = _order_within(sequence, draws)
     words_in_sequence = torch.bincount(sequence, minlength=batch.num_sequences)
     starts = torch.cumsum(words_in_sequence, 0) - words_in_sequence
     left = _budgets(batch, target_prob)
@@ -112,6 +112,15 @@ def _keys(batch: Batch) -> Tensor:
 def _draw(batch: Batch, sequence: Tensor, stream: int) -> Tensor:
     """(tokens,) float64 in [0, 1): one number for each token."""
     return uniform(_keys(batch)[sequence], batch.position_ids, stream)
+
+
+def _order_within(sequence: Tensor, draws: Tensor) -> Tensor:
+    """(n,) int64: the places in the order of their draws, sequence after sequence.
+
+    Two stable sorts, not one of `sequence + draws`: the sum would round draws away, the more the larger the batch.
+    """
+    order = torch.argsort(draws, stable=True)
+    return order[torch.argsort(sequence[order], stable=True)]
 
 
 def _budgets(batch: Batch, target_prob: float) -> Tensor:

@@ -4,13 +4,15 @@
         weights.safetensors     the module's parameters and buffers, under its own names
         optimizer.safetensors   the optimizer's tensors: `<parameter number>.<name>`
         random.safetensors      the states of the generators that dropout draws from
-        state.json              step, tokens, position, schedule, sums since the last logged row, sizes and checksums
+        state.json              step, tokens, position, schedule, sums since the last logged row, the newest evaluation,
+                                sizes and checksums of the other files and a checksum of itself
 
-A checkpoint is written beside its place and renamed, and is used only if every file's checksum is right.
+A checkpoint is written beside its place and renamed, and is used only if every checksum is right.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -19,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unmask.errors import CheckpointError
+from unmask.errors import CheckpointError, OutputError
 from unmask.files import UNFINISHED, sha256, write_json, writing_directory
 from unmask.training.loop import TrainState
 from unmask.training.optimizer import Schedule
@@ -57,45 +60,49 @@ def save_checkpoint(
     state: TrainState,
     position: dict[str, int],
     keep_last: int,
-    extra: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a checkpoint of the step just done and removes the oldest ones beyond `keep_last`.
+
+    Checkpoints of later steps, which a resumed run has passed over as damaged, neither count nor are they removed.
 
     Args:
         checkpoints: the run's directory of checkpoints.
         position: the loader's next position, as JSON.
         keep_last: checkpoints kept, this one included.
-        extra: what the program wants back, as JSON.
 
     Returns:
         The checkpoint's directory.
+
+    Raises:
+        OutputError: the disk is full, or the place cannot be written; earlier checkpoints are as they were.
     """
     target = checkpoints / f"step-{state.step:08d}"
     with writing_directory(target, overwrite=True) as directory:
         weights = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
-        save_file(weights, directory / WEIGHTS)
-        save_file(_optimizer_tensors(optimizer), directory / OPTIMIZER)
-        save_file(_random_states(), directory / RANDOM)
-        write_json(
-            directory / STATE,
-            {
-                "step": state.step,
-                "tokens": state.tokens,
-                "epochs": state.epochs,
-                "seconds": state.seconds,
-                "position": position,
-                "totals": {name: float(total) for name, total in state.totals.items()},
-                "counts": state.counts,
-                "warmup_end": schedule.warmup_end,
-                "extra": extra or {},
-                "files": {
-                    name: {"bytes": (directory / name).stat().st_size, "sha256": sha256(directory / name)}
-                    for name in (WEIGHTS, OPTIMIZER, RANDOM)
-                },
+        _write_tensors(directory / WEIGHTS, weights)
+        _write_tensors(directory / OPTIMIZER, _optimizer_tensors(optimizer))
+        _write_tensors(directory / RANDOM, dict(_generators()))
+        saved = {
+            "step": state.step,
+            "tokens": state.tokens,
+            "epochs": state.epochs,
+            "seconds": state.seconds,
+            "position": position,
+            "totals": {name: float(total) for name, total in state.totals.items()},
+            "counts": state.counts,
+            "evaluation": state.evaluation,
+            "evaluated_step": state.evaluated_step,
+            "warmup_end": schedule.warmup_end,
+            "files": {
+                name: {"bytes": (directory / name).stat().st_size, "sha256": sha256(directory / name)}
+                for name in (WEIGHTS, OPTIMIZER, RANDOM)
             },
-        )
-    for old in _newest_first(checkpoints)[keep_last:]:
+        }
+        write_json(directory / STATE, saved | {"sha256": _digest(saved)})
+    for old in [path for path in _newest_first(checkpoints) if path.name <= target.name][keep_last:]:
         shutil.rmtree(old)
+    for left in checkpoints.glob(f"{UNFINISHED}*"):  # by a kill in the middle of a save
+        shutil.rmtree(left)
     return target
 
 
@@ -151,19 +158,35 @@ def restore(
             name: torch.tensor(total, dtype=torch.float64, device=device) for name, total in saved["totals"].items()
         },
         counts=dict(saved["counts"]),
+        evaluation=dict(saved["evaluation"]),
+        evaluated_step=saved["evaluated_step"],
     )
 
 
 def _newest_first(checkpoints: Path) -> list[Path]:
-    return sorted((path for path in checkpoints.glob("step-*") if not path.name.startswith(UNFINISHED)), reverse=True)
+    return sorted(checkpoints.glob("step-*"), reverse=True)
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # a full disk is no OSError there
+        raise OutputError(f"cannot write {path}: {error}: free some space, or write elsewhere") from error
+
+
+def _digest(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _read_state(directory: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
-        files = dict(state["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        digest = state.pop("sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{directory / STATE}: cannot be read ({error})") from error
+    if _digest(state) != digest:
+        raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
+    files: dict[str, dict[str, Any]] = state["files"]
     for name, expected in files.items():
         file = directory / name
         if not file.is_file():
@@ -189,10 +212,6 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tens
         number, _, name = key.partition(".")
         state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _random_states() -> dict[str, Tensor]:
-    return dict(_generators())
 
 
 def _generators() -> Iterator[tuple[str, Tensor]]:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.training.optimizer import Schedule, clip_gradients
-from unmask.training.settings import BUDGETS, TrainSettings
+from unmask.training.optimizer import Schedule, clip_gradients, share_done
+from unmask.training.settings import TrainSettings
 
 
 class StepBatches(Protocol):
@@ -47,9 +47,11 @@ class TrainState:
         tokens: tokens shown.
         epochs: passes over the data done.
         seconds: time spent training, evaluations and stops not counted.
-        position: the loader's next position.
+        position: the loader's next position; as JSON where it has just been restored.
         totals: summed loss terms since `take_means` was last called.
         counts: the targets they were summed over.
+        evaluation: the newest held-out figures, by name.
+        evaluated_step: the step they were measured after; None before the first time.
     """
 
     step: int = 0
@@ -59,13 +61,17 @@ class TrainState:
     position: Any = None
     totals: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    evaluation: dict[str, float] = field(default_factory=dict)
+    evaluated_step: int | None = None
+
+    @property
+    def done(self) -> dict[str, float]:
+        """How much is done, by the names of the budgets."""
+        return {"steps": self.step, "tokens": self.tokens, "epochs": self.epochs, "minutes": self.seconds / 60}
 
     def progress(self, settings: TrainSettings) -> float:
         """The share of the budget that is done, from 0 to 1."""
-        done = {"steps": self.step, "tokens": self.tokens, "epochs": self.epochs, "minutes": self.seconds / 60}
-        budget = next(name for name in BUDGETS if getattr(settings, name) is not None)
-        share: float = done[budget] / getattr(settings, budget)
-        return min(1.0, share)
+        return share_done(self.done, settings)
 
     def take_means(self) -> dict[str, float]:
         """The mean of each loss term since the last call."""
@@ -124,12 +130,12 @@ def train(
         group["initial_lr"] = peak
     module.train()
     iterator = iter(steps)
-    while (progress := state.progress(settings)) < 1:
+    while state.progress(settings) < 1:
         began = time.monotonic()
         step = next(iterator, None)
         if step is None:
             break
-        factor = schedule.factor(state.step, progress)
+        factor = schedule.factor(state.done, settings)
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * factor
         batches = [prepare(batch) for batch in step.batches]

@@ -8,14 +8,14 @@ a function of the share of it that is done.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -96,34 +96,49 @@ def clip_gradients(module: nn.Module, max_norm: float | None) -> Tensor:
     return norm
 
 
+def share_done(done: Mapping[str, float], budget: TrainSettings) -> float:
+    """The share of a budget that is done, from 0 to 1.
+
+    Args:
+        done: how much is done, by the names in `BUDGETS`: steps, tokens, epochs, minutes.
+        budget: has one of them.
+    """
+    name = next(name for name in BUDGETS if getattr(budget, name) is not None)
+    share: float = done[name] / getattr(budget, name)
+    return min(1.0, share)
+
+
 @dataclass
 class Schedule:
-    """The learning rate's factor, from 0 to 1, as a function of the step and the share of the budget done.
+    """The learning rate's factor, from 0 to 1, as a function of what is done of the budget.
 
     Attributes:
         settings: shape and warm-up.
-        warmup_end: the share of the budget at which warm-up ended, once known; saved in checkpoints, since with a
-            budget in tokens or epochs nobody knows beforehand what share a number of steps is.
+        warmup_end: what was done when the warm-up steps were over, as in `share_done`, once known. Saved in
+            checkpoints, since with a budget in tokens or epochs nobody can tell beforehand what share a number of steps
+            is; amounts and not the share, since a resumed run may have another budget.
     """
 
     settings: ScheduleSettings
-    warmup_end: float | None = None
+    warmup_end: dict[str, float] | None = None
 
-    def factor(self, step: int, progress: float) -> float:
+    def factor(self, done: Mapping[str, float], budget: TrainSettings) -> float:
         """The factor of the step about to be taken.
 
         Args:
-            step: steps taken before it.
-            progress: share of the budget done before it, from 0 to 1.
+            done: how much is done before it, as in `share_done`.
+            budget: of the run.
         """
+        progress = share_done(done, budget)
         warmup_steps, warmup_ratio = self.settings.warmup_steps or 0, self.settings.warmup_ratio
         if warmup_ratio is not None and progress < warmup_ratio:
             return progress / warmup_ratio
-        if step < warmup_steps:
-            return step / warmup_steps
+        if done["steps"] < warmup_steps:
+            return done["steps"] / warmup_steps
         if self.warmup_end is None:
-            self.warmup_end = progress
-        rest = (progress - self.warmup_end) / max(1e-12, 1 - self.warmup_end)
+            self.warmup_end = dict(done)
+        end = share_done(self.warmup_end, budget) if warmup_ratio is None else warmup_ratio
+        rest = (progress - end) / max(1e-12, 1 - end)
         return DECAYS[self.settings.name](min(1.0, rest))
 
 

@@ -5,13 +5,17 @@ recipe.yaml  environment.json  metrics.jsonl  log.txt  report.html  tensorboard/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
-from unmask.errors import SettingsError
-from unmask.files import refuse_existing, remove_own, told_as_output_error, write_text
+from unmask.errors import Interrupted, SettingsError, UserError
+from unmask.files import UNFINISHED, refuse_existing, remove_own, told_as_output_error, write_text
 
 RECIPE = "recipe.yaml"
 
@@ -24,12 +28,8 @@ RESUMABLE_KEYS = frozenset(
 )
 """What may change when a run is resumed; anything else would make it another run."""
 
-AnySettings = TypeVar("AnySettings", bound=Settings)
 
-
-def open_run(
-    directory: Path, recipe: AnySettings, *, resume: bool, overwrite: bool, warn: Callable[[str], None] = lambda _: None
-) -> None:
+def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool) -> list[str]:
     """Makes a run directory with its resolved recipe, or checks that the run there can go on under this recipe.
 
     Args:
@@ -37,28 +37,93 @@ def open_run(
         recipe: resolved.
         resume: True goes on with the run there, or starts one where there is none.
         overwrite: True removes the run there first.
-        warn: is told what has changed at a resume.
+
+    Returns:
+        What has changed at a resume, in words.
 
     Raises:
         OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it is not a run's.
-        SettingsError: the recipe differs from the run's in a key that a resumed run cannot change.
+        SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, or both `resume` and
+            `overwrite` are given.
     """
+    if resume and overwrite:
+        raise SettingsError("--resume goes on with a run and --overwrite removes it: give one of them")
     saved = directory / RECIPE
+    changes: list[str] = []
     if resume and saved.is_file():
-        before = build_settings(type(recipe), read_settings_file(saved), str(saved))
-        changed = changed_keys(before, recipe)
-        fixed = [key for key in changed if key not in RESUMABLE_KEYS]
-        if fixed:
-            raise SettingsError(
-                f"{directory} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-                "logging and saving (train.*) only: give the same settings, or another --out"
-            )
-        for key in changed:
-            warn(f"resumed with another {key}")
+        changes = _find_changes(saved, recipe)
     elif overwrite:
         remove_own(directory, (RECIPE,), "a run's directory")
+    elif resume:
+        refuse_existing(
+            directory, overwrite=False, instead=f"it is not a run ({RECIPE} is missing); choose another --out"
+        )
     else:
         refuse_existing(directory, overwrite=False, instead="choose another --out, or pass --resume or --overwrite")
     with told_as_output_error(directory):
         directory.mkdir(parents=True, exist_ok=True)
     write_text(saved, dump_settings(recipe))
+    return changes
+
+
+@contextmanager
+def opening_run(
+    directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()
+) -> Iterator[list[str]]:
+    """`open_run` around what has to succeed before the first step, such as opening the run's inputs.
+
+    If that is refused, a new directory is removed again, and a run that was to be overwritten is back in its place.
+
+    Args:
+        keeps: names in the directory that are worth keeping when the block is refused after all.
+
+    Yields:
+        What has changed at a resume, in words.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
+    """
+    is_overwritten = overwrite and not resume and (directory / RECIPE).is_file()
+    is_new = not (resume and (directory / RECIPE).is_file())
+    aside = directory.with_name(f"{UNFINISHED}replaced-{directory.name}")
+    if is_overwritten:
+        shutil.rmtree(aside, ignore_errors=True)
+        with told_as_output_error(directory):
+            os.replace(directory, aside)
+    is_open = False
+    try:
+        changes = open_run(directory, recipe, resume=resume, overwrite=overwrite)
+        is_open = True
+        yield changes
+    except UserError:
+        if is_open and is_new and not any((directory / name).exists() for name in keeps):
+            shutil.rmtree(directory)
+        if is_overwritten and not directory.exists():
+            os.replace(aside, directory)
+        raise
+    except (KeyboardInterrupt, Interrupted) as stop:
+        raise Interrupted(
+            f"{directory}: stopped before the first step; the same command with --resume goes on",
+            stop.signal_number if isinstance(stop, Interrupted) else signal.SIGINT,
+        ) from stop
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _find_changes(saved: Path, recipe: Settings) -> list[str]:
+    """What differs from the recipe that the run was begun with, in words; refuses what cannot change."""
+    before = build_settings(type(recipe), read_settings_file(saved), str(saved))
+    changed = changed_keys(before, recipe)
+    fixed = [key for key in changed if key not in RESUMABLE_KEYS]
+    if fixed:
+        raise SettingsError(
+            f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
+            "logging and saving (train.*) only: give the same settings, or another --out"
+        )
+    return [f"resumed with {key}={_get(recipe, key)}, where it was {_get(before, key)}" for key in changed]
+
+
+def _get(settings: Any, key: str) -> Any:
+    for name in key.split("."):
+        settings = getattr(settings, name)
+    return settings

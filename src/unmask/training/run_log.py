@@ -15,13 +15,14 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from unmask.errors import InputError
+from unmask.errors import InputError, Interrupted, OutputError, UnmaskError
 from unmask.files import told_as_output_error, write_json, writing
 from unmask.progress import Progress
 
@@ -39,7 +40,8 @@ logger = logging.getLogger("unmask")
 class RunLog:
     """The log of one run, open from construction to `close` (or the end of a `with` statement).
 
-    While it is open, what is logged to the logger `unmask` at INFO and above goes to `log.txt`.
+    While it is open, what is logged to the logger `unmask` at INFO and above goes to `log.txt`, and so does the error
+    that ends a `with` statement: its message, or the traceback where the fault is ours.
 
     Args:
         directory: the run directory; it exists. Rows are added to those already there.
@@ -73,7 +75,19 @@ class RunLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if error is not None:
+                self._write_error(error)
+        finally:
+            self.close()
+
+    def _write_error(self, error: BaseException) -> None:
+        """To the file alone: whoever catches the error shows it."""
+        logger.removeHandler(self._echo)
+        level = logging.INFO if isinstance(error, Interrupted) else logging.ERROR
+        is_ours = not isinstance(error, UnmaskError | KeyboardInterrupt)
+        with suppress(OutputError):  # the disk may be full, which is then the error that is told
+            logger.log(level, "%s", str(error) or type(error).__name__, exc_info=error if is_ours else None)
 
     def close(self) -> None:
         """Flushes and closes everything; the logger `unmask` is left as it was found."""

@@ -40,7 +40,7 @@ class Session:
         interruption: noted signals.
         evaluate: measures the module on held-out data; None where there is none.
         position: turns the loader's position into JSON.
-        last_evaluation: the newest figures, by name.
+        last_evaluation: the newest held-out figures, by name.
     """
 
     directory: Path
@@ -56,40 +56,46 @@ class Session:
     last_evaluation: dict[str, float] = field(default_factory=dict)
     _logged_tokens: int = 0
     _logged_seconds: float = 0.0
-    _evaluated_step: int = -1
-    _saved_step: int = -1
+    _saved_step: int | None = None
 
     def start(self, state: TrainState) -> None:
-        """Rates are counted from here."""
-        self._logged_tokens, self._logged_seconds = state.tokens, state.seconds
+        """To be called before the first step, with the state as new or as restored from a checkpoint."""
+        self.last_evaluation = state.evaluation
+        self._saved_step = state.step or None
+        self._count_rate_from(state)
 
     def __call__(self, state: TrainState, result: StepResult) -> None:
-        """Does what is due after a step.
+        """Does what is due after a step; after the last one, everything.
 
         Raises:
             Interrupted: a signal has arrived; a checkpoint has been saved.
-            UserError: the loss is not finite.
+            UserError: the loss or the gradient is not finite.
         """
-        self.progress.update(state.progress(self.settings), state.tokens)
-        if state.step % self.settings.log_every == 0:
+        settings = self.settings
+        self.progress.update(state.progress(settings), state.tokens)
+        is_last = state.progress(settings) >= 1
+        if is_last or state.step % settings.log_every == 0:
             self._log(state, result)
-        if self.settings.eval_every is not None and state.step % self.settings.eval_every == 0:
+        if is_last or (settings.eval_every is not None and state.step % settings.eval_every == 0):
             self._evaluate(state)
-        if self.settings.save_every is not None and state.step % self.settings.save_every == 0:
+        signal_number = self.interruption.signal_number
+        is_stopped = signal_number is not None
+        if is_last or is_stopped or (settings.save_every is not None and state.step % settings.save_every == 0):
+            _refuse_divergence(state.step, [*map(float, state.totals.values()), float(result.gradient_norm)])
             self._save(state)
-        if self.interruption.signal_number is not None:
-            self._save(state)
+        if signal_number is not None:
             raise Interrupted(
-                f"stopped at step {state.step:,}, {state.progress(self.settings):.0%} of the run; everything is saved "
+                f"stopped at step {state.step:,}, {state.progress(settings):.0%} of the run; everything is saved "
                 f"in {self.directory}: the same command with --resume goes on from here",
-                self.interruption.signal_number,
+                signal_number,
             )
 
     def finish(self, state: TrainState) -> None:
-        """Evaluates and saves after the last step, where that has not just been done."""
-        if self._evaluated_step != state.step:
+        """Evaluates and saves where the last step has not: a run resumed under a smaller budget, or out of batches."""
+        if state.evaluated_step != state.step:
             self._evaluate(state)
-        if self._saved_step != state.step:
+            self._save(state)
+        elif self._saved_step != state.step:
             self._save(state)
 
     def _log(self, state: TrainState, result: StepResult) -> None:
@@ -104,28 +110,24 @@ class Session:
             gradient_norm=float(result.gradient_norm),
             tokens_per_s=(state.tokens - self._logged_tokens) / max(1e-9, state.seconds - self._logged_seconds),
         )
-        self.start(state)
-        if not math.isfinite(loss):
-            raise UserError(
-                f"the loss is {loss} at step {state.step}: the run has diverged. Lower optimizer.learning_rate or "
-                "lengthen schedule.warmup_steps; the last checkpoint is kept"
-            )
+        self._count_rate_from(state)
+        _refuse_divergence(state.step, [loss, float(result.gradient_norm)])
+
+    def _count_rate_from(self, state: TrainState) -> None:
+        self._logged_tokens, self._logged_seconds = state.tokens, state.seconds
 
     def _evaluate(self, state: TrainState) -> None:
-        self._evaluated_step = state.step
+        state.evaluated_step = state.step
         if self.evaluate is None:
             return
         self.module.eval()
-        self.last_evaluation = self.evaluate()
+        self.last_evaluation = state.evaluation = self.evaluate()
         self.module.train()
         self.log.write_evaluation(state.step, self.last_evaluation)
         figures = " · ".join(f"{name} {value:.4g}" for name, value in self.last_evaluation.items())
         logger.info("step %s: %s", f"{state.step:,}", figures)
 
     def _save(self, state: TrainState) -> None:
-        if self._saved_step == state.step:
-            return
-        self._saved_step = state.step
         save_checkpoint(
             self.directory / "checkpoints",
             self.module,
@@ -134,4 +136,14 @@ class Session:
             state,
             self.position(state.position),
             self.settings.keep_last,
+        )
+        self._saved_step = state.step
+
+
+def _refuse_divergence(step: int, figures: list[float]) -> None:
+    """Stops before a checkpoint that nobody can go on from takes the place of a good one."""
+    if not all(map(math.isfinite, figures)):
+        raise UserError(
+            f"the loss or its gradient is not finite at step {step:,}: the run has diverged. Start it again with a "
+            "lower optimizer.learning_rate or a longer warm-up (schedule.*); its earlier checkpoints are kept"
         )

@@ -1,0 +1,278 @@
+"""Claim: none of ours. The floors that a pre-training run is to be read against: what is reached without a model, from
+counts of the training documents, on the very held-out pairs and masks that the run is evaluated on.
+
+Masked-LM loss and accuracy: from the entries' frequencies; with the left neighbour, a bigram model; with both, by
+P(t | left) P(right | t). Each backs off to the frequencies by Witten and Bell's weights, and `[MASK]` beside a target
+says nothing. Last, with both neighbours and the token that is shown where it is not `[MASK]`, by Bayes' rule: half of
+such tokens are the targets themselves.
+Next-sentence accuracy: from the share of B's words that also stand in A, each word counted once or by its surprisal,
+with the threshold that is best on training pairs.
+
+With `--run RUN` the recipe is that run's, and the figures of its last evaluation stand beside the floors.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from measure import Row, machine, num_cores, parser, report
+
+if TYPE_CHECKING:
+    from unmask.batch import Batch
+    from unmask.data.packing import Split
+    from unmask.recipe import PretrainRecipe
+
+Array = NDArray[np.float64]
+
+TRAINING_PAIRS = 10_000
+"""From which the overlap's threshold is fitted."""
+_TOKENS_AT_ONCE = 1 << 23
+
+
+class Neighbours:
+    """Counts of tokens and of pairs of neighbours in the training documents.
+
+    Attributes:
+        shares: (vocabulary,) float64, the frequency of each entry.
+        counts: (vocabulary, vocabulary) sparse, how often an entry (row) stands before another (column).
+    """
+
+    def __init__(self, split: Split) -> None:
+        from scipy.sparse import coo_array, csr_array
+
+        size = split.store.vocab_size
+        self.counts = csr_array((size, size), dtype=np.int64)
+        totals = np.zeros(size, dtype=np.int64)
+        for documents in _documents(split):
+            tokens = np.concatenate(documents)
+            totals += np.bincount(tokens, minlength=size)
+            before = np.concatenate([document[:-1] for document in documents])
+            after = np.concatenate([document[1:] for document in documents])
+            ones = np.ones(len(before), dtype=np.int64)
+            self.counts = self.counts + coo_array((ones, (before, after)), shape=(size, size)).tocsr()
+        self.shares = totals / totals.sum()
+
+    @cached_property
+    def _columns(self) -> Any:
+        return self.counts.tocsc()
+
+    @cached_property
+    def _row_sums(self) -> Array:
+        return np.asarray(self.counts.sum(axis=1), dtype=np.float64)
+
+    @cached_property
+    def _row_kinds(self) -> Array:
+        return np.diff(self.counts.indptr).astype(np.float64)
+
+    def after(self, left: int) -> Array:
+        """(vocabulary,): P(t | left) for every t; the frequencies after what no document holds, such as `[MASK]`."""
+        row = slice(self.counts.indptr[left], self.counts.indptr[left + 1])
+        seen, kinds = self._row_sums[left], self._row_kinds[left]
+        if seen == 0:
+            return self.shares
+        probabilities = self.shares * (kinds / (seen + kinds))
+        probabilities[self.counts.indices[row]] += self.counts.data[row] / (seen + kinds)
+        return probabilities
+
+    def before(self, right: int) -> Array:
+        """(vocabulary,): P(right | t) for every t; ones where no document holds `right`."""
+        if self.shares[right] == 0:
+            return np.ones_like(self.shares)
+        column = slice(self._columns.indptr[right], self._columns.indptr[right + 1])
+        weights = np.maximum(self._row_sums + self._row_kinds, 1)
+        backed_off = np.where(self._row_sums > 0, self._row_kinds / weights, 1.0)
+        likelihoods = backed_off * self.shares[right]
+        places = self._columns.indices[column]
+        likelihoods[places] += self._columns.data[column] / weights[places]
+        return likelihoods
+
+
+def _documents(split: Split) -> Iterator[list[NDArray[Any]]]:
+    """The documents of a split as token ids, some at a time."""
+    documents: list[NDArray[Any]] = []
+    size = 0
+    for index in range(split.store.num_documents):
+        if index in split:
+            documents.append(split.store.document(index).tokens)
+            size += len(documents[-1])
+            if size >= _TOKENS_AT_ONCE:
+                yield documents
+                documents, size = [], 0
+    if documents:
+        yield documents
+
+
+@dataclass(frozen=True)
+class MaskedFigures:
+    """A model's mean loss in nats over the targets, and its share of right guesses."""
+
+    loss: float
+    accuracy: float
+
+
+def masked_floors(
+    neighbours: Neighbours, batches: Sequence[Batch], mask_id: int, kept_prob: float, random_prob: float
+) -> dict[str, MaskedFigures]:
+    """Every masked-LM floor on prepared batches, by name."""
+    names = ("frequencies", "left neighbour", "both neighbours", "both neighbours and the token shown")
+    losses: dict[str, float] = dict.fromkeys(names, 0.0)
+    right_guesses = dict.fromkeys(names, 0)
+    most_frequent = int(neighbours.shares.argmax())
+    num_targets = 0
+    for batch in batches:
+        ids = batch.input_ids.numpy()
+        for place in batch.columns["target_positions"].tolist():
+            num_targets += 1
+            label = int(batch.columns["labels"][place])
+            left = neighbours.after(int(ids[place - 1]))
+            both = left * neighbours.before(int(ids[place + 1]))
+            both /= both.sum()
+            shown = with_shown(both, int(ids[place]), kept_prob, random_prob) if ids[place] != mask_id else both
+            for name, probabilities in zip(names, (neighbours.shares, left, both, shown), strict=True):
+                losses[name] -= float(np.log(max(probabilities[label], 1e-12)))
+                best = most_frequent if probabilities is neighbours.shares else int(probabilities.argmax())
+                right_guesses[name] += best == label
+    return {name: MaskedFigures(losses[name] / num_targets, right_guesses[name] / num_targets) for name in names}
+
+
+def with_shown(probabilities: Array, shown: int, kept_prob: float, random_prob: float) -> Array:
+    """The probabilities of the original token once an ordinary one is seen in its place.
+
+    It is the original with `kept_prob`, and any of the vocabulary alike with `random_prob`.
+    """
+    posterior = probabilities * (random_prob / len(probabilities))
+    posterior[shown] += probabilities[shown] * kept_prob
+    return posterior / posterior.sum()
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """Pairs: how much of B stands in A, from 0 to 1, and whether B follows A."""
+
+    shares: Array
+    is_next: NDArray[np.bool_]
+
+    def best_threshold(self) -> float:
+        """The share above which "it follows" is right most often."""
+        order = np.argsort(self.shares)
+        shares, is_next = self.shares[order], self.is_next[order]
+        right = np.concatenate([[0], np.cumsum(~is_next)]) + np.concatenate([np.cumsum(is_next[::-1])[::-1], [0]])
+        cuts = np.concatenate([[-1.0], shares])
+        can_cut = np.concatenate([cuts[:-1] < cuts[1:], [True]])
+        return float(cuts[np.argmax(np.where(can_cut, right, -1))])
+
+    def accuracy(self, threshold: float) -> float:
+        return float(np.mean((self.shares > threshold) == self.is_next))
+
+
+def overlaps(
+    batches: Sequence[Batch], continuation: NDArray[np.bool_], weigh: Callable[[tuple[int, ...]], float]
+) -> Overlaps:
+    """How much of each pair's B stands in its A, as the model sees them: without targets that are masked."""
+    shares, is_next = [], []
+    for batch in batches:
+        ids, types = batch.input_ids.numpy(), batch.token_type_ids.numpy()
+        hidden = batch.columns["special_tokens_mask"].numpy() | (batch.columns["labels"].numpy() >= 0)
+        for start, end in zip(batch.bounds[:-1].tolist(), batch.bounds[1:].tolist(), strict=True):
+            of_sequence = slice(start, end)
+            a, b = (
+                set(words(ids[of_sequence][segment], hidden[of_sequence][segment], continuation))
+                for segment in (types[of_sequence] == 0, types[of_sequence] == 1)
+            )
+            total = sum(map(weigh, b))
+            shares.append(sum(map(weigh, a & b)) / total if total else 0.0)
+        is_next.extend((batch.columns["next_sentence_label"] == 0).tolist())
+    return Overlaps(np.array(shares), np.array(is_next))
+
+
+def words(
+    ids: NDArray[np.int64], hidden: NDArray[np.bool_], continuation: NDArray[np.bool_]
+) -> Iterator[tuple[int, ...]]:
+    """The words of a segment, each as its pieces; a word with a hidden piece is left out."""
+    begins = np.flatnonzero(~continuation[ids])
+    for start, end in zip(begins, [*begins[1:], len(ids)], strict=True):
+        if not hidden[start:end].any():
+            yield tuple(ids[start:end].tolist())
+
+
+def last_evaluation(run: Path) -> dict[str, float]:
+    """The last row of a run's metrics that holds an evaluation, without the `eval/`."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    evaluations = [row for row in rows if any(name.startswith("eval/") for name in row)]
+    return {name.removeprefix("eval/"): value for name, value in evaluations[-1].items()} if evaluations else {}
+
+
+def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str, float]) -> tuple[list[Row], str]:
+    """Every row, and a note on what they were measured on."""
+    from unmask import TokenStore, load_tokenizer
+    from unmask.data.packing import Split
+    from unmask.data.statistics import unigram_entropy
+    from unmask.objectives.table import OBJECTIVES
+    from unmask.pretraining import build_loader, prepare_held_out
+
+    store = TokenStore(store_path)
+    tokenizer = load_tokenizer(store.tokenizer_directory)
+    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    held_out = prepare_held_out(settings, store, tokenizer, objective)
+    num_targets = sum(len(batch.columns["target_positions"]) for batch in held_out)
+    neighbours = Neighbours(Split(store, settings.held_out, is_held_out=False))
+
+    loss, accuracy = figures.get("mlm_loss"), figures.get("mlm_accuracy")
+    what = "held-out masked-LM loss"
+    rows = [Row(what, loss, "unigram entropy of the corpus", unigram_entropy(store.token_counts()), unit="nats")]
+    random_prob = settings.objective.random_token_prob
+    kept_prob = 1 - settings.objective.mask_token_prob - random_prob
+    floors = masked_floors(neighbours, held_out, tokenizer.mask_id, kept_prob, random_prob)
+    rows += [Row(what, loss, name, floor.loss, unit="nats") for name, floor in floors.items()]
+    rows += [Row("held-out masked-LM accuracy", accuracy, name, floor.accuracy) for name, floor in floors.items()]
+
+    if settings.objective.sentence_objective == "nsp":
+        training = [
+            objective.prepare(batch)
+            for batch in build_loader(settings, store, tokenizer, held_out=False).epoch(TRAINING_PAIRS)
+        ]
+        surprisals = -np.log(np.maximum(neighbours.shares, 1e-9))
+        weights: dict[str, Callable[[tuple[int, ...]], float]] = {
+            "overlap of words": lambda word: 1.0,
+            "overlap of words by surprisal": lambda word: float(surprisals[list(word)].sum()),
+        }
+        for name, weigh in weights.items():
+            threshold = overlaps(training, tokenizer.continuation, weigh).best_threshold()
+            reached = overlaps(held_out, tokenizer.continuation, weigh).accuracy(threshold)
+            rows.append(Row("held-out next-sentence accuracy", figures.get("nsp_accuracy"), name, reached))
+    pairs = sum(batch.num_sequences for batch in held_out)
+    error = (0.24 / pairs) ** 0.5
+    return rows, f"{pairs:,} held-out pairs (standard error of .6: {error:.3f}) with {num_targets:,} targets"
+
+
+def main() -> int:
+    given_words = parser(__doc__)
+    given_words.add_argument("store", type=Path, help="what `unmask prepare` made")
+    given_words.add_argument("--recipe", default="pretrain/bert_mini", help="whose pairs and masks are taken")
+    given_words.add_argument("--run", type=Path, help="a run on this store, in place of a recipe")
+    given = given_words.parse_args()
+
+    from unmask.recipe import load_pretrain_recipe
+
+    recipe = given.recipe if given.run is None else str(given.run / "recipe.yaml")
+    settings = load_pretrain_recipe(recipe, [f"store={given.store}"])
+    figures = last_evaluation(given.run) if given.run else {}
+    rows, note = measure_floors(settings, given.store, figures)
+    notes = [note]
+    if figures:
+        notes.append(f"ours: {given.run.name} at step {figures['step']:,}")
+    report("Floors of pre-training", rows, machine(num_cores()), notes, given.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

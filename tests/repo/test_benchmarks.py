@@ -1,0 +1,32 @@
+"""Every benchmark names its claim, answers `--help`, and stands in the list with its command."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(path for path in BENCHMARKS.glob("*.py") if path.name != "measure.py")
+
+
+def test_there_are_scripts() -> None:
+    assert SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_names_its_claim_and_answers_help(script: Path) -> None:
+    claim = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
+    assert claim.startswith("Claim: ")
+    finished = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert claim.splitlines()[0] in finished.stdout
+    assert "--json" in finished.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_is_in_the_list(script: Path) -> None:
+    assert f"`python benchmarks/{script.name}" in (BENCHMARKS / "README.md").read_text("utf-8")

@@ -1,0 +1,244 @@
+"""Fine-tuning from end to end: interrupted is uninterrupted, and `transformers` opens what comes out."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unmask import finetuning
+from unmask.errors import CheckpointError, InputError, Interrupted, OutputError, SettingsError, UserError
+from unmask.evaluation import evaluate, tell_constant
+from unmask.finetuning import finetune
+from unmask.info import describe
+from unmask.prediction import predict_file
+from unmask.tasks.metrics import Confusion
+
+LABELS = ["bad", "good"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pre-trained model's directory: random weights."""
+    from unmask.models.bert import BertEncoder, new_masked_lm_head
+    from unmask.models.hub import save_model
+    from unmask.models.settings import EncoderSettings
+    from unmask.tokenization.settings import TokenizerSettings
+    from unmask.tokenization.train import train_tokenizer
+
+    tokenizer, _ = train_tokenizer(iter([line["review"] for line in rows(60)] * 3), TokenizerSettings(), seed=0)
+    directory = tmp_path_factory.mktemp("base") / "model"
+    directory.mkdir()
+    torch.manual_seed(0)
+    encoder = BertEncoder(
+        EncoderSettings(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=32,
+            initializer_range=0.1,
+        ),
+        pooler=False,
+    )
+    save_model(directory, encoder, masked_lm_head=new_masked_lm_head(encoder.settings))
+    tokenizer.save(directory)
+    return directory
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Examples whose label one word decides."""
+    things = ["film", "story", "cast", "music", "plot"]
+    words = [("dull", "clumsy", "empty"), ("lovely", "clever", "warm")]
+    return [
+        {
+            "id": number,
+            "review": f"a {words[number % 2][number % 3]} {things[number % 5]} " + "indeed " * (number % 7),
+            "label": LABELS[number % 2],
+        }
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("data")
+    for name, part in (("train", rows(60)[:48]), ("dev", rows(60)[48:])):
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    return directory
+
+
+@pytest.fixture
+def words(base: Path, data: Path) -> list[str]:
+    """The overrides that every run here has."""
+    return [
+        f"init_from={base}",
+        f"data.train={data / 'train.jsonl'}",
+        f"data.dev={data / 'dev.jsonl'}",
+        "data.columns.text=review",
+        "task.max_length=16",
+        "train.epochs=4",
+        "train.batch_size=8",
+        "train.micro_batch_size=3",
+        "train.eval_every=5",
+        "train.log_every=2",
+        "optimizer.learning_rate=1e-2",
+    ]
+
+
+def weights(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    """The rows, without the rates, which no two runs share."""
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name != "tokens_per_s"} for line in lines]
+
+
+def interrupt_at_evaluation(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends this process SIGTERM as the dev examples are measured for the `number`-th time."""
+    build, seen = finetuning.evaluator, 0
+
+    def evaluator(*arguments: Any) -> Callable[[], dict[str, float]]:
+        evaluate = build(*arguments)
+
+        def interrupting() -> dict[str, float]:
+            nonlocal seen
+            seen += 1
+            if seen == number:
+                signal.raise_signal(signal.SIGTERM)
+            return evaluate()
+
+        return interrupting
+
+    monkeypatch.setattr(finetuning, "evaluator", evaluator)
+
+
+def test_an_interrupted_run_ends_as_one_that_never_stopped(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = finetune("finetune/classification", words, out=tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        interrupt_at_evaluation(2, patched)
+        with pytest.raises(Interrupted, match=r"stopped at step 10, 42% of the run; .* --resume goes on") as stopped:
+            finetune("finetune/classification", words, out=tmp_path / "halves")
+    assert stopped.value.exit_code == 143
+    assert not (tmp_path / "halves" / "model").exists()
+    assert describe(tmp_path / "halves")["progress"] == pytest.approx(10 / 24)
+    halves = finetune("finetune/classification", words, out=tmp_path / "halves", resume=True)
+    first, second = weights(whole), weights(halves)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "halves")
+    assert metrics(tmp_path / "whole")[-1]["eval/accuracy"] == 1.0  # one word decides: it is learned
+
+
+def test_transformers_opens_the_model_and_agrees(words: list[str], data: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    run = tmp_path / "run"
+    model = finetune("finetune/classification", [*words, f"data.test={data / 'dev.jsonl'}"], out=run)
+    assert model == run / "model"
+    opened, info = AutoModelForSequenceClassification.from_pretrained(model, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert opened.config.id2label == {0: "bad", 1: "good"}
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    predictions = list(predict_file(run, data / "dev.jsonl"))
+    assert [one["id"] for one in predictions] == [row["id"] for row in rows(60)[48:]]
+    for one in predictions:
+        with torch.no_grad():
+            logits = opened.eval()(**tokenizer(one["input"]["review"], return_tensors="pt")).logits
+        # float32 on both sides; in batches of other shapes the last digits differ.
+        assert list(one["probabilities"].values()) == pytest.approx(torch.softmax(logits[0], -1).tolist(), abs=1e-5)
+    results = json.loads((run / "results.json").read_text())
+    assert results["test"] == results["dev"]
+    assert results["floors"]["dev.accuracy"] == {"most frequent label": 0.5}
+    measured = evaluate(run, data / "dev.jsonl")
+    assert measured["metrics"] == {name: value for name, value in results["dev"].items() if name != "loss"}
+    samples = json.loads((run / "samples.json").read_text())
+    assert samples[0]["input"] == {"review": rows(60)[48]["review"]}
+    assert "review" in (run / "report.html").read_text()
+
+
+def test_from_scratch_takes_no_weights(words: list[str], base: Path, tmp_path: Path) -> None:
+    once = ["train.steps=1", "optimizer.learning_rate=1e-12", "schedule.warmup_steps=0"]
+    tuned = weights(finetune("finetune/classification", [*without(words, once), *once], out=tmp_path / "a"))
+    fresh_words = [*without(words, once), *once, "from_scratch=true"]
+    fresh = weights(finetune("finetune/classification", fresh_words, out=tmp_path / "b"))
+    name = "bert.encoder.layer.0.intermediate.dense.weight"
+    before = weights(base)[name]
+    assert torch.allclose(tuned[name], before, atol=1e-6)  # one step of a rate next to nothing
+    assert not torch.allclose(fresh[name], before, atol=1e-3)
+
+
+def without(words: list[str], others: list[str]) -> list[str]:
+    """The words whose key, or whose other way to give a budget, is not among `others`."""
+    keys = {word.partition("=")[0] for word in others}
+    return [word for word in words if word.partition("=")[0] not in keys | {"train.epochs"}]
+
+
+def test_constant_predictions_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    score = Confusion(2)
+    score.add(np.array([0, 1]), np.array([1, 1]))
+    tell_constant(score, LABELS, "dev")
+    assert "dev: all 2 predictions are 'good', and not all labels are" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ("data.train={data}/absent.jsonl", InputError, "cannot be read"),
+        ("data.columns.text=summary", InputError, r"train\.jsonl:1: no column 'summary'"),
+        ("data.columns.label=stars", InputError, r"train\.jsonl:1: no column 'stars' for the label"),
+        ("data.dev={data}/other.jsonl", InputError, r"other\.jsonl:1: the label 'odd' is none of the known ones"),
+        ("data.train={data}/one.jsonl", InputError, r"one\.jsonl: every example has the label 'good'"),
+        ("task.max_length=64", SettingsError, "task.max_length 64 is over the 32 positions"),
+        ("task.truncation=false", InputError, r"train\.jsonl:\d+: \d+ tokens, over task\.max_length 4"),
+        ("init_from={data}", UserError, "no model here"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_written(
+    words: list[str], data: Path, tmp_path: Path, change: str, error: type[UserError], told: str
+) -> None:
+    (data / "other.jsonl").write_text('{"review": "a", "label": "odd"}\n')
+    (data / "one.jsonl").write_text('{"review": "a", "label": "good"}\n' * 3)
+    change = change.format(data=data)
+    key = change.partition("=")[0]
+    changed = [word for word in words if not word.startswith(f"{key}=")]
+    if key == "task.truncation":
+        changed = [word.replace("task.max_length=16", "task.max_length=4") for word in changed]
+    with pytest.raises(error, match=told):
+        finetune("finetune/classification", [*changed, change], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_not_overwritten_and_other_examples_are_noticed(words: list[str], data: Path, tmp_path: Path) -> None:
+    train = tmp_path / "train.jsonl"
+    train.write_bytes((data / "train.jsonl").read_bytes())
+    once = ["train.steps=2", f"data.train={train}"]
+    changed = [*without(words, once), *once]
+    finetune("finetune/classification", changed, out=tmp_path / "run")
+    with pytest.raises(OutputError, match=r"exists already .* pass --resume or --overwrite"):
+        finetune("finetune/classification", changed, out=tmp_path / "run")
+    train.write_bytes(train.read_bytes() * 2)
+    with pytest.raises(CheckpointError, match=r"train\.jsonl gives other examples than when this run was begun"):
+        finetune("finetune/classification", changed, out=tmp_path / "run", resume=True)
+    before = weights(tmp_path / "run" / "model")
+    with pytest.raises(InputError, match="cannot be read"):
+        finetune(
+            "finetune/classification",
+            [*without(changed, ["data.dev=absent.tsv"]), "data.dev=absent.tsv"],
+            out=tmp_path / "run",
+            overwrite=True,
+        )
+    assert weights(tmp_path / "run" / "model").keys() == before.keys()  # what was there is there still
+    finetune("finetune/classification", changed, out=tmp_path / "run", overwrite=True)

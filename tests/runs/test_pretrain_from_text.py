@@ -1,0 +1,180 @@
+"""Pre-training straight from raw text, and from another model's weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unmask import pretraining
+from unmask.data.store import TokenStore
+from unmask.errors import Interrupted, SettingsError, StoreError
+from unmask.pretraining import build_module, pretrain
+from unmask.recipe import load_pretrain_recipe
+from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.training.run_log import read_metrics
+
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+
+@pytest.fixture
+def from_text(tiny_recipe: Path, tiny_text: Path) -> tuple[str, list[str]]:
+    return str(tiny_recipe), [f"corpus={tiny_text}", "train.steps=4"]
+
+
+@pytest.fixture
+def from_store(tiny_recipe: Path, tiny_store: Path) -> tuple[str, list[str]]:
+    return str(tiny_recipe), [f"store={tiny_store}", "train.steps=4"]
+
+
+def losses(run: Path) -> list[float]:
+    return [row["loss"] for row in read_metrics(run / "metrics.jsonl") if "loss" in row]
+
+
+def test_tokenizer_and_store_come_first_and_the_run_is_that_of_a_store(
+    from_text: tuple[str, list[str]], from_store: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    pretrain(*from_text, out=run)
+    store = TokenStore(run / "store")
+    store.verify()
+    assert store.num_documents == 12
+    assert load_tokenizer(run / "tokenizer").fingerprint() == load_tokenizer(run / "model").fingerprint()
+    assert "tokenizer: 200 entries" in (run / "log.txt").read_text()
+    pretrain(*from_store, out=tmp_path / "other")
+    assert losses(run) == losses(tmp_path / "other")
+
+
+def test_a_tokenizer_that_is_there_is_used(from_text: tuple[str, list[str]], tiny_store: Path, tmp_path: Path) -> None:
+    recipe, overrides = from_text
+    run = tmp_path / "run"
+    pretrain(recipe, [*overrides, f"tokenizer={tiny_store / 'tokenizer'}"], out=run)
+    assert not (run / "tokenizer").exists()
+    assert (run / "store" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("stopped", ["train_tokenizer", "prepare"])
+def test_stopped_before_the_first_step_it_goes_on_where_it_was(
+    from_text: tuple[str, list[str]], tmp_path: Path, stopped: str
+) -> None:
+    run = tmp_path / "run"
+
+    def ctrl_c(*arguments: Any, **named: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretraining, stopped, ctrl_c)
+        with pytest.raises(Interrupted, match="stopped before the first step; the same command with --resume") as told:
+            pretrain(*from_text, out=run)
+    assert told.value.exit_code == 130
+    made = (run / "tokenizer" / "tokenizer.json").stat() if stopped == "prepare" else None
+    pretrain(*from_text, out=run, resume=True)
+    if made is not None:
+        assert (run / "tokenizer" / "tokenizer.json").stat() == made  # the one that was trained before
+    pretrain(*from_text, out=tmp_path / "whole")
+    assert losses(run) == losses(tmp_path / "whole")
+
+
+KILL_IN_PREPARE = """
+import os, signal
+from unmask import preparation
+from unmask.cli import main
+
+def kill(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+preparation.write_manifest = kill
+main()
+"""
+
+
+def test_killed_in_the_middle_of_preparing_it_goes_on(from_text: tuple[str, list[str]], tmp_path: Path) -> None:
+    """After the shards, before the manifest that makes a store of them."""
+    run, (recipe, overrides) = tmp_path / "run", from_text
+    words = [recipe, *overrides, "--out", str(run), "--workers", "1", "--resume"]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILL_IN_PREPARE, "pretrain", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert (run / "store").is_dir()
+    assert not (run / "store" / "manifest.json").exists()
+    pretrain(recipe, overrides, out=run, resume=True)
+    TokenStore(run / "store").verify()
+    pretrain(recipe, overrides, out=tmp_path / "whole")
+    assert losses(run) == losses(tmp_path / "whole")
+
+
+def test_another_text_under_the_same_name_is_refused_at_a_resume(
+    tiny_recipe: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    text, run = tmp_path / "text.jsonl", tmp_path / "run"
+    text.write_bytes(tiny_text.read_bytes())
+    words = str(tiny_recipe), [f"corpus={text}", "train.steps=2"]
+    pretrain(*words, out=run)
+    text.write_bytes(tiny_text.read_bytes() + json.dumps({"text": "One more document."}).encode() + b"\n")
+    with pytest.raises(StoreError, match="made from another text"):
+        pretrain(*words, out=run, resume=True)
+    assert (run / "model" / "model.safetensors").exists()
+
+
+# From another model's weights
+
+
+def test_the_weights_of_another_model_are_the_start(from_store: tuple[str, list[str]], tmp_path: Path) -> None:
+    recipe, overrides = from_store
+    first, second = tmp_path / "first", tmp_path / "second"
+    pretrain(recipe, overrides, out=first)
+    settings = load_pretrain_recipe(recipe, [*overrides, f"init_from={first}"])
+    tokenizer = load_tokenizer(first / "model")
+    torch.manual_seed(99)
+    module = build_module(
+        settings, pretraining.OBJECTIVES["masked_lm"](settings.objective, tokenizer.vocabulary), tokenizer
+    )
+    pretraining.save_pretrained(module, tokenizer, second)
+    weights, same = (load_file(path / "model.safetensors") for path in (first / "model", second))
+    assert weights.keys() == same.keys()
+    assert all(torch.equal(weights[name], same[name]) for name in weights)  # heads as well
+    pretrain(recipe, [*overrides, f"init_from={first}"], out=tmp_path / "third")
+    assert losses(tmp_path / "third")[0] < losses(first)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["model.num_hidden_layers=3"], r"model\.\* says other sizes than init_from"),
+        (["packing.max_length=32", "model.max_position_embeddings=null"], r"says other sizes"),
+    ],
+)
+def test_sizes_that_contradict_the_other_model_are_refused(
+    from_store: tuple[str, list[str]], tmp_path: Path, changes: list[str], told: str
+) -> None:
+    recipe, overrides = from_store
+    pretrain(recipe, overrides, out=tmp_path / "first")
+    with pytest.raises(SettingsError, match=told):
+        pretrain(recipe, [*overrides, *changes, f"init_from={tmp_path / 'first'}"], out=tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_store_of_another_vocabulary_than_the_models_is_refused(
+    from_store: tuple[str, list[str]], from_text: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    """As many entries, but others: every embedding would stand for another word."""
+    pretrain(*from_store, out=tmp_path / "first")
+    text = tmp_path / "text.jsonl"
+    sentences = [f"Quite another text, of number {number} and some words. " * 9 for number in range(40)]
+    text.write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))
+    recipe, _ = from_text
+    words = [f"corpus={text}", "train.steps=1", f"init_from={tmp_path / 'first'}", "model.vocab_size=null"]
+    with pytest.raises(SettingsError, match="prepare the store with the model's tokenizer"):
+        pretrain(recipe, words, out=tmp_path / "second")

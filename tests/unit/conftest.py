@@ -1,0 +1,46 @@
+"""A tiny model that several tests read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Path:
+    """The directory of a pre-trained model: random weights, large enough that no two logits are alike."""
+    import torch
+
+    from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
+    from unmask.models.hub import save_model
+    from unmask.models.settings import EncoderSettings
+    from unmask.tokenization.settings import TokenizerSettings
+    from unmask.tokenization.train import train_tokenizer
+
+    lines = (samples_dir / "tasks" / "snli" / "train.jsonl").read_text("utf-8").splitlines()
+    texts = [json.loads(line)["premise"] for line in lines]
+    tokenizer, _ = train_tokenizer(iter(texts), TokenizerSettings(vocab_size=400), seed=0)
+    directory = tmp_path_factory.mktemp("tiny") / "model"
+    directory.mkdir()
+    torch.manual_seed(0)
+    encoder = BertEncoder(
+        EncoderSettings(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=64,
+            initializer_range=0.2,
+        )
+    )
+    save_model(
+        directory,
+        encoder,
+        masked_lm_head=new_masked_lm_head(encoder.settings),
+        next_sentence_head=new_next_sentence_head(encoder.settings),
+    )
+    tokenizer.save(directory)
+    return directory

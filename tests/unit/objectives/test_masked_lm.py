@@ -1,0 +1,196 @@
+"""The module that learns, against `transformers` on the same batches padded: losses, gradients, scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
+
+from unmask.batch import Batch, pack
+from unmask.models.hub import load_model
+from unmask.models.weight_names import hub_names, split
+from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
+from unmask.objectives.settings import MaskedLMSettings
+from unmask.tokenization.vocabulary import Vocabulary
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+SIZE, CLS, SEP, MASK = 61, 2, 3, 4
+VOCABULARY = Vocabulary(SIZE, MASK, (0, 1, 2, 3, 4), np.arange(SIZE) >= 40)
+LENGTHS = (16, 9, 12, 5, 16, 7)
+
+TOLERANCE = 1e-5
+"""Some hundred roundings of fp32 (6e-8 each) on losses of order 1 and gradients taken relative to the largest entry of
+each; a wrong label, count or class is a thousand times more (`test_the_tolerance_can_fail`)."""
+
+
+def draw_batch(lengths: tuple[int, ...] = LENGTHS) -> Batch:
+    """`[CLS] A [SEP] B [SEP]` sequences with labels for next-sentence prediction."""
+    generator = torch.Generator().manual_seed(0)
+    rows, segments = [], []
+    for length in lengths:
+        row = torch.randint(5, SIZE, (length,), generator=generator).tolist()
+        row[0], row[length // 2], row[-1] = CLS, SEP, SEP
+        rows.append(row)
+        segments.append([0] * (length // 2 + 1) + [1] * (length - length // 2 - 1))
+    batch = pack(rows, segments, keys=list(range(len(rows))))
+    return batch.with_columns(
+        special_tokens_mask=batch.input_ids < 5,
+        next_sentence_label=torch.randint(2, (len(rows),), generator=generator),
+    )
+
+
+def objective(with_next_sentence: bool) -> MaskedLM:
+    settings = MaskedLMSettings(target_prob=0.3, sentence_objective="nsp" if with_next_sentence else "none")
+    return MaskedLM(settings, VOCABULARY)
+
+
+def both(directory: Path, with_next_sentence: bool) -> tuple[BertForPreTraining | BertForMaskedLM, MaskedLMModule]:
+    """`transformers`' model with random weights, biases and norms included, and ours with the same ones."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=SIZE,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=16,
+        initializer_range=0.2,
+        attn_implementation="eager",
+    )
+    theirs = (BertForPreTraining if with_next_sentence else BertForMaskedLM)(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    theirs.save_pretrained(directory)
+    loaded = load_model(directory)
+    assert loaded.masked_lm_head is not None
+    ours = objective(with_next_sentence).build(loaded.encoder)
+    ours.masked_lm_head = loaded.masked_lm_head
+    if with_next_sentence:
+        ours.next_sentence_head = loaded.next_sentence_head
+    return theirs, ours.eval()
+
+
+def pad(batch: Batch, packed: Tensor, value: int) -> Tensor:
+    rows = packed.split(batch.lengths)
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
+
+
+def their_output(theirs: BertForPreTraining | BertForMaskedLM, batch: Batch, with_next_sentence: bool) -> object:
+    labels = {"next_sentence_label": batch.columns["next_sentence_label"]} if with_next_sentence else {}
+    return theirs(
+        input_ids=pad(batch, batch.input_ids, 0),
+        token_type_ids=pad(batch, batch.token_type_ids, 0),
+        attention_mask=pad(batch, torch.ones_like(batch.input_ids), 0),
+        labels=pad(batch, batch.columns["labels"], -100),
+        **labels,
+    )
+
+
+def our_loss(ours: MaskedLMModule, batch: Batch) -> Tensor:
+    terms = ours(batch)
+    return torch.stack([term.coefficient * term.total / term.count for term in terms]).sum()
+
+
+def differences(
+    theirs: BertForPreTraining | BertForMaskedLM, ours: MaskedLMModule, batch: Batch, with_next_sentence: bool
+) -> dict[str, float]:
+    """Of the loss, and of each gradient relative to its largest entry."""
+    expected = their_output(theirs, batch, with_next_sentence).loss  # type: ignore[attr-defined]
+    expected.backward()
+    loss = our_loss(ours, batch)
+    loss.backward()
+    names = hub_names(ours.encoder, ours.masked_lm_head, ours.next_sentence_head)
+    found: dict[str, Tensor] = {}
+    for parameter, parts in names.items():
+        assert parameter.grad is not None
+        found |= split(parts, parameter.grad)
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    assert found.keys() == gradients.keys()
+    scales = {name: float(gradient.abs().max()) for name, gradient in gradients.items()}
+    for name in scales:
+        if name.endswith("key.bias"):  # zero but for rounding, since softmax cannot see it
+            scales[name] = scales[name.replace("bias", "weight")]
+    return {"loss": abs(float(loss.detach()) - float(expected.detach()))} | {
+        name: float((found[name] - gradient).abs().max()) / scales[name] for name, gradient in gradients.items()
+    }
+
+
+@pytest.mark.parametrize("with_next_sentence", [True, False], ids=["BertForPreTraining", "BertForMaskedLM"])
+def test_loss_and_gradients_equal_transformers(tmp_path: Path, with_next_sentence: bool) -> None:
+    theirs, ours = both(tmp_path, with_next_sentence)
+    batch = objective(with_next_sentence).prepare(draw_batch())
+    found = differences(theirs, ours, batch, with_next_sentence)
+    assert max(found.values()) < TOLERANCE, found
+
+
+@pytest.mark.parametrize("mistake", ["label", "class"])
+def test_the_tolerance_can_fail(tmp_path: Path, mistake: str) -> None:
+    theirs, ours = both(tmp_path, True)
+    batch = objective(True).prepare(draw_batch())
+    expected = float(their_output(theirs, batch, True).loss.detach())  # type: ignore[attr-defined]
+    labels, classes = batch.columns["labels"].clone(), batch.columns["next_sentence_label"].clone()
+    if mistake == "label":
+        labels[batch.columns["target_positions"][0]] += 1
+    else:
+        classes[0] = 1 - classes[0]
+    wrong = our_loss(ours, batch.with_columns(labels=labels, next_sentence_label=classes))
+    assert abs(float(wrong.detach()) - expected) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("with_next_sentence", [True, False], ids=["BertForPreTraining", "BertForMaskedLM"])
+@torch.no_grad()
+def test_scores_equal_what_transformers_logits_give(tmp_path: Path, with_next_sentence: bool) -> None:
+    theirs, ours = both(tmp_path, with_next_sentence)
+    batch = objective(with_next_sentence).prepare(draw_batch())
+    output = their_output(theirs, batch, with_next_sentence)
+    scores = ours.scores(batch)
+    logits = output.prediction_logits if with_next_sentence else output.logits  # type: ignore[attr-defined]
+    labels = pad(batch, batch.columns["labels"], -100)
+    is_target = labels != -100
+    correct, count = scores["mlm_accuracy"]
+    assert count == int(is_target.sum())
+    assert int(correct) == int((logits.argmax(-1) == labels)[is_target].sum())
+    loss, count = scores["mlm_loss"]
+    mean = torch.nn.functional.cross_entropy(logits[is_target], labels[is_target])
+    assert float(loss) / count == pytest.approx(float(mean), abs=TOLERANCE)
+    assert ("nsp_accuracy" in scores) == with_next_sentence
+    if with_next_sentence:
+        correct, count = scores["nsp_accuracy"]
+        classes = batch.columns["next_sentence_label"]
+        guesses = output.seq_relationship_logits.argmax(-1)  # type: ignore[attr-defined]
+        assert (int(correct), count) == (int((guesses == classes).sum()), len(LENGTHS))
+
+
+@pytest.mark.parametrize("with_next_sentence", [True, False])
+def test_counts_are_those_of_the_terms(tmp_path: Path, with_next_sentence: bool) -> None:
+    _, ours = both(tmp_path, with_next_sentence)
+    its = objective(with_next_sentence)
+    batch = its.prepare(draw_batch())
+    assert its.counts(batch) == {term.name: term.count for term in ours(batch)}
+    assert its.counts(batch)["mlm"] == int((batch.columns["labels"] != -100).sum())
+    expected = {"special_tokens_mask", "next_sentence_label"} if with_next_sentence else {"special_tokens_mask"}
+    assert set(its.columns) == expected
+
+
+@pytest.mark.parametrize("with_next_sentence", [True, False])
+def test_a_micro_batch_without_targets_has_a_loss_of_zero_and_a_gradient(
+    tmp_path: Path, with_next_sentence: bool
+) -> None:
+    """Whole-word masking may find no word that fits."""
+    _, ours = both(tmp_path, with_next_sentence)
+    batch = draw_batch((8,)).with_columns(
+        labels=torch.full((8,), -100), target_positions=torch.zeros(0, dtype=torch.int64)
+    )
+    terms = {term.name: term for term in ours(batch)}
+    assert (float(terms["mlm"].total.detach()), terms["mlm"].count) == (0.0, 0)
+    terms["mlm"].total.backward()
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in ours.parameters())

@@ -1,0 +1,82 @@
+"""Flat arrays of examples: batches, order, and going on from any position."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.batch import pack
+from unmask.tasks.encoded import EncodedExamples, ExampleLoader, concatenate, encoded
+
+lists_of_ids = st.lists(st.lists(st.integers(0, 99), min_size=2, max_size=9), min_size=1, max_size=12)
+
+
+def encode(ids: list[list[int]]) -> EncodedExamples:
+    """Segment B begins in the middle of each; the label is its number."""
+    return encoded(ids, [len(sequence) // 2 for sequence in ids], range(len(ids)))
+
+
+@given(lists_of_ids, st.data())
+def test_a_batch_is_what_pack_makes_of_its_sequences(ids: list[list[int]], data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.integers(0, len(ids) - 1), min_size=1))
+    batch = encode(ids).batch(chosen)
+    expected = pack(
+        [ids[i] for i in chosen], [[int(place >= len(ids[i]) // 2) for place in range(len(ids[i]))] for i in chosen]
+    )
+    for name in ("input_ids", "token_type_ids", "position_ids", "bounds"):
+        assert torch.equal(getattr(batch, name), getattr(expected, name)), name
+        assert getattr(batch, name).dtype == getattr(expected, name).dtype, name
+    assert batch.lengths == expected.lengths
+    assert batch.columns["labels"].tolist() == chosen
+
+
+@given(lists_of_ids, st.integers(0, 12))
+def test_parts_put_together_are_the_whole(ids: list[list[int]], cut: int) -> None:
+    parts = [encode(part) for part in (ids[:cut], ids[cut:]) if part]
+    whole, together = encode(ids), concatenate(parts)
+    assert np.array_equal(together.input_ids, whole.input_ids)
+    assert np.array_equal(together.bounds, whole.bounds)
+    assert np.array_equal(together.second_starts, whole.second_starts)
+
+
+@given(lists_of_ids, st.integers(1, 40))
+def test_batches_by_length_show_every_example_once_within_the_budget(ids: list[list[int]], budget: int) -> None:
+    seen = []
+    for indices, batch in encode(ids).batches_by_length(budget):
+        assert batch.num_tokens <= budget or batch.num_sequences == 1
+        assert batch.lengths == tuple(len(ids[index]) for index in indices)
+        seen += indices.tolist()
+    assert sorted(seen) == list(range(len(ids)))
+
+
+def test_every_epoch_shows_every_example_once_in_another_order() -> None:
+    loader = ExampleLoader(encode([[1, 2]] * 10), seed=3, batch_size=4, micro_batch_size=3)
+    steps = list(islice(loader.steps(loader.start()), 6))
+    assert [[batch.num_sequences for batch in step.batches] for step in steps] == [[3, 1], [3, 1], [2]] * 2
+    labels = [torch.cat([batch.columns["labels"] for batch in step.batches]).tolist() for step in steps]
+    first, second = [*chain(*labels[:3])], [*chain(*labels[3:])]
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second
+    assert [step.epochs for step in steps] == [0.4, 0.8, 1.0, 1.4, 1.8, 2.0]
+
+
+@given(st.integers(0, 9))
+def test_going_on_shows_what_would_have_come(stop: int) -> None:
+    loader = ExampleLoader(encode([[1, 2]] * 7), seed=0, batch_size=3, micro_batch_size=3)
+    steps = list(islice(loader.steps(loader.start()), 12))
+    resumed = islice(loader.steps(steps[stop].after), 2)
+    for step, expected in zip(resumed, steps[stop + 1 :], strict=False):
+        assert torch.equal(step.batches[0].columns["labels"], expected.batches[0].columns["labels"])
+        assert step.after == expected.after
+        assert step.epochs == expected.epochs
+
+
+def test_checksums_tell_other_examples_apart() -> None:
+    same = encode([[1, 2], [3, 4, 5]])
+    assert same.checksum() == encode([[1, 2], [3, 4, 5]]).checksum()
+    others = [encode([[1, 2, 3], [4, 5]]), encode([[1, 2], [3, 4, 6]]), encoded([[1, 2], [3, 4, 5]], [1, 1], [1, 0])]
+    assert same.checksum() not in [other.checksum() for other in others]

@@ -1,0 +1,90 @@
+"""What a path is, told without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from unmask.errors import InputError, ModelError
+from unmask.info import describe, format_description
+from unmask.preparation import prepare
+
+
+def test_a_model(tiny_model: Path) -> None:
+    description = describe(tiny_model)
+    assert description["kind"] == "model"
+    assert description["architectures"] == ["BertForPreTraining"]
+    with safe_open(tiny_model / "model.safetensors", "np") as file:
+        assert description["num_parameters"] == sum(file.get_tensor(name).size for name in file.keys())  # noqa: SIM118
+    assert description["tokenizer"]["vocab_size"] == 400
+    shown = format_description(description)
+    assert "BertForPreTraining" in shown
+    assert "hidden_size" in shown
+
+
+def test_a_store_and_an_unfinished_one(tiny_model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("A man is outside. He plays.\n\nTwo \u200bdogs run.\n", encoding="utf-8")
+    prepare([text], tiny_model, tmp_path / "store")
+    description = describe(tmp_path / "store")
+    assert (description["kind"], description["complete"]) == ("store", True)
+    assert (description["documents"], description["sentences"]) == (2, 3)
+    assert description["stored_bytes_per_token"] == 2
+    assert description["bytes_per_token"] == pytest.approx(description["text_bytes"] / description["tokens"])
+    assert description["mended_or_skipped"]["zero_width_characters"] == 1
+    assert description["sources"][0]["file"] == str(text)
+    assert json.loads(json.dumps(description)) == description
+    (tmp_path / "store" / "manifest.json").unlink()
+    assert describe(tmp_path / "store")["complete"] is False
+    assert "an unfinished store" in format_description(describe(tmp_path / "store"))
+
+
+def test_a_run_half_way(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 200, batch_size: 8}\n")
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 50, "tokens": 900, "loss": 5.5}\n'
+        '{"step": 50, "eval/mlm_loss": 5.1}\n'
+        '{"step": 100, "tokens": 1800, "loss": 4}\n'
+    )
+    description = describe(tmp_path)
+    assert (description["kind"], description["program"], description["progress"]) == ("run", "pretrain", 0.5)
+    assert description["steps"] == 100
+    assert description["last_metrics"] == {"step": 100, "loss": 4, "eval/mlm_loss": 5.1}
+    assert "an unfinished run" in format_description(description)
+    checkpoint = tmp_path / "checkpoints" / "step-00000150"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text('{"step": 150, "tokens": 2700, "epochs": 1.5, "seconds": 60}')
+    assert describe(tmp_path)["progress"] == 0.75
+    assert describe(tmp_path)["checkpoints"] == ["step-00000150"]
+
+
+def test_a_tokenizer_and_a_recipe(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((tiny_model / "tokenizer.json").read_bytes())
+    assert describe(tmp_path)["kind"] == "tokenizer"
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("# source: mine\nseed: 3\n")
+    assert describe(recipe) == {
+        "kind": "recipe", "path": str(recipe), "about": ["source: mine"], "settings": {"seed": "3"}
+    }  # fmt: skip
+
+
+def test_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file or directory"):
+        describe(tmp_path / "absent")
+    with pytest.raises(InputError, match=r"neither a store .* nor a recipe"):
+        describe(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes((1000).to_bytes(8, "little") + b'{"a"')
+    with pytest.raises(ModelError, match="cut short or damaged"):
+        describe(tmp_path)
+
+
+def test_torch_is_not_imported() -> None:
+    look = "import sys, unmask.info; assert 'torch' not in sys.modules"
+    finished = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr

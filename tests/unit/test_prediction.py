@@ -1,0 +1,240 @@
+"""Predictions and measurements of a fine-tuned model: the order, the equality with `transformers`, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.errors import InputError, ModelError
+from unmask.evaluation import evaluate, evaluate_predictions
+from unmask.models.hub import load_encoder, save_model
+from unmask.prediction import WINDOW, Predictor, load_predictor, predict, predict_file, read_inputs
+from unmask.tasks.classification import Classification
+from unmask.tasks.settings import ColumnSettings
+from unmask.tasks.table import remembered
+from unmask.tokenization.tokenizer import load_tokenizer
+
+LABELS = ("bad", "good", "so-so")
+TEXTS = ["a man", "", "a dog and two women are outside, and a child plays with a ball", "people wait", "a b c d e f g"]
+
+
+def save_classifier(directory: Path, base: Path, columns: ColumnSettings, **changes: Any) -> Path:
+    """A random classifier on the tiny model."""
+    task = Classification("classification", (columns,), LABELS, **{"max_length": 64, **changes})
+    torch.manual_seed(5)
+    module = task.head(load_encoder(base).encoder)
+    torch.nn.init.normal_(module.classifier.dense.weight, std=0.3)  # so that the predictions differ
+    directory.mkdir()
+    save_model(
+        directory,
+        module.encoder,
+        classifier=module.classifier,
+        labels=LABELS,
+        extra_config={"unmask_task": remembered(task, columns)},
+    )
+    load_tokenizer(base).save(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def single(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_classifier(tmp_path_factory.mktemp("single") / "model", tiny_model, ColumnSettings(text="review"))
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    columns = ColumnSettings(text_a="premise", text_b="hypothesis")
+    return save_classifier(tmp_path_factory.mktemp("pair") / "model", tiny_model, columns)
+
+
+def test_predictions_are_those_of_transformers_in_the_order_of_the_inputs(pair: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(pair)
+    model = AutoModelForSequenceClassification.from_pretrained(pair).eval()
+    rows = [{"premise": a, "hypothesis": b, "id": f"{a}/{b}"} for a in TEXTS for b in reversed(TEXTS)]
+    predictions = list(predict(pair, rows))
+    assert [one["input"] for one in predictions] == rows
+    assert [one["id"] for one in predictions] == [row["id"] for row in rows]
+    assert len({round(one["score"], 4) for one in predictions}) == len(rows)  # so that a swap would show
+    for row, prediction in zip(rows, predictions, strict=True):
+        # Given as lists: an empty second text that is a bare string counts as none there.
+        with torch.no_grad():
+            logits = model(**tokenizer([row["premise"]], [row["hypothesis"]], return_tensors="pt")).logits
+        expected = torch.softmax(logits[0], -1)
+        # float32 on both sides; in batches of other shapes the last digits differ.
+        assert list(prediction["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-5)
+        assert list(prediction["probabilities"]) == list(model.config.id2label.values()) == list(LABELS)
+        assert prediction["label"] == model.config.id2label[int(expected.argmax())]
+        assert prediction["score"] == prediction["probabilities"][prediction["label"]]
+
+
+def test_inputs_are_read_a_window_at_a_time(single: Path) -> None:
+    read = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal read
+        for number in range(10**9):
+            read += 1
+            yield {"review": TEXTS[number % 5], "n": number}
+
+    predictions = list(islice(predict(single, rows()), WINDOW + 10))
+    assert [one["input"]["n"] for one in predictions] == list(range(WINDOW + 10))
+    assert read == 2 * WINDOW
+
+
+def test_rows_may_have_the_usual_columns(single: Path, pair: Path) -> None:
+    (a,), (b,) = predict(single, [{"review": "a man"}]), predict(single, [{"text": "a man"}])
+    assert a["probabilities"] == b["probabilities"]
+    (a,) = predict(pair, [{"premise": "a man", "hypothesis": "a"}])
+    (b,) = predict(pair, [{"text_a": "a man", "text_b": "a"}])
+    assert a["probabilities"] == b["probabilities"]
+    with pytest.raises(InputError, match="input 2: no column 'review': expected review, or text; there is txt"):
+        list(predict(single, [{"text": "a"}, {"txt": "a man"}]))
+
+
+def test_long_inputs_are_cut_and_told_or_refused(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns = ColumnSettings(text="text")
+    cutting = save_classifier(tmp_path / "cutting", tiny_model, columns, max_length=8)
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        list(predict(cutting, [{"text": text} for text in TEXTS]))
+    assert "2 of 5 inputs were longer than 8 tokens and were cut" in caplog.text
+    strict = save_classifier(tmp_path / "strict", tiny_model, columns, max_length=8, truncation=False)
+    with pytest.raises(InputError, match=r"input 3: \d+ tokens, over task.max_length 8"):
+        list(predict(strict, [{"text": text} for text in TEXTS]))
+
+
+def inputs(path: str | Path) -> list[dict[str, Any]]:
+    return [dict(row.fields) for row in read_inputs(path)]
+
+
+def test_files_of_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a man\n\n{no json}\n")
+    assert inputs(path) == [{"text": "a man"}, {"text": ""}, {"text": "{no json}"}]
+    path = tmp_path / "a.tsv"
+    path.write_text("id\ttext\n7\ta man\n")
+    assert inputs(path) == [{"id": "7", "text": "a man"}]
+    path = tmp_path / "b.txt"
+    path.write_bytes(b"fine\nbad \xe9\n")
+    with pytest.raises(InputError, match=r"b\.txt:2: not UTF-8 at byte 9"):
+        inputs(path)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match=r"b\.txt: there is nothing in it"):
+        inputs(path)
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("a man\n\nb", [{"text": "a man"}, {"text": ""}, {"text": "b"}]),
+        ("\n a man", [{"text": ""}, {"text": " a man"}]),
+        ('\n {"text": "a"}\n\n{"text": "b", "id": 3}\n', [{"text": "a"}, {"text": "b", "id": 3}]),
+    ],
+)
+def test_standard_input_is_json_lines_or_texts(
+    monkeypatch: pytest.MonkeyPatch, typed: str, read: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+    assert inputs("-") == read
+
+
+@pytest.mark.parametrize("typed", ["", "\n \n"])
+def test_an_empty_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+    with pytest.raises(InputError, match="standard input: there is nothing in it"):
+        inputs("-")
+
+
+def test_plain_texts_are_nothing_for_a_model_of_pairs(pair: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a man\n")
+    with pytest.raises(
+        InputError, match=r"a\.txt:1: a plain text, but this model reads pairs: .* premise and hypothesis"
+    ):
+        list(predict_file(pair, path))
+
+
+def test_a_model_without_classifier_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="expected a classifier, as `unmask finetune` saves it"):
+        load_predictor(tiny_model)
+    (tmp_path / "recipe.yaml").write_text("seed: 0\n")
+    with pytest.raises(ModelError, match="this run has made no model yet"):
+        load_predictor(tmp_path)
+
+
+def test_damage_to_what_a_model_remembers_is_told(single: Path, tmp_path: Path) -> None:
+    shutil.copytree(single, tmp_path / "model")
+    config = json.loads((single / "config.json").read_text())
+    config["unmask_task"]["name"] = "juggling"
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"config\.json says of the model's task what this version cannot read"):
+        load_predictor(tmp_path / "model")
+
+
+# ---- Measuring
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    path = tmp_path / "dev.tsv"
+    rows = [f"{text}\t{LABELS[number % 2]}\n" for number, text in enumerate(TEXTS * 3)]
+    path.write_text("review\tlabel\n" + "".join(rows))
+    return path
+
+
+def test_measured_by_the_model_and_by_its_predictions_alike(single: Path, labelled: Path, tmp_path: Path) -> None:
+    measured = evaluate(single, labelled)
+    predictions = list(predict_file(single, labelled))
+    hits = sum(one["label"] == one["input"]["label"] for one in predictions)
+    assert measured["task"] == "classification"
+    assert measured["n"] == 15
+    assert measured["metrics"]["accuracy"] == pytest.approx(hits / 15)
+    assert set(measured["metrics"]) == {"accuracy", "f1_macro", "matthews_correlation"}
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in predictions))
+    assert evaluate_predictions(path, labelled, columns=ColumnSettings(text="review")) == measured
+
+
+def test_predictions_of_other_examples_are_refused(labelled: Path, tmp_path: Path) -> None:
+    path, columns = tmp_path / "predictions.jsonl", ColumnSettings(text="review")
+    rows = [{"input": {"review": text}, "label": "good"} for text in TEXTS * 3]
+    for change, told in (
+        (rows[:-1], r"dev\.tsv has more rows than .*predictions\.jsonl"),
+        ([*rows, rows[0]], r"predictions\.jsonl has more rows than .*dev\.tsv"),
+        ([rows[1], rows[0], *rows[2:]], r"predictions\.jsonl:1: review is '', and at .*dev\.tsv:2 it is 'a man'"),
+        ([{"input": {}}, *rows[1:]], r'predictions\.jsonl:1: no "label" that is a string'),
+    ):
+        path.write_text("".join(json.dumps(row) + "\n" for row in change))
+        with pytest.raises(InputError, match=told):
+            evaluate_predictions(path, labelled, columns=columns)
+
+
+def test_predictions_for_undecided_examples_are_left_out(tmp_path: Path) -> None:
+    data, path = tmp_path / "dev.jsonl", tmp_path / "predictions.jsonl"
+    labels = ["neutral", "-", "entailment"]
+    data.write_text("".join(json.dumps({"premise": "a", "hypothesis": "b", "label": label}) + "\n" for label in labels))
+    path.write_text('{"label": "neutral"}\n' * 3)
+    result = evaluate_predictions(path, data, "snli")
+    assert (result["n"], result["metrics"]["accuracy"]) == (2, 0.5)
+    path.write_text('{"label": "neutral"}\n{"label": "neutral"}\n{"label": "2"}\n')
+    with pytest.raises(InputError, match=r"predictions\.jsonl:3: the label '2' is none of entailment, neutral"):
+        evaluate_predictions(path, data, "snli")
+
+
+def test_a_loaded_predictor_serves_again_and_again(single: Path) -> None:
+    predictor = load_predictor(single)
+    assert isinstance(predictor, Predictor)
+    first, second = (list(predict(predictor, [{"text": "a man"}])) for _ in range(2))
+    assert first == second

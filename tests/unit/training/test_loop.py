@@ -1,0 +1,312 @@
+"""The loop: what a step's gradient is, when a run ends, what it is told about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm, pack
+from unmask.training.loop import StepResult, TrainState, train
+from unmask.training.optimizer import Schedule
+from unmask.training.settings import ScheduleSettings, TrainSettings
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Step:
+    batches: list[Batch]
+    after: int
+    epochs: float
+
+
+class Regressor(nn.Module):
+    """Two terms over different targets: every token, and every first token; both with ragged counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.embedding = nn.Parameter(torch.randn(50, 4, generator=generator, dtype=torch.float64))
+        self.weight = nn.Parameter(torch.randn(4, generator=generator, dtype=torch.float64))
+        self.modes: list[bool] = []
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        self.modes.append(self.training)
+        values = torch.tanh(self.embedding[batch.input_ids]) @ self.weight
+        first = values[batch.first_tokens]
+        return [
+            LossTerm("tokens", ((values - 1) ** 2).sum(), batch.num_tokens),
+            LossTerm("first", (first**4).sum(), batch.num_sequences, coefficient=3.0),
+        ]
+
+
+def count(batch: Batch) -> dict[str, int]:
+    return {"tokens": batch.num_tokens, "first": batch.num_sequences}
+
+
+LENGTHS = (9, 1, 4, 12, 2, 7, 1, 3)
+
+
+def sequences() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(50, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def cut(rows: list[list[int]], sizes: Sequence[int]) -> list[Batch]:
+    batches, first = [], 0
+    for size in sizes:
+        batches.append(pack(rows[first : first + size]))
+        first += size
+    return batches
+
+
+def endless(sizes: Sequence[int] = (8,), epochs_a_step: float = 0.25) -> Iterator[Step]:
+    number = 0
+    while True:
+        number += 1
+        yield Step(cut(sequences(), sizes), number, number * epochs_a_step)
+
+
+def run(
+    settings: TrainSettings,
+    *,
+    module: nn.Module | None = None,
+    steps: Iterator[Step] | None = None,
+    schedule: ScheduleSettings | None = None,
+    state: TrainState | None = None,
+    on_step: Callable[[TrainState, StepResult], None] = lambda state, result: None,
+) -> TrainState:
+    module = Regressor() if module is None else module
+    state = TrainState() if state is None else state
+    train(
+        module,
+        endless() if steps is None else steps,
+        lambda batch: batch,
+        count,
+        torch.optim.SGD(module.parameters(), lr=0.01),
+        Schedule(schedule or ScheduleSettings(name="constant")),
+        settings,
+        state,
+        CPU,
+        nullcontext,
+        on_step,
+    )
+    return state
+
+
+def gradient_of_a_step(sizes: Sequence[int]) -> Tensor:
+    """By how far one step of plain gradient descent goes."""
+    module, before = Regressor(), Regressor()
+    run(TrainSettings(steps=1, max_grad_norm=None), module=module, steps=endless(sizes))
+    return (
+        torch.cat([(b - a).detach().flatten() for b, a in zip(before.parameters(), module.parameters(), strict=True)])
+        / 0.01
+    )
+
+
+def expected_gradient() -> Tensor:
+    """Of the loss as it is written: the sum over terms of coefficient x total / count, over the whole step."""
+    module = Regressor()
+    loss = torch.stack([term.coefficient * term.total / term.count for term in module(pack(sequences()))]).sum()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+
+
+ROUNDING = 1e-12
+"""Doubles throughout: sums of some hundred numbers of order 1 to 100, each good to 1e-16."""
+
+
+@pytest.mark.parametrize("sizes", [(8,), (4, 4), (1,) * 8, (3, 3, 2), (7, 1), (1, 7)], ids=str)
+def test_the_gradient_of_a_step_does_not_depend_on_how_it_is_cut(sizes: Sequence[int]) -> None:
+    difference = (gradient_of_a_step(sizes) - expected_gradient()).abs().max()
+    assert float(difference) < ROUNDING
+
+
+def test_a_mean_of_the_micro_batches_means_would_be_seen() -> None:
+    module = Regressor()
+    for batch in cut(sequences(), (3, 3, 2)):
+        loss = torch.stack([term.coefficient * term.total / term.count for term in module(batch)]).sum() / 3
+        loss.backward()
+    wrong = torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+    assert float((wrong - expected_gradient()).abs().max()) > 0.01
+
+
+class LongOnly(Regressor):
+    """Only sequences of more than five tokens have a target."""
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        value = torch.tanh(self.embedding[batch.input_ids]).sum() * count_long(batch)["long"]
+        return [LossTerm("long", value, count_long(batch)["long"])]
+
+
+def count_long(batch: Batch) -> dict[str, int]:
+    return {"long": int(batch.num_tokens > 5)}
+
+
+@pytest.mark.parametrize(("rows", "num_targets"), [(slice(None), 3), (slice(1, 3), 0)], ids=["some", "none at all"])
+def test_micro_batches_without_a_target_are_fine(rows: slice, num_targets: int) -> None:
+    module, state = LongOnly(), TrainState()
+    train(
+        module,
+        [Step([pack([row]) for row in sequences()[rows]], 1, 0.0)],
+        lambda batch: batch,
+        count_long,
+        torch.optim.SGD(module.parameters(), lr=0.01),
+        Schedule(ScheduleSettings(name="constant")),
+        TrainSettings(steps=1),
+        state,
+        CPU,
+        nullcontext,
+        lambda state, result: None,
+    )
+    assert state.counts == {"long": num_targets}
+    assert torch.isfinite(module.embedding).all()
+    assert torch.equal(module.embedding, Regressor().embedding) == (num_targets == 0)
+
+
+def test_what_a_step_did_is_told_and_added_up() -> None:
+    told: list[tuple[int, StepResult, dict[str, float]]] = []
+
+    def note(state: TrainState, result: StepResult) -> None:
+        told.append((state.step, result, state.take_means() if state.step % 2 == 0 else {}))
+
+    module = Regressor()
+    state = run(TrainSettings(steps=4), module=module, steps=endless((5, 3)), on_step=note)
+    assert [step for step, _, _ in told] == [1, 2, 3, 4]
+    assert (state.step, state.tokens, state.epochs, state.position) == (4, 4 * sum(LENGTHS), 1.0, 4)
+    assert state.seconds > 0
+    result, means = told[1][1:]
+    assert result.tokens == sum(LENGTHS)
+    assert result.coefficients == {"tokens": 1.0, "first": 3.0}
+    assert means.keys() == {"tokens", "first"}
+    assert (state.totals, state.counts) == ({}, {})  # taken
+    assert all(module.modes)  # in training mode
+
+
+def test_means_are_over_all_targets_since_the_last_time() -> None:
+    frozen = Regressor()
+    expected = {term.name: float(term.total.detach()) / term.count for term in frozen(pack(sequences()))}
+    module = Regressor().requires_grad_(False)
+    module.extra = nn.Parameter(torch.zeros(()))  # type: ignore[assignment]
+    plain = module.forward
+    module.forward = lambda batch: [  # type: ignore[method-assign]
+        LossTerm(term.name, term.total + module.extra * 0, term.count, term.coefficient) for term in plain(batch)
+    ]
+    state = run(TrainSettings(steps=3), module=module, steps=endless((1, 6, 1)))
+    assert state.take_means() == pytest.approx(expected, rel=1e-12)  # doubles
+
+
+def test_rates_follow_the_schedule_for_every_group() -> None:
+    module = Regressor()
+    optimizer = torch.optim.SGD(
+        [{"params": [module.embedding], "lr": 0.4}, {"params": [module.weight], "lr": 0.1}], lr=1.0
+    )
+    rates: list[list[float]] = []
+
+    def note(state: TrainState, result: StepResult) -> None:
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        assert result.learning_rate == rates[-1][0]
+
+    def go_on(state: TrainState, steps: int) -> None:
+        settings = TrainSettings(steps=steps)
+        schedule = Schedule(ScheduleSettings(name="linear", warmup_steps=2))
+        train(
+            module, endless(), lambda batch: batch, count, optimizer, schedule, settings, state, CPU, nullcontext, note
+        )
+
+    state = TrainState()
+    go_on(state, 4)
+    assert rates == [[0.0, 0.0], [0.2, 0.05], [0.4, 0.1], [0.2, 0.05]]
+    go_on(state, 8)  # the peak rates are remembered, not those of the last step
+    assert rates[-1][0] == pytest.approx(0.4 / 4)  # it begins anew at its fifth step: no warm-up end was kept
+
+
+def test_clipping_is_part_of_the_step() -> None:
+    norms: list[float] = []
+    plain, clipped, start = Regressor(), Regressor(), Regressor()
+    for module, limit in ((plain, None), (clipped, 0.5)):
+        run(
+            TrainSettings(steps=1, max_grad_norm=limit),
+            module=module,
+            on_step=lambda state, result: norms.append(float(result.gradient_norm)),
+        )
+    assert norms[0] == norms[1] > 0.5  # told before clipping
+    for a, b, c in zip(plain.parameters(), clipped.parameters(), start.parameters(), strict=True):
+        # torch divides by the norm + 1e-6
+        assert torch.allclose((b - c), (a - c) * 0.5 / norms[0], rtol=1e-5, atol=0)
+    assert all(parameter.grad is None for parameter in plain.parameters())
+
+
+# Budgets
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"),
+    [
+        ({"steps": 5}, 5),
+        ({"tokens": 3 * sum(LENGTHS)}, 3),
+        ({"tokens": 3 * sum(LENGTHS) + 1}, 4),
+        ({"epochs": 1}, 4),
+        ({"epochs": 0.5}, 2),
+        ({"epochs": 1.1}, 5),
+    ],
+    ids=str,
+)
+def test_a_run_ends_with_its_budget(budget: dict[str, float], steps: int) -> None:
+    state = run(TrainSettings.model_validate(budget))
+    assert state.step == steps
+    assert state.progress(TrainSettings.model_validate(budget)) == 1
+
+
+def test_a_budget_of_minutes_is_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    def prepared(steps: Iterator[Step]) -> Iterator[Step]:
+        nonlocal now
+        for step in steps:
+            now += 20  # a step takes 20 seconds
+            yield step
+
+    def evaluate(state: TrainState, result: StepResult) -> None:
+        nonlocal now
+        now += 1000  # and what comes after it does not count
+
+    monkeypatch.setattr(time, "monotonic", clock)
+    state = run(TrainSettings(minutes=1), steps=prepared(endless()), on_step=evaluate)
+    assert (state.step, state.seconds) == (3, 60)
+
+
+def test_a_budget_that_is_spent_takes_no_step_and_asks_for_no_batch() -> None:
+    def none() -> Iterator[Step]:
+        raise AssertionError("asked for a batch")
+        yield
+
+    state = TrainState(step=5)
+    run(TrainSettings(steps=5), steps=none(), state=state)
+    assert state.step == 5
+
+
+def test_a_run_ends_where_the_batches_do() -> None:
+    state = run(TrainSettings(steps=5), steps=iter([Step(cut(sequences(), (8,)), 1, 1.0)]))
+    assert state.step == 1
+
+
+def test_what_the_hook_raises_stops_the_run_after_the_whole_step() -> None:
+    state = TrainState()
+
+    def stop(state: TrainState, result: StepResult) -> None:
+        if state.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(TrainSettings(steps=5), state=state, on_step=stop)
+    assert (state.step, state.tokens, state.position) == (2, 2 * sum(LENGTHS), 2)

@@ -1,0 +1,210 @@
+"""The optimizer against `torch` and Google's update written out, the schedule against `transformers`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
+
+from unmask.models.bert import BertEncoder
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.masked_lm import MaskedLMModule
+from unmask.training.optimizer import (
+    Schedule,
+    UncorrectedAdamW,
+    build_optimizer,
+    clip_gradients,
+    parameter_groups,
+    share_done,
+)
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+
+def small_module() -> MaskedLMModule:
+    torch.manual_seed(0)
+    settings = EncoderSettings(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
+    )
+    return MaskedLMModule(BertEncoder(settings), with_next_sentence=True)
+
+
+def test_biases_and_norms_do_not_decay_and_all_else_does() -> None:
+    module = small_module()
+    decayed, plain = parameter_groups(module, 0.01)
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    grouped = [id(parameter) for group in (decayed, plain) for parameter in group["params"]]
+    assert sorted(grouped) == sorted(names)  # each of them, once
+    expected_plain = {name for name in names.values() if name.endswith("bias") or "norm" in name}
+    assert {names[id(parameter)] for parameter in plain["params"]} == expected_plain
+    assert {"masked_lm_head.bias", "masked_lm_head.norm.weight", "encoder.embeddings.norm.weight"} <= expected_plain
+    assert {"encoder.embeddings.word.weight", "next_sentence_head.dense.weight"} <= {
+        names[id(parameter)] for parameter in decayed["params"]
+    }
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    module = small_module()
+    module.encoder.embeddings.requires_grad_(False)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    frozen = {id(parameter) for parameter in module.encoder.embeddings.parameters()}
+    assert not frozen & {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def test_settings_reach_the_optimizer() -> None:
+    settings = OptimizerSettings(learning_rate=3e-4, betas=(0.8, 0.95), epsilon=1e-5, weight_decay=0.2)
+    for corrected in (True, False):
+        optimizer = build_optimizer(small_module(), settings.model_copy(update={"bias_correction": corrected}))
+        assert isinstance(optimizer, torch.optim.AdamW if corrected else UncorrectedAdamW)
+        for group, weight_decay in zip(optimizer.param_groups, (0.2, 0.0), strict=True):
+            assert (group["lr"], group["betas"], group["eps"]) == (3e-4, (0.8, 0.95), 1e-5)
+            assert group["weight_decay"] == weight_decay
+
+
+def test_uncorrected_adamw_is_googles_update() -> None:
+    """`AdamWeightDecayOptimizer`, number by number in Python's doubles, over ten steps."""
+    generator = torch.Generator().manual_seed(0)
+    weight = nn.Parameter(torch.randn(5, generator=generator, dtype=torch.float64))
+    bias = nn.Parameter(torch.randn(2, generator=generator, dtype=torch.float64))
+    rate, beta1, beta2, epsilon, decay = 0.01, 0.9, 0.999, 1e-6, 0.1
+    groups = [{"params": [weight], "weight_decay": decay}, {"params": [bias], "weight_decay": 0.0}]
+    optimizer = UncorrectedAdamW(groups, rate, (beta1, beta2), epsilon)
+    expected = [[value, 0.0, 0.0] for value in [*weight.tolist(), *bias.tolist()]]
+    for _ in range(10):
+        gradients = torch.randn(7, generator=generator, dtype=torch.float64)
+        weight.grad, bias.grad = gradients[:5].clone(), gradients[5:].clone()
+        optimizer.step()
+        for place, (numbers, gradient) in enumerate(zip(expected, gradients.tolist(), strict=True)):
+            numbers[1] = beta1 * numbers[1] + (1 - beta1) * gradient
+            numbers[2] = beta2 * numbers[2] + (1 - beta2) * gradient**2
+            update = numbers[1] / (math.sqrt(numbers[2]) + epsilon)
+            if place < 5:
+                update += decay * numbers[0]
+            numbers[0] -= rate * update
+    # doubles on both sides: what is left are some ten roundings of 1e-16
+    assert [*weight.tolist(), *bias.tolist()] == pytest.approx([numbers[0] for numbers in expected], rel=1e-13)
+
+
+def test_uncorrected_adamw_passes_over_what_has_no_gradient() -> None:
+    used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = UncorrectedAdamW([{"params": [used, unused]}, {"params": []}], 0.1, (0.9, 0.999), 1e-6)
+    used.grad = torch.ones(2)
+    optimizer.step()
+    assert not torch.equal(used, torch.ones(2))
+    assert torch.equal(unused, torch.ones(2))
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 1e6, None])
+def test_clipping_is_torchs(max_norm: float | None) -> None:
+    def with_gradients() -> nn.Module:
+        generator = torch.Generator().manual_seed(1)
+        module = small_module()
+        for parameter in module.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        module.encoder.embeddings.position.weight.grad = None
+        return module
+
+    ours, theirs = with_gradients(), with_gradients()
+    norm = clip_gradients(ours, max_norm)
+    expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), math.inf if max_norm is None else max_norm)
+    assert torch.equal(norm, expected)
+    for parameter, same in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert (parameter.grad is None) == (same.grad is None)
+        if parameter.grad is not None:
+            assert same.grad is not None
+            assert torch.equal(parameter.grad, same.grad)
+
+
+# The schedule
+
+
+def done_after(steps: int, tokens: int = 0, epochs: float = 0.0, minutes: float = 0.0) -> dict[str, float]:
+    return {"steps": steps, "tokens": tokens, "epochs": epochs, "minutes": minutes}
+
+
+def factors(settings: ScheduleSettings, steps: int) -> list[float]:
+    schedule, budget = Schedule(settings), TrainSettings(steps=steps)
+    return [schedule.factor(done_after(step), budget) for step in range(steps)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup_steps"), [(20, 0), (20, 1), (20, 7), (1000, 100), (33, 32), (10, 10), (5, 9)]
+)
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_budgets_in_steps_have_the_rates_of_transformers(name: str, steps: int, warmup_steps: int) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    make = {"linear": get_linear_schedule_with_warmup, "cosine": get_cosine_schedule_with_warmup}[name]
+    theirs = make(optimizer, warmup_steps, steps)
+    expected = []
+    for _ in range(steps):
+        expected.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    found = factors(ScheduleSettings.model_validate({"name": name, "warmup_steps": warmup_steps}), steps)
+    assert found == pytest.approx(expected, abs=1e-12)  # roundings of doubles
+
+
+def test_a_constant_rate_stays_after_its_warm_up() -> None:
+    assert factors(ScheduleSettings(name="constant", warmup_steps=4), 8) == [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]
+    assert factors(ScheduleSettings(name="constant"), 3) == [1, 1, 1]
+
+
+def test_a_warm_up_ratio_is_that_share_of_the_steps() -> None:
+    by_ratio = factors(ScheduleSettings(warmup_ratio=0.25), 40)
+    assert by_ratio == pytest.approx(factors(ScheduleSettings(warmup_steps=10), 40), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+@pytest.mark.parametrize("warmup", [{"warmup_steps": 3}, {"warmup_ratio": 0.2}, {}], ids=str)
+@pytest.mark.parametrize("unit", ["tokens", "epochs", "minutes"])
+def test_other_budgets_rise_to_one_and_end_at_zero(name: str, warmup: dict[str, float], unit: str) -> None:
+    schedule = Schedule(ScheduleSettings.model_validate({"name": name, **warmup}))
+    budget = TrainSettings.model_validate({unit: 100})
+    amounts = [0, 9, 21, 30, 40, 52, 71, 88, 95]  # what ragged steps add up to
+    found = [schedule.factor(done_after(step) | {unit: amount}, budget) for step, amount in enumerate(amounts)]
+    top = found.index(max(found))
+    assert found[:top] == sorted(found[:top])
+    assert found[top:] == sorted(found[top:], reverse=True)
+    assert max(found) == pytest.approx(1, abs=0.02)
+    for amount in (100, 103):  # the last step may go over
+        assert schedule.factor(done_after(len(amounts)) | {unit: amount}, budget) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_resumed_schedule_goes_on_with_the_end_of_its_warm_up() -> None:
+    settings, budget = ScheduleSettings(warmup_steps=3), TrainSettings(tokens=100)
+    tokens = [0, 9, 21, 30, 40, 52, 71, 88]
+    whole = Schedule(settings)
+    expected = [whole.factor(done_after(step, amount), budget) for step, amount in enumerate(tokens)]
+    assert whole.warmup_end == done_after(3, 30)
+    resumed = Schedule(settings, warmup_end=whole.warmup_end)
+    assert [resumed.factor(done_after(step, tokens[step]), budget) for step in (5, 6, 7)] == expected[5:]
+
+
+@pytest.mark.parametrize("warmup", [{"warmup_steps": 10}, {"warmup_ratio": 0.1}], ids=str)
+def test_a_longer_budget_at_a_resume_gives_the_rates_of_that_budget(warmup: dict[str, float]) -> None:
+    """The end of warm-up was a tenth of the first budget and is a thousandth of the second."""
+    settings = ScheduleSettings.model_validate(warmup)
+    first, second = TrainSettings(steps=100), TrainSettings(steps=10_000)
+    schedule = Schedule(settings)
+    for step in range(100):
+        schedule.factor(done_after(step), first)
+    anew = Schedule(settings)
+    for step in range(100):
+        anew.factor(done_after(step), second)
+    resumed = Schedule(settings, warmup_end=schedule.warmup_end)
+    found = [resumed.factor(done_after(step), second) for step in range(100, 10_000, 99)]
+    assert found == [anew.factor(done_after(step), second) for step in range(100, 10_000, 99)]
+    assert max(found) <= 1
+
+
+@pytest.mark.parametrize(
+    ("budget", "share"),
+    [({"steps": 40}, 0.25), ({"tokens": 500}, 0.4), ({"epochs": 2}, 0.75), ({"minutes": 2}, 1.0)],
+    ids=str,
+)
+def test_the_share_done_of_each_budget(budget: dict[str, float], share: float) -> None:
+    done = done_after(10, tokens=200, epochs=1.5, minutes=2.5)
+    assert share_done(done, TrainSettings.model_validate(budget)) == share

@@ -1,0 +1,177 @@
+"""The run directory: nothing is overwritten silently, and a refusal leaves all as it was."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from unmask.config import build_settings, read_settings_file
+from unmask.errors import InputError, Interrupted, OutputError, SettingsError
+from unmask.recipe import PretrainRecipe
+from unmask.training.run_directory import RECIPE, open_run, opening_run
+
+
+def recipe(**changes: object) -> PretrainRecipe:
+    return PretrainRecipe.model_validate({"store": "a-store", "train": {"steps": 20}, **changes})
+
+
+def begin(directory: Path) -> None:
+    open_run(directory, recipe(), resume=False, overwrite=False)
+    (directory / "checkpoints").mkdir()
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty directory"])
+@pytest.mark.parametrize("how", [{}, {"resume": True}, {"overwrite": True}], ids=str)
+def test_a_new_run_has_a_recipe_that_reads_back_equal(tmp_path: Path, there: str, how: dict[str, bool]) -> None:
+    directory = tmp_path / "runs" / "bert"
+    if there != "nothing":
+        directory.mkdir(parents=True)
+    open_run(directory, recipe(), **{"resume": False, "overwrite": False, **how})
+    values = read_settings_file(directory / RECIPE)
+    assert build_settings(PretrainRecipe, values, "the run's") == recipe()
+
+
+def test_a_run_is_not_overwritten_silently(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    with pytest.raises(OutputError, match=r"run exists already .*another --out, or pass --resume or --overwrite"):
+        open_run(tmp_path / "run", recipe(), resume=False, overwrite=False)
+
+
+@pytest.mark.parametrize("how", [{"resume": False}, {"resume": True}, {"resume": False, "overwrite": True}], ids=str)
+def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path, how: dict[str, bool]) -> None:
+    (tmp_path / "thesis.txt").write_text("three years of work")
+    with pytest.raises(OutputError):
+        open_run(tmp_path, recipe(), **{"overwrite": False, **how})
+    with (
+        pytest.raises(OutputError),
+        opening_run(tmp_path, recipe(), **{"overwrite": False, **how}),
+    ):
+        raise AssertionError("opened")
+    assert files_in(tmp_path) == {"thesis.txt": b"three years of work"}
+
+
+def test_a_file_in_the_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    for how in ({"resume": False, "overwrite": False}, {"resume": True, "overwrite": False}):
+        with pytest.raises(OutputError):
+            open_run(tmp_path / "run", recipe(), **how)
+    assert (tmp_path / "run").read_text() == "a file"
+
+
+def test_to_resume_and_to_overwrite_is_a_contradiction(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    with pytest.raises(SettingsError, match="--resume goes on with a run and --overwrite removes it"):
+        open_run(tmp_path / "run", recipe(), resume=True, overwrite=True)
+    assert (tmp_path / "run" / "checkpoints").is_dir()
+
+
+def test_overwriting_removes_the_run(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    open_run(tmp_path / "run", recipe(seed=7), resume=False, overwrite=True)
+    assert list(files_in(tmp_path)) == ["run/recipe.yaml"]
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_resumed_run_may_change_budget_logging_and_saving_and_says_so(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    changed = recipe(train={"tokens": 5000, "log_every": 7, "save_every": None, "keep_last": 1})
+    told = open_run(tmp_path / "run", changed, resume=True, overwrite=False)
+    assert "resumed with train.steps=None, where it was 20" in told
+    assert "resumed with train.log_every=7, where it was 50" in told
+    assert len(told) == 5
+    assert open_run(tmp_path / "run", changed, resume=True, overwrite=False) == []  # it was recorded
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"optimizer": {"learning_rate": 3e-4}}, "optimizer.learning_rate"),
+        ({"train": {"steps": 20, "batch_size": 32}}, "train.batch_size"),
+        ({"seed": 1}, "seed"),
+        ({"objective": {"masking": "whole_word"}}, "objective.masking"),
+        ({"store": "another"}, "store"),
+        ({"schedule": {"warmup_steps": 5}}, "schedule.warmup_steps"),
+    ],
+)
+def test_any_other_change_is_refused_by_name(tmp_path: Path, changes: dict[str, object], key: str) -> None:
+    begin(tmp_path / "run")
+    before = files_in(tmp_path)
+    with pytest.raises(SettingsError, match=f"begun with other settings: {key}"):
+        open_run(tmp_path / "run", recipe(**changes), resume=True, overwrite=False)
+    assert files_in(tmp_path) == before
+
+
+# Opening what a run needs
+
+
+def open_and(then: Callable[[], object], directory: Path, *, keeps: Sequence[str] = (), **how: bool) -> None:
+    """Opens the run, does that, and is refused."""
+    with opening_run(directory, recipe(), **{"resume": False, "overwrite": False, **how}, keeps=keeps):
+        then()
+        raise InputError("not text")
+
+
+def test_a_refused_new_run_leaves_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(InputError, match="not text"):
+        open_and(lambda: (run / "log.txt").write_text("begun"), run)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_run_does_not_destroy_the_one_it_would_have_overwritten(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    (run / "weights").write_text("precious")
+    before = files_in(tmp_path)
+    with pytest.raises(InputError):
+        open_and(lambda: (run / "log.txt").write_text("a new one"), run, overwrite=True)
+    assert files_in(tmp_path) == before
+
+
+def test_what_is_worth_keeping_of_a_refused_run_is_kept(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(InputError):
+        open_and((run / "store").mkdir, run, keeps=("store",))
+    assert sorted(path.name for path in run.iterdir()) == [RECIPE, "store"]
+
+
+def test_a_refused_resume_leaves_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    before = files_in(tmp_path)
+    with pytest.raises(InputError):
+        open_and(lambda: None, run, resume=True)
+    assert files_in(tmp_path) == before
+    assert (run / "checkpoints").is_dir()
+
+
+def test_an_overwritten_run_is_gone_once_the_new_one_is_open(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    with opening_run(tmp_path / "run", recipe(), resume=False, overwrite=True):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [RECIPE]
+
+
+@pytest.mark.parametrize(
+    ("stop", "number"),
+    [(KeyboardInterrupt(), signal.SIGINT), (Interrupted("stopped by SIGTERM", signal.SIGTERM), signal.SIGTERM)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_an_interruption_keeps_what_is_there_and_says_how_to_go_on(
+    tmp_path: Path, stop: BaseException, number: int
+) -> None:
+    with (
+        pytest.raises(Interrupted, match="before the first step; the same command with --resume goes on") as told,
+        opening_run(tmp_path / "run", recipe(), resume=True, overwrite=False),
+    ):
+        raise stop
+    assert told.value.exit_code == 128 + number
+    assert (tmp_path / "run" / RECIPE).is_file()

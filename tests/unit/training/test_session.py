@@ -1,0 +1,140 @@
+"""What happens after each step: rows, evaluations and checkpoints fall where they are due, and once each."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from unmask.errors import Interrupted, UserError
+from unmask.interruption import Interruption
+from unmask.progress import Progress
+from unmask.training.loop import StepResult, TrainState
+from unmask.training.optimizer import Schedule, build_optimizer
+from unmask.training.run_log import RunLog
+from unmask.training.session import Session
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+
+@dataclass
+class Notes:
+    """Stands in for the log."""
+
+    rows: list[tuple[str, int]] = field(default_factory=list)
+    figures: list[dict[str, Any]] = field(default_factory=list)
+
+    def write_training(self, **row: Any) -> None:
+        self.rows.append(("row", row["step"]))
+        self.figures.append(row)
+
+    def write_evaluation(self, step: int, metrics: dict[str, float]) -> None:
+        self.rows.append(("evaluation", step))
+
+
+class Sitting:
+    """A session whose steps are pretended."""
+
+    def __init__(self, directory: Path, state: TrainState | None = None, **settings: Any) -> None:
+        self.notes, self.interruption, self.modes = Notes(), Interruption(), list[bool]()
+        self.module = nn.Linear(2, 2)
+        optimizer = build_optimizer(self.module, OptimizerSettings())
+        self.state = state or TrainState()
+        self.session = Session(
+            directory=directory,
+            settings=TrainSettings.model_validate({"steps": 10, "save_every": None, **settings}),
+            module=self.module,
+            optimizer=optimizer,
+            schedule=Schedule(ScheduleSettings()),
+            log=cast(RunLog, self.notes),
+            progress=Progress("testing", stream=io.StringIO()),
+            interruption=self.interruption,
+            evaluate=self.evaluate,
+            position=dict,
+        )
+        self.checkpoints = directory / "checkpoints"
+        self.session.start(self.state)
+
+    def evaluate(self) -> dict[str, float]:
+        self.modes.append(self.module.training)
+        return {"mlm_loss": float(self.state.step)}
+
+    def take_steps(self, number: int, loss: float = 2.0, gradient_norm: float = 1.0) -> None:
+        for _ in range(number):
+            state = self.state
+            state.step += 1
+            state.tokens += 100
+            state.seconds += 2.0
+            state.position = {"sequence": state.step}
+            state.totals["mlm"] = state.totals.get("mlm", torch.zeros((), dtype=torch.float64)) + 8 * loss
+            state.counts["mlm"] = state.counts.get("mlm", 0) + 8
+            self.session(state, StepResult(1e-3, torch.tensor(gradient_norm), 100, {"mlm": 3.0}))
+
+    def saved(self) -> list[int]:
+        return sorted(int(path.name.removeprefix("step-")) for path in self.checkpoints.glob("step-*"))
+
+
+def test_all_is_done_where_it_is_due_and_after_the_last_step(tmp_path: Path) -> None:
+    sitting = Sitting(tmp_path, log_every=4, eval_every=3, save_every=5, keep_last=9)
+    sitting.take_steps(10)
+    sitting.session.finish(sitting.state)
+    rows = [step for kind, step in sitting.notes.rows if kind == "row"]
+    evaluations = [step for kind, step in sitting.notes.rows if kind == "evaluation"]
+    assert (rows, evaluations, sitting.saved()) == ([4, 8, 10], [3, 6, 9, 10], [5, 10])
+    assert sitting.modes == [False] * 4
+    assert sitting.module.training
+    assert sitting.session.last_evaluation == {"mlm_loss": 10.0}
+
+
+def test_a_row_has_the_mean_since_the_last_one_times_its_coefficient(tmp_path: Path) -> None:
+    sitting = Sitting(tmp_path, log_every=2)
+    sitting.take_steps(1, loss=1.0)
+    sitting.take_steps(1, loss=2.0)
+    sitting.take_steps(2, loss=5.0)
+    first, second = sitting.notes.figures
+    assert (first["terms"], first["loss"]) == ({"mlm": 1.5}, 4.5)
+    assert (second["terms"], second["loss"]) == ({"mlm": 5.0}, 15.0)
+    assert second["tokens_per_s"] == 50.0
+    assert (second["learning_rate"], second["gradient_norm"], second["tokens"]) == (1e-3, 1.0, 400)
+
+
+def test_a_session_that_begins_at_the_end_does_not_evaluate_again(tmp_path: Path) -> None:
+    state = TrainState(step=10, evaluation={"mlm_loss": 0.5}, evaluated_step=10, position={})
+    sitting = Sitting(tmp_path, state)
+    sitting.session.finish(state)
+    assert (sitting.notes.rows, sitting.saved()) == ([], [])
+    assert sitting.session.last_evaluation == {"mlm_loss": 0.5}
+
+
+def test_a_session_that_begins_beyond_the_end_evaluates_once_and_saves_that(tmp_path: Path) -> None:
+    state = TrainState(step=12, evaluation={"mlm_loss": 0.5}, evaluated_step=9, position={})
+    sitting = Sitting(tmp_path, state)
+    sitting.session.finish(state)
+    assert (sitting.notes.rows, sitting.saved()) == ([("evaluation", 12)], [12])
+
+
+@pytest.mark.parametrize("step", [3, 5, 10])
+def test_a_signal_saves_and_stops(tmp_path: Path, step: int) -> None:
+    sitting = Sitting(tmp_path, save_every=5)
+    sitting.take_steps(step - 1)
+    sitting.interruption.signal_number = 15
+    with pytest.raises(Interrupted, match=rf"stopped at step {step}, {step * 10}% of the run; everything is saved"):
+        sitting.take_steps(1)
+    assert sitting.saved()[-1] == step
+
+
+@pytest.mark.parametrize("figures", [{"loss": math.nan}, {"loss": math.inf}, {"gradient_norm": math.inf}], ids=str)
+@pytest.mark.parametrize("due", ["row", "checkpoint", "signal"])
+def test_what_is_not_finite_is_told_and_not_saved(tmp_path: Path, figures: dict[str, float], due: str) -> None:
+    sitting = Sitting(tmp_path, log_every=4 if due == "row" else 100, save_every=2, keep_last=1)
+    sitting.take_steps(3 if due != "signal" else 2)
+    if due == "signal":
+        sitting.interruption.signal_number = 2
+    with pytest.raises(UserError, match=r"not finite at step \d: the run has diverged.*earlier checkpoints are kept"):
+        sitting.take_steps(1, **figures)
+    assert sitting.saved() == [2]
