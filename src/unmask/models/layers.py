@@ -173,7 +173,10 @@ def _new_embedding(num_entries: int, hidden_size: int, padding_idx: int | None =
     """An embedding whose weights `initialise` gives: PyTorch's own draws them too, and on the meta device, where models
     are built that get their weights from a file, that draw alone imports a second's worth of modules."""
     weight = torch.empty(num_entries, hidden_size)
-    return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=padding_idx)
+    embedding: nn.Embedding = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
+        weight, freeze=False, padding_idx=padding_idx
+    )
+    return embedding
 
 
 class FeedForward(nn.Module):

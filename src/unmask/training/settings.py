@@ -62,7 +62,7 @@ class TrainSettings(Settings):
     eval_every: int | None = Field(None, ge=1)
     """Steps between evaluations; null evaluates at the end only."""
     eval_sequences: int = Field(2000, ge=1)
-    """Held-out sequences in an evaluation, at most."""
+    """Held-out sequences in an evaluation of pre-training, at most; fine-tuning measures all of its dev file."""
     save_every: int | None = Field(1000, ge=1)
     """Steps between checkpoints; null saves at the end only."""
     keep_last: int = Field(2, ge=1)
