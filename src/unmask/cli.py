@@ -198,9 +198,10 @@ def root(
 
 def main() -> None:
     """Runs the command that the words ask for; exits with its code."""
+    sys.argv[0] = "unmask"  # in the record of a run, however it was started
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app()
+        app(prog_name="unmask")
     except UnmaskError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:

@@ -215,6 +215,7 @@ def _prepare(
                         show_and_check()
                     record = writer.finish(_made_from(fingerprint, shard_bytes, digest))
             records.append(record)
+        progress.update(1.0, num_tokens)
     interruption.check()
     if num_records(out) > len(records):
         raise _made_from_another(out, ["text"])

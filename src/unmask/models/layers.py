@@ -88,6 +88,10 @@ def dropout(values: Tensor, prob: float, training: bool) -> Tensor:
     return _Dropout16.apply(values, threshold) if threshold else values  # type: ignore[no-untyped-call]
 
 
+_ONEDNN_MIN_ROWS = 64
+"""Fewer rows are not worth repacking the weight for."""
+
+
 def linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """values W^T + bias; in fp32 on the processors where that is faster, computed by oneDNN.
 
@@ -103,7 +107,7 @@ def linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         values.device.type == "cpu"
         and values.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
-        and values.numel() > 0
+        and values.shape[0] >= _ONEDNN_MIN_ROWS
         and _onednn_beats_mkl()
     )
     if by_onednn:

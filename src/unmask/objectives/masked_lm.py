@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unmask.batch import Batch, LossTerm
 from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
+from unmask.objectives.cross_entropy import summed_cross_entropy
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets
 from unmask.objectives.next_sentence import next_sentence_scores, next_sentence_term
 from unmask.objectives.settings import MaskedLMSettings
@@ -77,7 +77,7 @@ class MaskedLMModule(nn.Module):
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The terms `mlm` and, where it is asked for, `nsp`."""
         token_logits, labels, sentence_logits = self.logits(batch)
-        terms = [LossTerm("mlm", functional.cross_entropy(token_logits.float(), labels, reduction="sum"), len(labels))]
+        terms = [LossTerm("mlm", summed_cross_entropy(token_logits, labels), len(labels))]
         if sentence_logits is not None:
             terms.append(next_sentence_term(sentence_logits, batch.columns["next_sentence_label"]))
         return terms
@@ -86,7 +86,7 @@ class MaskedLMModule(nn.Module):
         """`mlm_loss`, `mlm_accuracy`, and for next-sentence prediction `nsp_loss` and `nsp_accuracy`."""
         token_logits, labels, sentence_logits = self.logits(batch)
         scores = {
-            "mlm_loss": (functional.cross_entropy(token_logits.float(), labels, reduction="sum"), len(labels)),
+            "mlm_loss": (summed_cross_entropy(token_logits, labels), len(labels)),
             "mlm_accuracy": ((token_logits.argmax(-1) == labels).sum(), len(labels)),
         }
         if sentence_logits is not None:

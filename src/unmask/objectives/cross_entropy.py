@@ -1,0 +1,52 @@
+"""Cross-entropy over a large vocabulary, a few rows at a time.
+
+On the CPU the probabilities of all targets at once are larger than any cache: PyTorch's function goes through them
+several times and keeps two copies. Here each group of rows is finished, gradient and all, while it is in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_ROWS = 32
+
+
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over rows of -log softmax(logits)[label], computed in float32.
+
+    Args:
+        logits: (rows, classes) float; in bfloat16 the gradient is too.
+        labels: (rows,) int64, each a class.
+
+    Returns:
+        () float32.
+    """
+    if logits.device.type != "cpu":
+        return functional.cross_entropy(logits.float(), labels, reduction="sum")
+    return _SummedCrossEntropy.apply(logits, labels)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    """Works the gradient out in the forward pass: softmax(logits), less one at the label."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        total = torch.zeros(())
+        gradient = torch.empty_like(logits)
+        for start in range(0, len(labels), _ROWS):
+            rows, its_labels = logits[start : start + _ROWS], labels[start : start + _ROWS]
+            log_probabilities = torch.log_softmax(rows, -1, dtype=torch.float32)
+            total -= log_probabilities.gather(1, its_labels[:, None]).sum()
+            log_probabilities.exp_().scatter_add_(1, its_labels[:, None], -torch.ones(len(rows), 1))
+            gradient[start : start + _ROWS] = log_probabilities
+        ctx.save_for_backward(gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * gradients[0], None  # the factor stays float32: rounding it would scale every gradient
