@@ -35,13 +35,11 @@ from unmask.tasks.encoded import EncodedExamples, ExampleLoader, Position
 from unmask.tasks.examples import Example, choose_columns
 from unmask.tasks.table import open_task, remembered
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
-from unmask.training.checkpoint import Checkpoint, find_checkpoint, restore
+from unmask.training.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.device import Compute, choose_compute
-from unmask.training.loop import TrainState, train
-from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_directory import opening_run
 from unmask.training.run_log import RunLog, write_environment
-from unmask.training.session import Session
+from unmask.training.session import run_session
 
 logger = logging.getLogger("unmask")
 
@@ -229,8 +227,6 @@ def check_labels(task: Classification, training: EncodedExamples, path: str) -> 
 
 def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:
     task, module = run.task, run.module.to(compute.device)
-    optimizer = build_optimizer(module, settings.optimizer)
-    schedule = Schedule(settings.schedule)
     encoder = module.encoder.settings
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
@@ -240,51 +236,28 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
         describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
     )
 
-    state = TrainState()
-    if run.checkpoint is not None:
-        for damage in run.checkpoint.damaged:
-            logger.warning("a damaged checkpoint is passed over: %s", damage)
-        state = restore(run.checkpoint, module, optimizer, schedule, compute.device)
-        logger.info("resumed from step %s", f"{state.step:,}")
-    log.rewind(state.step)
-
     with Interruption() as interruption:
-        with Progress(
-            "fine-tuning", start_count=state.tokens, start_fraction=state.progress(settings.train)
-        ) as progress:
-            log.echo_above(progress)
-            session = Session(
-                directory=directory,
-                settings=settings.train,
-                module=module,
-                optimizer=optimizer,
-                schedule=schedule,
-                log=log,
-                progress=progress,
-                interruption=interruption,
-                evaluate=None if run.dev is None else evaluator(module, task, run.dev, compute.device, "dev"),
-                position=Position.as_dict,
-            )
-            session.start(state)
-            train(
-                module,
-                run.loader.steps(run.start),
-                _as_it_is,
-                _counts,
-                optimizer,
-                schedule,
-                settings.train,
-                state,
-                compute.device,
-                compute.autocast,
-                session,
-            )
-            session.finish(state)
+        last_evaluation = run_session(
+            "fine-tuning",
+            directory,
+            module,
+            run.loader.steps(run.start),
+            _as_it_is,
+            _counts,
+            settings.train,
+            settings.optimizer,
+            settings.schedule,
+            run.checkpoint,
+            None if run.dev is None else evaluator(module, task, run.dev, compute.device, "dev"),
+            compute,
+            log,
+            interruption,
+        )
         save_finetuned(module, task, run.tokenizer, directory / "model")
         module.eval()
         results: dict[str, Any] = {"num_parameters": num_parameters}
         if run.dev is not None:
-            results |= {"dev": session.last_evaluation, "floors": floors(run.loader.examples, run.dev)}
+            results |= {"dev": last_evaluation, "floors": floors(run.loader.examples, run.dev)}
             write_json(directory / "samples.json", classification_samples(run, compute.device))
         if run.test is not None:
             results["test"] = evaluator(module, task, run.test, compute.device, "test")()

@@ -33,20 +33,18 @@ from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
 from unmask.objectives.table import OBJECTIVES
 from unmask.paths import model_directory
 from unmask.preparation import prepare, text_hash
-from unmask.progress import Progress, human_count
+from unmask.progress import human_count
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.report import write_report
 from unmask.samples import masked_lm_samples
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.tokenizer_training import train_tokenizer
-from unmask.training.checkpoint import Checkpoint, find_checkpoint, restore
+from unmask.training.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.device import Compute, choose_compute
-from unmask.training.loop import TrainState, train
-from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_directory import opening_run
 from unmask.training.run_log import RunLog, write_environment
-from unmask.training.session import Session
+from unmask.training.session import run_session
 
 logger = logging.getLogger("unmask")
 
@@ -196,8 +194,6 @@ def check_corpus(corpus: Sequence[str], held_out: float) -> None:
 
 def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:
     module = run.module.to(compute.device)
-    optimizer = build_optimizer(module, settings.optimizer)
-    schedule = Schedule(settings.schedule)
     encoder = module.encoder.settings
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     logger.info(
@@ -212,52 +208,28 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
         describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
     )
 
-    state = TrainState()
-    if run.checkpoint is not None:
-        for damage in run.checkpoint.damaged:
-            logger.warning("a damaged checkpoint is passed over: %s", damage)
-        state = restore(run.checkpoint, module, optimizer, schedule, compute.device)
-        state.position = Position(**state.position)
-        logger.info("resumed from step %s", f"{state.step:,}")
-    log.rewind(state.step)
-
     with Interruption() as interruption:
-        with Progress(
-            "pre-training", start_count=state.tokens, start_fraction=state.progress(settings.train)
-        ) as progress:
-            log.echo_above(progress)
-            session = Session(
-                directory=directory,
-                settings=settings.train,
-                module=module,
-                optimizer=optimizer,
-                schedule=schedule,
-                log=log,
-                progress=progress,
-                interruption=interruption,
-                evaluate=evaluator(module, run.held_out, compute) if run.held_out else None,
-                position=Position.as_dict,
-            )
-            session.start(state)
-            train(
-                module,
-                run.steps,
-                run.objective.prepare,
-                run.objective.counts,
-                optimizer,
-                schedule,
-                settings.train,
-                state,
-                compute.device,
-                compute.autocast,
-                session,
-            )
-            session.finish(state)
+        last_evaluation = run_session(
+            "pre-training",
+            directory,
+            module,
+            run.steps,
+            run.objective.prepare,
+            run.objective.counts,
+            settings.train,
+            settings.optimizer,
+            settings.schedule,
+            run.checkpoint,
+            evaluator(module, run.held_out, compute) if run.held_out else None,
+            compute,
+            log,
+            interruption,
+        )
         save_pretrained(module, run.tokenizer, directory / "model")
         floors = {"loss/mlm": {"unigram entropy": unigram_entropy(run.store.token_counts())}}
         write_json(
             directory / "results.json",
-            {**session.last_evaluation, "num_parameters": num_parameters, "floors": floors},
+            {**last_evaluation, "num_parameters": num_parameters, "floors": floors},
         )
         if run.held_out:
             samples = masked_lm_samples(module, run.held_out[0].to(compute.device), run.tokenizer)

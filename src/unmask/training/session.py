@@ -7,24 +7,89 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from unmask.batch import Batch
 from unmask.errors import Interrupted, UserError
 from unmask.interruption import Interruption
 from unmask.progress import Progress
-from unmask.training.checkpoint import save_checkpoint
-from unmask.training.loop import StepResult, TrainState
-from unmask.training.optimizer import Schedule
+from unmask.training.checkpoint import Checkpoint, restore, save_checkpoint
+from unmask.training.device import Compute
+from unmask.training.loop import StepBatches, StepResult, TrainState, train
+from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_log import RunLog
-from unmask.training.settings import TrainSettings
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 logger = logging.getLogger("unmask")
+
+
+def run_session(
+    what: str,
+    directory: Path,
+    module: nn.Module,
+    steps: Iterable[StepBatches],
+    prepare: Callable[[Batch], Batch],
+    counts: Callable[[Batch], dict[str, int]],
+    settings: TrainSettings,
+    optimizer_settings: OptimizerSettings,
+    schedule_settings: ScheduleSettings,
+    checkpoint: Checkpoint | None,
+    evaluate: Callable[[], dict[str, float]] | None,
+    compute: Compute,
+    log: RunLog,
+    interruption: Interruption,
+) -> dict[str, float]:
+    """Trains a module to the end of its budget, from a checkpoint where there is one.
+
+    Args:
+        what: the work, for the progress bar.
+        directory: the run directory.
+        module, steps, prepare, counts: see `unmask.training.loop.train`; `module` is on the device, and `steps` begins
+            where the checkpoint stands.
+        checkpoint: what the run goes on from; None at its beginning.
+        evaluate: measures the module on held-out data; None where there is none.
+
+    Returns:
+        The last held-out figures, by name.
+
+    Raises:
+        Interrupted: a signal has arrived; a checkpoint has been saved.
+        UserError: the loss is not finite, or the checkpoint is of another model.
+    """
+    optimizer = build_optimizer(module, optimizer_settings)
+    schedule = Schedule(schedule_settings)
+    state = TrainState()
+    if checkpoint is not None:
+        for damage in checkpoint.damaged:
+            logger.warning("a damaged checkpoint is passed over: %s", damage)
+        state = restore(checkpoint, module, optimizer, schedule, compute.device)
+        logger.info("resumed from step %s", f"{state.step:,}")
+    log.rewind(state.step)
+    with Progress(what, start_count=state.tokens, start_fraction=state.progress(settings)) as progress:
+        log.echo_above(progress)
+        session = Session(directory, settings, module, optimizer, schedule, log, progress, interruption, evaluate)
+        session.start(state)
+        train(
+            module,
+            steps,
+            prepare,
+            counts,
+            optimizer,
+            schedule,
+            settings,
+            state,
+            compute.device,
+            compute.autocast,
+            session,
+        )
+        session.finish(state)
+    return session.last_evaluation
 
 
 @dataclass
@@ -39,7 +104,6 @@ class Session:
         progress: shown to the user.
         interruption: noted signals.
         evaluate: measures the module on held-out data; None where there is none.
-        position: turns the loader's position into JSON.
         last_evaluation: the newest held-out figures, by name.
     """
 
@@ -52,7 +116,6 @@ class Session:
     progress: Progress
     interruption: Interruption
     evaluate: Callable[[], dict[str, float]] | None
-    position: Callable[[Any], dict[str, int]]
     last_evaluation: dict[str, float] = field(default_factory=dict)
     _logged_tokens: int = 0
     _logged_seconds: float = 0.0
@@ -134,10 +197,15 @@ class Session:
             self.optimizer,
             self.schedule,
             state,
-            self.position(state.position),
+            _as_json(state.position),
             self.settings.keep_last,
         )
         self._saved_step = state.step
+
+
+def _as_json(position: Any) -> dict[str, int]:
+    """A loader's position, a dataclass of integers; one just read from a checkpoint is JSON already."""
+    return asdict(position) if is_dataclass(position) and not isinstance(position, type) else dict(position)
 
 
 def _refuse_divergence(step: int, figures: list[float]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 
 import pytest
@@ -132,7 +132,7 @@ def test_resuming_anywhere_gives_the_same_stream(loader: PairLoader, start: int,
     loader = replace(loader, batch_size=batch_size)
     straight = list(islice(loader.steps(), start, start + 3))
     before = list(islice(loader.steps(), start))
-    position = Position(**before[-1].after.as_dict()) if before else Position()
+    position = Position(**asdict(before[-1].after)) if before else Position()
     resumed = list(islice(loader.steps(position), 3))
     for first, second in zip(straight, resumed, strict=True):
         assert (first.after, first.epochs) == (second.after, second.epochs)

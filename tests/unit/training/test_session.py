@@ -55,7 +55,6 @@ class Sitting:
             progress=Progress("testing", stream=io.StringIO()),
             interruption=self.interruption,
             evaluate=self.evaluate,
-            position=dict,
         )
         self.checkpoints = directory / "checkpoints"
         self.session.start(self.state)
