@@ -90,9 +90,9 @@ def parse(words: list[str]) -> None:
     Brackets, as in `[--resume]`, are no part of a command; words in capitals stand for something.
     """
     import typer
-    from unmask.cli import app
 
     from unmask import recipe
+    from unmask.cli import app
 
     command: Any = typer.main.get_command(app)
     words = [word.strip("[]") for word in words]
