@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 SCRIPT: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("make_loss_curve.py")))
 
@@ -18,8 +20,13 @@ are given some twenty times that. No weight decay is a change of 1e-5, another e
 
 
 @pytest.fixture(autouse=True)
-def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_one_thread_without_a_report(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two threads wait for each other on a busy machine, for minutes; a report has tests of its own."""
     monkeypatch.setattr("unmask.pretraining.write_report", lambda directory: None)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def golden() -> list[dict[str, float]]:

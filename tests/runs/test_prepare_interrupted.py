@@ -1,4 +1,4 @@
-"""A preparation that is stopped, killed or out of disk space: what is kept is whole, and resuming gives equal bytes."""
+"""A preparation that is stopped, killed or out of disk space: what is kept is whole, and resumes to the same bytes."""
 
 from __future__ import annotations
 

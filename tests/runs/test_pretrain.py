@@ -24,7 +24,7 @@ from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining import build_loader, prepare_held_out, pretrain
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.training import checkpoint
+from unmask.training import checkpoint, session
 from unmask.training.run_log import read_metrics
 
 transformers.utils.logging.set_verbosity_error()
@@ -169,7 +169,7 @@ def test_without_next_sentence_prediction_the_model_is_a_masked_lm(
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIGTERM) -> None:
     """The signal arrives while the step is taken."""
-    train = pretraining.train
+    train = session.train
 
     def train_and_stop(*arguments: Any) -> None:
         *others, on_step = arguments
@@ -181,7 +181,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIG
 
         train(*others, hook)
 
-    monkeypatch.setattr(pretraining, "train", train_and_stop)
+    monkeypatch.setattr(session, "train", train_and_stop)
 
 
 def interrupted(words: tuple[str, list[str]], run: Path, stop: Callable[[pytest.MonkeyPatch], None]) -> Interrupted:
@@ -364,11 +364,11 @@ def test_a_shorter_budget_at_a_resume_ends_the_run(words: tuple[str, list[str]],
 
 STOP_AT = """
 import signal, sys
-from unmask import pretraining
 from unmask.cli import main
+from unmask.training import session
 
 step, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-train = pretraining.train
+train = session.train
 
 def train_and_stop(*arguments):
     *others, on_step = arguments
@@ -378,7 +378,7 @@ def train_and_stop(*arguments):
         on_step(state, result)
     train(*others, hook)
 
-pretraining.train = train_and_stop
+session.train = train_and_stop
 main()
 """
 

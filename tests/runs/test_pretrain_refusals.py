@@ -15,10 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask import cli, pretraining
+from unmask import cli
 from unmask.errors import InputError, ModelError, OutputError, SettingsError, StoreError, UserError
 from unmask.pretraining import pretrain
-from unmask.training import checkpoint
+from unmask.training import checkpoint, session
 from unmask.training.run_log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -266,7 +266,7 @@ def test_a_loss_that_is_not_finite_is_told_and_never_saved(
     words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, overrides = words
-    run, train = tmp_path / "run", pretraining.train
+    run, train = tmp_path / "run", session.train
 
     def train_and_spoil(module: torch.nn.Module, *arguments: Any) -> None:
         *others, on_step = arguments
@@ -279,7 +279,7 @@ def test_a_loss_that_is_not_finite_is_told_and_never_saved(
 
         train(module, *others, hook)
 
-    monkeypatch.setattr(pretraining, "train", train_and_spoil)
+    monkeypatch.setattr(session, "train", train_and_spoil)
     # rows are further apart than checkpoints: those of steps 6 and 8 would push out the sound ones
     changes = ["train.log_every=50", "train.save_every=2", "train.keep_last=1"]
     code, told = run_command((recipe, [*overrides, *changes]), run, monkeypatch, capsys)
@@ -315,7 +315,7 @@ def test_our_own_fault_leaves_its_traceback_in_the_log_of_the_run(
     def fail(*arguments: Any) -> NoReturn:
         raise ZeroDivisionError("a mistake of ours")
 
-    monkeypatch.setattr(pretraining, "train", fail)
+    monkeypatch.setattr(session, "train", fail)
     code, told = run_command(words, tmp_path / "run", monkeypatch, capsys)
     assert code == 1
     assert "Traceback" not in told

@@ -41,7 +41,7 @@ IMPROBABLE = 1e-4
 def planner(
     store: TokenStore, *, seed: int = 0, held_out: float = 0.0, held: bool = False, **settings: float
 ) -> PairPlanner:
-    return PairPlanner(Split(store, held_out, held), PackingSettings(**settings), seed)  # type: ignore[arg-type]
+    return PairPlanner(Split(store, held_out, held), PackingSettings(**settings), seed)
 
 
 def odd_lengths(seed: int, num_documents: int) -> list[list[int]]:
