@@ -299,7 +299,7 @@ def _assemble(
     _untie(directory, weights)
     unused = _check_fit(directory, names, weights, may_be_left)
     values = {
-        parameter: _join([weights[name].to(torch.float32) for name in parts_of_it])
+        parameter: torch.cat([weights[name].to(torch.float32) for name in parts_of_it])  # a copy, free of the file
         for parameter, parts_of_it in names.items()
     }
     for module in (model.encoder, model.masked_lm_head, model.next_sentence_head, model.classifier):
@@ -307,10 +307,6 @@ def _assemble(
             state = {name: values[parameter] for name, parameter in module.named_parameters()}
             module.load_state_dict(state, assign=True)
     return replace(model, unused=unused)
-
-
-def _join(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _untie(directory: Path, weights: dict[str, Tensor]) -> None:
