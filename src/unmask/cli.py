@@ -168,11 +168,11 @@ def fill_mask_command(
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="candidates for each [MASK]")] = 5,
 ) -> None:
     """Say what may stand at [MASK]: one JSON object a line, the likeliest first."""
-    from unmask.mask_filling import MaskFiller
+    from unmask.mask_filling import MaskFiller, read_texts
 
     filler = MaskFiller(model)
-    for line in (raw.rstrip("\n") for raw in sys.stdin) if text == "-" else [text]:
-        _print_json_lines(filler.fill(line, top_k))
+    lines = read_texts(sys.stdin.buffer, "standard input") if text == "-" else [("", text)]
+    _print_json_lines(answer for source, line in lines for answer in filler.fill(line, top_k, source))
 
 
 @app.command("info")
@@ -199,16 +199,12 @@ def root(
 def main() -> None:
     """Runs the command that the words ask for; exits with its code."""
     sys.argv[0] = "unmask"  # in the record of a run, however it was started
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     try:
         app(prog_name="unmask")
     except UnmaskError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("stopped by Ctrl-C", 128 + signal.SIGINT)
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _fail(f"the disk is full ({error.filename or 'while writing'}): free some space, or write elsewhere", 2)
@@ -217,8 +213,8 @@ def main() -> None:
         _fail_with_log()
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Interrupted("stopped by SIGTERM", number)
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(f"stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}", number)
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -228,15 +224,23 @@ def _fail(message: str, code: int) -> NoReturn:
 
 def _fail_with_log() -> NoReturn:
     """Our own fault: the traceback goes to a file that can be sent to us."""
-    with tempfile.NamedTemporaryFile("w", prefix="unmask-", suffix=".log", delete=False, encoding="utf-8") as log:
-        log.write(f"unmask {__version__}: {' '.join(sys.argv)}\n\n{traceback.format_exc()}")
-    last = traceback.format_exc().strip().rsplit("\n", 1)[-1]
-    _fail(f"a fault in unmask, not in your input: {last}\nthe traceback is in {log.name}: please report it", 1)
+    trace = traceback.format_exc()
+    fault = f"a fault in unmask, not in your input: {trace.strip().rsplit(chr(10), 1)[-1]}"
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="unmask-", suffix=".log", delete=False, encoding="utf-8") as log:
+            log.write(f"unmask {__version__}: {' '.join(sys.argv)}\n\n{trace}")
+    except OSError:  # no room even for that
+        _fail(f"{fault}\nplease report it:\n{trace}", 1)
+    _fail(f"{fault}\nthe traceback is in {log.name}: please report it", 1)
 
 
 def _print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
-    for row in rows:
-        print(json.dumps(row, ensure_ascii=False))
+    try:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _cores() -> int:

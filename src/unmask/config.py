@@ -170,13 +170,20 @@ def changed_keys(before: Settings, after: Settings) -> list[str]:
 
 
 def nearest(name: str, valid: Sequence[str]) -> str:
-    """`; did you mean ...?`, or nothing where no valid name is near."""
-    leaf_matches = [key for key in valid if key.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
-    matches = leaf_matches or difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
-    if not matches:
-        leaves: dict[str, str] = {key.rsplit(".", 1)[-1]: key for key in reversed(valid)}
-        matches = [leaves[leaf] for leaf in difflib.get_close_matches(name.rsplit(".", 1)[-1], leaves, n=1, cutoff=0.6)]
-    return f"; did you mean {matches[0]}?" if matches else ""
+    """What was probably meant by a key or name, as the end of a message.
+
+    The same word elsewhere comes first, then a similar one beside it, then a similar one anywhere, then all beside it.
+    """
+    parent, _, leaf = name.rpartition(".")
+    same = [key for key in valid if key.rpartition(".")[2] == leaf]
+    beside = {key.rpartition(".")[2]: key for key in valid if key.rpartition(".")[0] == parent}
+    anywhere = {key.rpartition(".")[2]: key for key in reversed(valid)}
+    similar = [
+        keys[match] for keys in (beside, anywhere) for match in difflib.get_close_matches(leaf, keys, n=1, cutoff=0.6)
+    ]
+    if same or similar:
+        return f"; did you mean {(same + similar)[0]}?"
+    return f"; expected one of {', '.join(beside.values())}" if beside else ""
 
 
 def _parse_yaml(text: str, origin: str) -> Any:

@@ -70,7 +70,11 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
                 replaced = path.with_name(f"{UNFINISHED}replaced-{path.name}")
                 shutil.rmtree(replaced, ignore_errors=True)
                 os.replace(path, replaced)
-                os.replace(unfinished, path)
+                try:
+                    os.replace(unfinished, path)
+                except BaseException:
+                    os.replace(replaced, path)
+                    raise
                 shutil.rmtree(replaced)
             else:
                 os.replace(unfinished, path)

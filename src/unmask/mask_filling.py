@@ -5,6 +5,7 @@ Imports little, so that a process answers soon after it starts.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from unmask.batch import pack
 from unmask.errors import InputError
+from unmask.input_files import read_utf8_lines
 from unmask.models.hub import load_masked_lm
 from unmask.paths import model_directory
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -56,21 +58,24 @@ class MaskFiller:
         self._head = loaded.masked_lm_head.eval()
 
     @torch.inference_mode()
-    def fill(self, text: str, top_k: int = 5) -> list[dict[str, Any]]:
-        """See `fill_mask`."""
+    def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
+        """See `fill_mask`; `source` says where the text stands, for messages."""
         if top_k < 1:
             raise InputError(f"top_k is {top_k}: expected at least 1")
+        where = f"{source}: " if source else ""
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise InputError(f"{where}the text is not UTF-8: expected text in UTF-8")
         tokenizer = self._tokenizer
         ids = tokenizer.encode_inputs([(text, None)])[0].input_ids
         places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
         if not places:
             mask = tokenizer.token_strings[tokenizer.mask_id]
             raise InputError(
-                f"no {mask} in {text[:80]!r}: put {mask} where a word is wanted, as in 'the sky is {mask} .'"
+                f"{where}no {mask} in {text[:80]!r}: put {mask} where a word is wanted, as in 'the sky is {mask} .'"
             )
         limit = self._encoder.settings.max_position_embeddings
         if len(ids) > limit:
-            raise InputError(f"the text has {len(ids)} tokens and the model takes {limit}: shorten it")
+            raise InputError(f"{where}the text has {len(ids)} tokens and the model takes {limit}: shorten it")
         hidden = self._encoder(pack([ids]), torch.tensor(places))
         probabilities = torch.softmax(self._head(hidden, self._encoder.word_embeddings), -1)  # (masks, vocabulary)
         scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
@@ -87,3 +92,14 @@ class MaskFiller:
                 }
                 answers.append(answer if is_single else {"mask": number, **answer})
         return answers
+
+
+def read_texts(stream: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
+    """The lines of a stream, each with where it stands; blank ones are passed over.
+
+    Raises:
+        InputError: a line is not UTF-8.
+    """
+    for number, line in read_utf8_lines(stream, name):
+        if not line.isspace():
+            yield f"{name}:{number}", line.rstrip("\r\n")

@@ -160,6 +160,11 @@ def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
         raise SettingsError(
             "base cannot be given on the command line: name it in the recipe, or pass that recipe instead"
         )
+    if given.get("store") is not None and given.get("tokenizer") is not None:
+        raise SettingsError("store and tokenizer contradict each other: a store brings its own tokenizer; keep one")
+    if ("data" in values) != (cls is FinetuneRecipe):
+        program = "finetune" if "data" in values else "pretrain"
+        raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
     values = merge(values, given, ALTERNATIVES)
     return build_settings(cls, values, str(name))
 

@@ -200,7 +200,7 @@ def test_words_that_are_no_overrides_are_refused(words: list[str], message: str)
         ("front.lumen=5", "unknown key front.lumen; did you mean lamp.lumen?"),
         ("Name=y", "unknown key Name; did you mean name?"),
         ("front.Size=y", "unknown key front.Size; did you mean front.size?"),
-        ("quux=y", "unknown key quux"),
+        ("quux=y", "unknown key quux; expected one of front, gears, kind, lamp, name, owners, rear"),
     ],
 )
 def test_a_wrong_value_is_told_with_key_value_and_what_was_expected(word: str, message: str) -> None:

@@ -171,7 +171,11 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         save_file(tensors, path)
     except SafetensorError as error:  # a full disk is no OSError there
-        raise OutputError(f"cannot write {path}: {error}: free some space, or write elsewhere") from error
+        reason = "the disk is full" if "os error 28" in str(error) else str(error)
+        raise OutputError(
+            f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
+            "space, then the same command with --resume goes on"
+        ) from error
 
 
 def _digest(state: dict[str, Any]) -> str:

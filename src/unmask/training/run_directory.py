@@ -72,10 +72,11 @@ def opening_run(
 ) -> Iterator[list[str]]:
     """`open_run` around what has to succeed before the first step, such as opening the run's inputs.
 
-    If that is refused, a new directory is removed again, and a run that was to be overwritten is back in its place.
+    Whatever goes wrong there, a run that was to be overwritten is back in its place; a new directory is removed again
+    if the block is refused.
 
     Args:
-        keeps: names in the directory that are worth keeping when the block is refused after all.
+        keeps: names in a new directory that are worth keeping when the block is refused after all.
 
     Yields:
         What has changed at a resume, in words.
@@ -95,19 +96,23 @@ def opening_run(
         changes = open_run(directory, recipe, resume=resume, overwrite=overwrite)
         is_open = True
         yield changes
-    except UserError:
-        if is_open and is_new and not any((directory / name).exists() for name in keeps):
-            shutil.rmtree(directory)
-        if is_overwritten and not directory.exists():
+    except BaseException as error:
+        if is_overwritten:
+            shutil.rmtree(directory, ignore_errors=True)
             os.replace(aside, directory)
+        elif isinstance(error, UserError) and is_open and is_new and not _holds_any(directory, keeps):
+            shutil.rmtree(directory)
+        if isinstance(error, KeyboardInterrupt | Interrupted):
+            what_now = "the run there is as it was" if is_overwritten else "the same command with --resume goes on"
+            number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
+            raise Interrupted(f"{directory}: stopped before the first step; {what_now}", number) from error
         raise
-    except (KeyboardInterrupt, Interrupted) as stop:
-        raise Interrupted(
-            f"{directory}: stopped before the first step; the same command with --resume goes on",
-            stop.signal_number if isinstance(stop, Interrupted) else signal.SIGINT,
-        ) from stop
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    if is_overwritten:
+        shutil.rmtree(aside)
+
+
+def _holds_any(directory: Path, names: Sequence[str]) -> bool:
+    return any((directory / name).exists() for name in names)
 
 
 def _find_changes(saved: Path, recipe: Settings) -> list[str]:

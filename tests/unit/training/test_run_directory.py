@@ -175,3 +175,21 @@ def test_an_interruption_keeps_what_is_there_and_says_how_to_go_on(
         raise stop
     assert told.value.exit_code == 128 + number
     assert (tmp_path / "run" / RECIPE).is_file()
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [InputError("no"), KeyboardInterrupt(), Interrupted("stopped by SIGTERM", signal.SIGTERM), RuntimeError("a bug")],
+    ids=["refused", "Ctrl-C", "SIGTERM", "fault"],
+)
+def test_whatever_goes_wrong_an_overwritten_run_is_as_it_was(tmp_path: Path, trouble: BaseException) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    before = files_in(tmp_path)
+    with (
+        pytest.raises(Interrupted if isinstance(trouble, KeyboardInterrupt) else type(trouble)),
+        opening_run(run, recipe(), resume=False, overwrite=True, keeps=("store",)),
+    ):
+        (run / "store").mkdir()
+        raise trouble
+    assert files_in(tmp_path) == before
