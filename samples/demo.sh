@@ -27,7 +27,7 @@ step 'The same text as a token store: tokenized once, for every later run.' \
     'unmask prepare samples/text/en-books.jsonl --tokenizer runs/demo/tokenizer --out runs/demo/store'
 
 step 'Pre-training a tiny BERT: masked words and next sentences.' \
-    'unmask pretrain pretrain/bert_tiny store=runs/demo/store train.steps=300 --out runs/demo/pretrained'
+    'unmask pretrain pretrain/bert_tiny store=runs/demo/store --out runs/demo/pretrained'
 
 step 'What that run was.' \
     'unmask info runs/demo/pretrained'
@@ -36,7 +36,7 @@ step 'The pre-trained model fills a gap.' \
     'unmask fill-mask runs/demo/pretrained/model "the old man looked at [MASK] ."'
 
 step 'Fine-tuning it to judge whether one sentence follows from another.' \
-    'unmask finetune finetune/snli init_from=runs/demo/pretrained/model data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl --out runs/demo/finetuned'
+    'unmask finetune finetune/snli init_from=runs/demo/pretrained/model data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=5e-4 train.epochs=10 --out runs/demo/finetuned'
 
 step 'How good is it, on examples it has not seen?' \
     'unmask evaluate runs/demo/finetuned/model --task snli --data samples/tasks/snli/dev.jsonl'

@@ -186,10 +186,11 @@ def test_whatever_goes_wrong_an_overwritten_run_is_as_it_was(tmp_path: Path, tro
     run = tmp_path / "run"
     begin(run)
     before = files_in(tmp_path)
-    with (
-        pytest.raises(Interrupted if isinstance(trouble, KeyboardInterrupt) else type(trouble)),
-        opening_run(run, recipe(), resume=False, overwrite=True, keeps=("store",)),
-    ):
+
+    def get_into_trouble() -> None:
         (run / "store").mkdir()
         raise trouble
+
+    with pytest.raises(Interrupted if isinstance(trouble, KeyboardInterrupt) else type(trouble)):
+        open_and(get_into_trouble, run, overwrite=True, keeps=("store",))
     assert files_in(tmp_path) == before
