@@ -32,13 +32,14 @@ logger = logging.getLogger("unmask")
 def run_session(
     what: str,
     directory: Path,
+    *,
     module: nn.Module,
     steps: Iterable[StepBatches],
     prepare: Callable[[Batch], Batch],
     counts: Callable[[Batch], dict[str, int]],
     settings: TrainSettings,
-    optimizer_settings: OptimizerSettings,
-    schedule_settings: ScheduleSettings,
+    optimizer: OptimizerSettings,
+    schedule: ScheduleSettings,
     checkpoint: Checkpoint | None,
     evaluate: Callable[[], dict[str, float]] | None,
     compute: Compute,
@@ -62,26 +63,28 @@ def run_session(
         Interrupted: a signal has arrived; a checkpoint has been saved.
         UserError: the loss is not finite, or the checkpoint is of another model.
     """
-    optimizer = build_optimizer(module, optimizer_settings)
-    schedule = Schedule(schedule_settings)
+    the_optimizer = build_optimizer(module, optimizer)
+    the_schedule = Schedule(schedule)
     state = TrainState()
     if checkpoint is not None:
         for damage in checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
-        state = restore(checkpoint, module, optimizer, schedule, compute.device)
+        state = restore(checkpoint, module, the_optimizer, the_schedule, compute.device)
         logger.info("resumed from step %s", f"{state.step:,}")
     log.rewind(state.step)
     with Progress(what, start_count=state.tokens, start_fraction=state.progress(settings)) as progress:
         log.echo_above(progress)
-        session = Session(directory, settings, module, optimizer, schedule, log, progress, interruption, evaluate)
+        session = Session(
+            directory, settings, module, the_optimizer, the_schedule, log, progress, interruption, evaluate
+        )
         session.start(state)
         train(
             module,
             steps,
             prepare,
             counts,
-            optimizer,
-            schedule,
+            the_optimizer,
+            the_schedule,
             settings,
             state,
             compute.device,
