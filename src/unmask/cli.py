@@ -199,6 +199,8 @@ def root(
 def main() -> None:
     """Runs the command that the words ask for; exits with its code."""
     sys.argv[0] = "unmask"  # in the record of a run, however it was started
+    # PyTorch's threads spin while they wait. Beside other work that costs most of the speed; asleep they cost nothing.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
