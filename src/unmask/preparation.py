@@ -82,7 +82,7 @@ def prepare(
         out: the store's directory.
         workers: encoding processes; with 1 nothing is started. A script that passes more needs the usual
             `if __name__ == "__main__":`.
-        overwrite: True replaces a store at `out`, which comes back if not one shard of the new one is finished.
+        overwrite: True replaces a store at `out` when the new one is complete; it is as it was if anything goes wrong.
         resume: True goes on with an interrupted preparation at `out`: its finished shards are kept.
         shard_bytes: bytes of text in a shard.
 
@@ -106,7 +106,7 @@ def prepare(
     replaces = overwrite and not resume and out.exists()
     with (
         _moved_aside(out, [*files, tokenizer_path]) if replaces else nullcontext(),
-        _unfinished_store(out),
+        _unfinished_store(out, keeps_shards=not replaces),
         Interruption() as interruption,
     ):
         return _prepare(files, encoder, tokenizer_path, out, workers, shard_bytes, interruption)
@@ -147,8 +147,12 @@ def _moved_aside(out: Path, inputs: list[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def _unfinished_store(out: Path) -> Iterator[None]:
-    """Makes the directory; when anything goes wrong, keeps finished shards, saying so, and leaves nothing else."""
+def _unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
+    """Makes the directory; when anything goes wrong, leaves nothing but finished shards, and says so.
+
+    Args:
+        keeps_shards: False leaves not even those, since a store that was to be replaced comes back in their place.
+    """
     existed = out.is_dir()
     with told_as_output_error(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -156,6 +160,11 @@ def _unfinished_store(out: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         if (out / "manifest.json").is_file():  # the store was complete before
+            raise
+        if not keeps_shards:
+            shutil.rmtree(out)
+            if isinstance(error, Interrupted):
+                raise Interrupted(f"{error}; the store there is as it was", error.signal_number) from error
             raise
         num_kept = remove_unfinished(out)
         if not num_kept and not existed:

@@ -207,12 +207,15 @@ def test_overwriting_replaces_a_store(folder: Path, whole: Path, tmp_path: Path)
     assert names(tmp_path) == ["store"]
 
 
-def test_overwriting_that_fails_gives_the_store_back(folder: Path, whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("good", [0, 1], ids=["at once", "after finished shards"])
+def test_overwriting_that_fails_gives_the_store_back(folder: Path, whole: Path, tmp_path: Path, good: int) -> None:
     out = tmp_path / "store"
     shutil.copytree(whole, out)
     (tmp_path / "bad.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(InputError, match="not UTF-8"):
-        prepare([tmp_path / "bad.txt"], folder / "tokenizer", out, overwrite=True)
+    texts = [folder / "text.jsonl"] * good + [tmp_path / "bad.txt"]
+    with pytest.raises(InputError, match="not UTF-8") as told:
+        prepare(texts, folder / "tokenizer", out, overwrite=True, shard_bytes=20_000)
+    assert "--resume" not in str(told.value)
     assert contents(out) == contents(whole)
     assert names(tmp_path) == ["bad.txt", "store"]
 
