@@ -31,15 +31,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-tokenizer_app = typer.Typer(help="Train tokenizers.", no_args_is_help=True, rich_markup_mode=None)
+tokenizer_app = typer.Typer(help="Train and compare tokenizers.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tokenizer_app, name="tokenizer")
 
-Text = Annotated[list[str], typer.Argument(help=".txt and .jsonl files (also .gz, .zst), folders, globs")]
+Text = Annotated[
+    list[str],
+    typer.Argument(help=".txt .md .jsonl .csv .tsv .parquet .xml (also .gz .bz2 .xz .zst), folders, globs, -"),
+]
+Format = Annotated[str, typer.Option("--format", help="of the text, where the suffix does not say: gutenberg ...")]
+Column = Annotated[str, typer.Option("--column", help="JSON field or table column that holds the text")]
+OnError = Annotated[str, typer.Option("--on-error", help="stop at what cannot be read, or skip, count and list it")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="any other setting, as cleaning.boilerplate_lines=true"),
+]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", help="settings over the recipe's")]
 RunOut = Annotated[Path, typer.Option("--out", help="the run directory")]
 Resume = Annotated[bool, typer.Option("--resume", help="go on with the run in --out; start it where there is none")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace what is in --out")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="processes; all cores where left out")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON object")]
 Model = Annotated[Path, typer.Argument(help="a model directory, or the run that made it")]
 
 
@@ -47,21 +58,67 @@ Model = Annotated[Path, typer.Argument(help="a model directory, or the run that 
 def tokenizer_train(
     text: Text,
     out: Annotated[Path, typer.Option("--out", help="the tokenizer's directory")],
-    kind: Annotated[str, typer.Option("--kind", help="wordpiece")] = "wordpiece",
-    vocab_size: Annotated[int, typer.Option("--vocab-size", help="entries, special tokens included")] = 30522,
-    lowercase: Annotated[bool, typer.Option("--lowercase/--no-lowercase", help="uncased or cased")] = True,
+    preset: Annotated[str | None, typer.Option("--preset", help="bert, bert-cased, roberta or gpt1")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="wordpiece, bpe or byte_bpe")] = None,
+    vocab_size: Annotated[int | None, typer.Option("--vocab-size", help="entries, special tokens included")] = None,
+    lowercase: Annotated[bool | None, typer.Option("--lowercase/--no-lowercase", help="uncased or cased")] = None,
+    segmenter: Annotated[str | None, typer.Option("--segmenter", help="kiwi: Korean morphemes before words")] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the sample taken from a large corpus")] = 0,
+    format: Format = "auto",
+    column: Column = "text",
+    on_error: OnError = "stop",
+    settings: Set = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Train a tokenizer on text; AutoTokenizer opens what it saves."""
-    from unmask.config import build_settings
-    from unmask.tokenization.settings import TokenizerSettings
+    from unmask.recipe import read_tokenizer_options
     from unmask.tokenizer_training import train_tokenizer
 
-    values = {"kind": kind, "vocab_size": vocab_size, "lowercase": lowercase}
-    settings = build_settings(TokenizerSettings, values, "tokenizer train")
-    _, report = train_tokenizer(text, out, settings, seed=seed, overwrite=overwrite)
+    given = {"kind": kind, "vocab_size": vocab_size, "lowercase": lowercase, "segmenter": segmenter}
+    reading = {"format": format, "column": column, "on_error": on_error}
+    options = read_tokenizer_options(preset, given, reading, settings or [])
+    _, report = train_tokenizer(
+        text,
+        out,
+        options.tokenizer,
+        seed=seed,
+        overwrite=overwrite,
+        reading=options.reading,
+        cleaning=options.cleaning,
+    )
     print(f"{out}: {report.summary()}")
+
+
+@tokenizer_app.command("report")
+def tokenizer_report(
+    tokenizers: Annotated[list[Path], typer.Argument(help="tokenizers' directories, to be compared")],
+    text: Annotated[list[str], typer.Option("--text", help="held-out text: a file, folder or glob; may be repeated")],
+    max_bytes: Annotated[int, typer.Option("--max-bytes", min=1, help="text to look at, sampled from more")] = 10**7,
+    seed: Annotated[int, typer.Option("--seed", help="of the sample")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="write a page (.html) too")] = None,
+    format: Format = "auto",
+    column: Column = "text",
+    on_error: OnError = "stop",
+    settings: Set = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Compare tokenizers on text they were not trained on."""
+    from unmask.files import refuse_existing
+    from unmask.recipe import read_corpus_options
+    from unmask.tokenizer_page import write_page
+    from unmask.tokenizer_report import report_tokenizers
+    from unmask.tokenizer_tables import format_report
+
+    if out is not None:
+        refuse_existing(out, overwrite)
+    options = read_corpus_options({"format": format, "column": column, "on_error": on_error}, {}, settings or [])
+    report = report_tokenizers(
+        tokenizers, text, max_bytes=max_bytes, seed=seed, reading=options.reading, cleaning=options.cleaning
+    )
+    print(json.dumps(report.as_dict(), ensure_ascii=False) if as_json else format_report(report))
+    if out is not None:
+        write_page(report, out, overwrite=overwrite)
 
 
 @app.command("prepare")
@@ -70,15 +127,47 @@ def prepare_command(
     tokenizer: Annotated[Path, typer.Option("--tokenizer", help="a tokenizer's directory")],
     out: Annotated[Path, typer.Option("--out", help="the store's directory")],
     workers: Workers = None,
+    ray: Annotated[str | None, typer.Option("--ray", metavar="ADDRESS", help="a Ray cluster that encodes")] = None,
+    format: Format = "auto",
+    column: Column = "text",
+    on_error: OnError = "stop",
+    min_characters: Annotated[int, typer.Option("--min-characters", help="drop shorter documents")] = 1,
+    duplicates: Annotated[
+        str, typer.Option("--duplicates", help="of what equal ones are dropped: keep, documents or paragraphs")
+    ] = "keep",
+    near_duplicates: Annotated[
+        float | None,
+        typer.Option("--near-duplicates", metavar="SIMILARITY", help="drop documents as alike as this, 0..1"),
+    ] = None,
+    sentences: Annotated[str, typer.Option("--sentences", help="found by built-in rules, or by kiwi")] = "rules",
+    settings: Set = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted preparation in --out")] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Tokenize text once, into a store that every pre-training run reads."""
-    from unmask.info import describe, format_description
+    """Tokenize text once, into a store that every pre-training run reads; a .yaml is a mixture of corpora."""
+    from unmask.corpus_account import format_account
     from unmask.preparation import prepare
+    from unmask.progress import human_bytes
+    from unmask.recipe import read_corpus_options
 
-    prepare(text, tokenizer, out, workers=workers or _cores(), resume=resume, overwrite=overwrite)
-    print(format_description(describe(out)))
+    reading = {"format": format, "column": column, "on_error": on_error}
+    cleaning = {"min_characters": min_characters, "duplicates": duplicates, "near_duplicates": near_duplicates}
+    options = read_corpus_options(reading, cleaning, settings or [])
+    store = prepare(
+        text,
+        tokenizer,
+        out,
+        workers=workers or _cores(),
+        ray_address=ray,
+        resume=resume,
+        overwrite=overwrite,
+        reading=options.reading,
+        cleaning=options.cleaning,
+        splitter=sentences,
+    )
+    print(f"{out}: {human_bytes(store.size_bytes)}")
+    written = ("sentences", "tokens", "unknown_tokens", "documents_without_tokens")
+    print(format_account(store.manifest["text"], {name: store.manifest[name] for name in written}))
 
 
 @app.command("verify")
@@ -130,7 +219,7 @@ def evaluate_command(
     data: Annotated[Path, typer.Option("--data", help="labelled examples")] = ...,  # type: ignore[assignment]
     task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
     predictions: Annotated[Path | None, typer.Option("--predictions", help="score this file of predictions")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure a fine-tuned model, or a file of predictions, on labelled examples."""
     from unmask.evaluation import evaluate, evaluate_predictions
@@ -178,13 +267,41 @@ def fill_mask_command(
 @app.command("info")
 def info_command(
     path: Annotated[Path, typer.Argument(help="a store, model, run, tokenizer or recipe")],
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say what something is: sizes, settings, progress, provenance."""
     from unmask.info import describe, format_description
 
     description = describe(path)
     print(json.dumps(description, ensure_ascii=False) if as_json else format_description(description))
+
+
+@app.command("doctor")
+def doctor_command(
+    target: Annotated[str, typer.Argument(help="a store, a run, a recipe's file or its name")],
+    overrides: Overrides = None,
+    recipe: Annotated[str | None, typer.Option("--recipe", help="makes the samples of a store")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="write a page (.html) too")] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Say what is wrong with a store, a recipe or a run, and what a run will take. Exit code 2: a fault was found."""
+    from unmask.doctor.diagnosis import diagnose, to_json
+    from unmask.doctor.page import write_page
+    from unmask.doctor.terminal import print_diagnosis
+    from unmask.files import refuse_existing
+
+    if out is not None:
+        refuse_existing(out, overwrite)
+    diagnosis = diagnose(target, overrides or [], recipe=recipe)
+    if out is not None:
+        write_page(diagnosis, out)
+    if as_json:
+        print(json.dumps(to_json(diagnosis), ensure_ascii=False))
+    else:
+        print_diagnosis(diagnosis)
+    if diagnosis.has_fault:
+        raise typer.Exit(2)
 
 
 @app.callback(invoke_without_command=True)
@@ -204,9 +321,18 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
-        app(prog_name="unmask")
+        try:
+            app(prog_name="unmask")
+        except SystemExit as ended:
+            if isinstance(ended.__context__, BrokenPipeError):
+                raise ended.__context__ from None
+            raise
+        finally:
+            sys.stdout.flush()
     except UnmaskError as error:
         _fail(str(error), error.exit_code)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone: it has all it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _fail(f"the disk is full ({error.filename or 'while writing'}): free some space, or write elsewhere", 2)
@@ -237,12 +363,8 @@ def _fail_with_log() -> NoReturn:
 
 
 def _print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
-    try:
-        for row in rows:
-            print(json.dumps(row, ensure_ascii=False))
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for row in rows:
+        print(json.dumps(row, ensure_ascii=False))
 
 
 def _cores() -> int:

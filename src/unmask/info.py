@@ -110,10 +110,11 @@ def _describe_store(path: Path) -> dict[str, Any]:
             "next": "`unmask prepare` with the same words and --resume goes on with it",
         }
     manifest = read_manifest(path)
-    text = dict(manifest["text"])
-    tokens, utf8_bytes = manifest["tokens"], text.pop("utf8_bytes")
-    mended = {name: count for name, count in text.items() if count and name not in ("documents", "characters", "files")}
-    mended.pop("file_bytes", None)
+    text = manifest["text"]
+    tokens, utf8_bytes = manifest["tokens"], text["utf8_bytes"]
+    changed = {what: {name: amount["count"] for name, amount in text[what].items()} for what in ("dropped", "removed")}
+    changed["skipped"] = text["skipped"]
+    changed["left_out"] = {"documents_without_tokens": manifest["documents_without_tokens"]}
     sources = manifest["sources"]
     return {
         "complete": True,
@@ -127,7 +128,9 @@ def _describe_store(path: Path) -> dict[str, Any]:
         "shards": len(manifest["shards"]),
         "size_bytes": sum(file["bytes"] for file in manifest["files"].values()),
         "stored_bytes_per_token": manifest["files"][part_name("tokens", 0)]["bytes"] / manifest["shards"][0]["tokens"],
-        "mended_or_skipped": {**mended, "documents_without_tokens": manifest["documents_without_tokens"]},
+        **{what: counts for what, counts in changed.items() if any(counts.values())},
+        "sentences_by": manifest["sentences_by"],
+        **({"mixture": manifest["mixture"]} if "mixture" in manifest else {}),
         "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
         "sources": sources,
     }
@@ -200,13 +203,21 @@ def _describe_tokenizer(path: Path) -> dict[str, Any]:
     description: dict[str, Any] = {
         "vocab_size": tokenizer.vocab_size,
         "special_tokens": [tokenizer.token_strings[index] for index in tokenizer.special_ids],
-        "continuations": int(tokenizer.continuation.sum()),
+        "kind_of_tokenizer": tokenizer.kind,
+        **({"continuations": int(tokenizer.continuation.sum())} if tokenizer.marks_words else {}),
+        **({"segmenter": _describe_segmenter(tokenizer.segmenter)} if tokenizer.segmenter != "none" else {}),
         "fingerprint": tokenizer.fingerprint(),
     }
     if (path / "training.json").is_file():
         training = _read_object(path / "training.json")
-        description["trained_with"] = {key: training[key] for key in ("settings", "seed", "sources") if key in training}
+        description["trained_with"] = {
+            key: training[key] for key in ("settings", "seed", "sources", "libraries") if key in training
+        }
     return description
+
+
+def _describe_segmenter(name: str) -> str:
+    return f"{name}: AutoTokenizer encodes the same only on text that was segmented by it first (TextTokenizer.segment)"
 
 
 # ---- Runs and recipes

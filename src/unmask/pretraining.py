@@ -17,8 +17,12 @@ from pathlib import Path
 import torch
 
 from unmask.batch import Batch
-from unmask.data.corpus import CorpusCounts, find_files, read_documents
+from unmask.data.corpus import read_documents
+from unmask.data.corpus_files import find_files
+from unmask.data.documents import CorpusCounts
+from unmask.data.encoding import text_hash
 from unmask.data.loader import LoadedStep, PairLoader, Position
+from unmask.data.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.data.packing import PairPlanner, Split
 from unmask.data.statistics import unigram_entropy
 from unmask.data.store import TokenStore
@@ -28,11 +32,11 @@ from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
 from unmask.models.bert import BertEncoder
 from unmask.models.hub import load_encoder, load_model, save_model
-from unmask.models.settings import EncoderSettings
+from unmask.models.settings import EncoderSettings, ModelSettings
 from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
 from unmask.objectives.table import OBJECTIVES
 from unmask.paths import model_directory
-from unmask.preparation import prepare, text_hash
+from unmask.preparation import prepare
 from unmask.progress import human_count
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.report import write_report
@@ -164,31 +168,51 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
     if settings.store is not None:
         return TokenStore(Path(settings.store))
     assert settings.corpus is not None, "the recipe has one or the other"
-    check_corpus(settings.corpus, settings.held_out)
+    check_corpus(settings)
     tokenizer = settings.tokenizer
     if isinstance(tokenizer, TokenizerSettings):
         trained = directory / "tokenizer"
         if not trained.exists():
-            _, report = train_tokenizer(settings.corpus, trained, tokenizer, seed=settings.seed)
+            _, report = train_tokenizer(
+                settings.corpus,
+                trained,
+                tokenizer,
+                seed=settings.seed,
+                reading=settings.reading,
+                cleaning=settings.cleaning,
+            )
             logger.info("tokenizer: %s", report.summary().replace("\n", "; "))
         tokenizer = str(trained)
-    return prepare(settings.corpus, tokenizer, directory / "store", workers=workers, resume=True)
+    _ = load_tokenizer(Path(tokenizer)).mask_id  # refuses one without before the work begins
+    return prepare(
+        settings.corpus,
+        tokenizer,
+        directory / "store",
+        workers=workers,
+        resume=True,
+        reading=settings.reading,
+        cleaning=settings.cleaning,
+    )
 
 
-def check_corpus(corpus: Sequence[str], held_out: float) -> None:
+def check_corpus(settings: PretrainRecipe) -> None:
     """Refuses a corpus of fewer than two training documents, without reading further than the second.
 
     Raises:
         InputError: there are fewer, or the corpus cannot be read.
     """
-    threshold = int(held_out * 2**32)
-    documents = read_documents(find_files(corpus), CorpusCounts())
+    assert settings.corpus is not None, "a store has been checked otherwise"
+    if any(Path(path).suffix in MIXTURE_SUFFIXES for path in settings.corpus):
+        return  # reading it means reading all of it, which making the store will do
+    threshold = int(settings.held_out * 2**32)
+    files = find_files(settings.corpus, settings.reading.format)
+    documents = read_documents(files, CorpusCounts(), settings.reading, settings.cleaning)
     training = islice((document for document in documents if text_hash(document.text) >= threshold), 2)
     if (num_documents := len(list(training))) < 2:
         raise InputError(
-            f"{', '.join(corpus)}: {num_documents} training document(s), but segment pairs need two, since a random "
-            "segment B comes from another document: give more documents (in .txt a blank line ends one), or change "
-            "held_out"
+            f"{', '.join(settings.corpus)}: {num_documents} training document(s), but segment pairs need two, since a "
+            "random segment B comes from another document: give more documents (in .txt a blank line ends one), or "
+            "change held_out"
         )
 
 
@@ -262,7 +286,7 @@ def build_module(settings: PretrainRecipe, objective: MaskedLM, tokenizer: TextT
             f"init_from={settings.init_from} has other vocabulary entries than the store's tokenizer: "
             "prepare the store with the model's tokenizer"
         )
-    if settings.model.model_fields_set and settings.model.resolve(tokenizer.vocab_size, tokenizer.pad_id) != sizes:
+    if settings.model != ModelSettings() and settings.model.resolve(tokenizer.vocab_size, tokenizer.pad_id) != sizes:
         raise SettingsError(f"model.* says other sizes than init_from={settings.init_from}: leave model.* out")
     module = objective.build(start.encoder)
     heads = load_model(directory)

@@ -7,19 +7,19 @@ The command line overrides with `key.path=value`. The inner trees stand beside w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from unmask.config import Settings, build_settings, merge, nearest, parse_overrides, read_settings_file
-from unmask.data.settings import PackingSettings
+from unmask.data.settings import CleaningSettings, PackingSettings, ReadingSettings
 from unmask.errors import SettingsError
 from unmask.models.settings import ModelSettings
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.tasks.settings import DataSettings, TaskSettings
-from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.settings import PRESETS, TokenizerSettings
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -39,7 +39,9 @@ class PretrainRecipe(Settings):
     tokenizer: str | TokenizerSettings = TokenizerSettings()
     """A tokenizer's directory, or the settings of one to train on the corpus. A store brings its own."""
     corpus: list[str] | None = None
-    """Files, folders and globs of text; a store is made of them first, in the run directory."""
+    """Files, folders and globs of text, or a mixture; a store is made of them first, in the run directory."""
+    reading: ReadingSettings = ReadingSettings()
+    cleaning: CleaningSettings = CleaningSettings()
     store: str | None = None
     """A store made by `unmask prepare`, in place of a corpus."""
     held_out: float = Field(0.01, ge=0, lt=1)
@@ -69,6 +71,8 @@ class PretrainRecipe(Settings):
             raise ValueError(f"the text comes from `corpus` (files) or from `store` (made by `unmask prepare`): {both}")
         if self.store is not None and isinstance(self.tokenizer, str):
             raise ValueError(f"store={self.store!r} brings its own tokenizer: leave out tokenizer={self.tokenizer!r}")
+        if self.store is not None and (self.reading, self.cleaning) != (ReadingSettings(), CleaningSettings()):
+            raise ValueError("reading and cleaning are for a `corpus`: the text of a store has been read and cleaned")
         positions = self.model.max_position_embeddings
         if positions is not None and self.packing.max_length > positions:
             raise ValueError(
@@ -99,6 +103,19 @@ class FinetuneRecipe(Settings):
     train: TrainSettings = TrainSettings(epochs=3, batch_size=32)
 
 
+class CorpusOptions(Settings):
+    """What the command line may say of reading and cleaning text, outside a recipe."""
+
+    reading: ReadingSettings = ReadingSettings()
+    cleaning: CleaningSettings = CleaningSettings()
+
+
+class TokenizerOptions(CorpusOptions):
+    """What the command line may say of a tokenizer to train."""
+
+    tokenizer: TokenizerSettings = TokenizerSettings()
+
+
 ALTERNATIVES = (
     tuple(f"train.{name}" for name in BUDGETS),
     ("schedule.warmup_steps", "schedule.warmup_ratio"),
@@ -122,6 +139,36 @@ def load_pretrain_recipe(name: str, overrides: Sequence[str] = ()) -> PretrainRe
 def load_finetune_recipe(name: str, overrides: Sequence[str] = ()) -> FinetuneRecipe:
     """Reads a fine-tuning recipe, as `load_pretrain_recipe`."""
     return _load(FinetuneRecipe, name, overrides)
+
+
+def read_corpus_options(
+    reading: Mapping[str, Any], cleaning: Mapping[str, Any], overrides: Sequence[str]
+) -> CorpusOptions:
+    """Settings from options of the command line and `reading.KEY=VALUE`, `cleaning.KEY=VALUE` words over them.
+
+    Raises:
+        SettingsError: an unknown key, or a value out of range.
+    """
+    values = merge({"reading": reading, "cleaning": cleaning}, parse_overrides(overrides))
+    return build_settings(CorpusOptions, values, "--set")
+
+
+def read_tokenizer_options(
+    preset: str | None, given: Mapping[str, Any], reading: Mapping[str, Any], overrides: Sequence[str]
+) -> TokenizerOptions:
+    """Settings of a tokenizer to train: the preset's, under the options given, under `tokenizer.KEY=VALUE` words.
+
+    Raises:
+        SettingsError: an unknown preset or key, or a value out of range.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise SettingsError(f"--preset {preset}: expected one of {', '.join(PRESETS)}{nearest(preset, list(PRESETS))}")
+    base = PRESETS[preset].model_dump(exclude_defaults=True) if preset is not None else {}
+    options = {name: value for name, value in given.items() if value is not None}
+    if "vocab_size" in options:
+        base.pop("num_merges", None)
+    values = merge({"tokenizer": base | options, "reading": reading}, parse_overrides(overrides))
+    return build_settings(TokenizerOptions, values, "tokenizer train")
 
 
 def find_recipe(name: str) -> Path:

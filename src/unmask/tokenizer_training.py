@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
-from unmask.data.corpus import CorpusCounts, find_files, read_documents
+from unmask.data.corpora import find_corpora, read_corpora
+from unmask.data.corpus_files import STANDARD_INPUT
+from unmask.data.documents import CorpusCounts
+from unmask.data.settings import CleaningSettings, ReadingSettings
 from unmask.errors import InputError
 from unmask.files import refuse_existing, refuse_foreign, write_json, writing_directory
 from unmask.progress import Progress
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.train import TrainingReport
 from unmask.tokenization.train import train_tokenizer as train
-from unmask.tokenization.wordpiece import TrainingReport
 
 REPORT = "training.json"
 _OWN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", REPORT)
@@ -27,48 +31,58 @@ def train_tokenizer(
     *,
     seed: int = 0,
     overwrite: bool = False,
+    reading: ReadingSettings = ReadingSettings(),  # noqa: B008  immutable
+    cleaning: CleaningSettings = CleaningSettings(),  # noqa: B008  immutable
 ) -> tuple[TextTokenizer, TrainingReport]:
     """Trains a tokenizer and saves it as `transformers.AutoTokenizer` opens it, with what it was trained on.
 
     Args:
-        text: files, folders and globs, as `unmask.data.corpus.find_files` takes them.
+        text: files, folders and globs, or a mixture, as `unmask.data.corpora.find_corpora` takes them.
         out: the tokenizer's directory.
-        settings: kind, size, casing.
+        settings: kind, size, casing ...
         seed: of the sample that is taken where the text exceeds `settings.sample_bytes`.
         overwrite: True replaces a tokenizer at `out`.
+        reading: how files become documents.
+        cleaning: what is mended in documents, and which are left out.
 
     Raises:
         InputError: no text, or text that cannot be read.
-        SettingsError: the vocabulary has no room for the characters of the text.
+        SettingsError: the vocabulary has no room for the characters of the text, or a package is missing.
         OutputError: `out` exists, holds other things than a tokenizer, or the disk is full.
     """
     out = Path(out)
-    files = find_files(text)
+    corpora = find_corpora(text, reading, cleaning)
+    files = [file for corpus in corpora for file in corpus.files]
     refuse_existing(out, overwrite)
     refuse_foreign(out, _OWN_FILES, "a tokenizer")
     counts = CorpusCounts()
-    total = max(1, sum(path.stat().st_size for path in files))
+    sizes = {path: path.stat().st_size for path in files if path != STANDARD_INPUT}
+    total = max(1, sum(sizes.values()))
     with Progress("training the tokenizer", unit="bytes") as progress:
 
         def texts() -> Iterator[str]:
-            for document in read_documents(files, counts):
-                progress.update(0.9 * counts.file_bytes / total, counts.utf8_bytes)
+            for document in read_corpora(corpora, counts, reading, cleaning):
+                progress.update(0.9 * min(1, counts.file_bytes / total), counts.utf8_bytes)
                 yield document.text
             if counts.documents == 0:
                 others = f" and {len(files) - 1} more file(s)" if len(files) > 1 else ""
                 raise InputError(f"{files[0]}{others}: no text in it: give text to train on")
 
         tokenizer, report = train(texts(), settings, seed)
+    libraries = ["tokenizers", *(["kiwipiepy"] if settings.segmenter == "kiwi" else [])]
     with writing_directory(out, overwrite) as directory:
         tokenizer.save(directory)
-        sources = [{"file": str(path), "bytes": path.stat().st_size} for path in files]
+        sources = [{"file": str(path), "bytes": sizes.get(path)} for path in files]
         write_json(
             directory / REPORT,
             {
-                "settings": settings.model_dump(),
+                "settings": settings.model_dump(mode="json"),
+                "reading": reading.model_dump(mode="json"),
+                "cleaning": cleaning.model_dump(mode="json"),
+                "libraries": {name: version(name) for name in libraries},
                 "seed": seed,
                 **asdict(report),
-                "text": asdict(counts),
+                "text": counts.as_dict(),
                 "sources": sources,
             },
         )

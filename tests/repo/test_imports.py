@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
-    {"errors", "batch", "files", "input_files", "paths", "chance", "progress", "interruption"},
+    {"errors", "batch", "files", "input_files", "paths", "chance", "progress", "interruption", "scripts"},
     {"config"},
     {"tokenization", "models"},
     {"data", "objectives", "tasks", "training"},
     {"recipe"},
     {
         *("tokenizer_training", "preparation", "pretraining", "finetuning", "evaluation", "prediction"),
-        *("mask_filling", "info"),
+        *("mask_filling", "info", "doctor", "tokenizer_report"),
+        *("tokenizer_tables", "tokenizer_page", "corpus_account"),
         *("report", "figure", "samples"),  # what programs share when they tell of a run
     },
     {"cli", "__init__", "__main__", "__version__"},

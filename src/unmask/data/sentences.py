@@ -1,21 +1,22 @@
 """Splitting documents into sentences by built-in rules for English and Korean, with character offsets.
 
-One compiled pattern finds the few places where a sentence can end and only those are looked at closer, so the cost is a
-few Python operations a sentence, and linear in the text whatever it holds. A line break always ends a sentence, because
-corpora come one paragraph a line: text wrapped at a fixed width should be unwrapped first. No sentence is too long: a
-line without a stop is one sentence of any length.
+One compiled pattern finds the few places where a sentence can end, and tells most of those where it surely does; only
+the others are looked at closer. So the cost is a few Python operations a sentence, and linear in the text whatever it
+holds. A line break always ends a sentence, because corpora come one paragraph a line: text wrapped at a fixed width
+should be unwrapped first. No sentence is too long: a line without a stop is one sentence of any length.
 
-The rules come from reading English and Korean Wikipedia and English novels. Sentences within an English quotation are
-sentences of their own, as in the Penn Treebank; a Korean quotation that its sentence goes on from
-(`"나는 간다. 너는 와라."라고 말했다.`) stays whole, and so does text with a bracketed remark in its midst.
+The rules come from reading English and Korean Wikipedia, English novels and Korean film reviews. Sentences within an
+English quotation are sentences of their own, as in the Penn Treebank; a Korean quotation that its sentence goes on from
+(`"나는 간다. 너는 와라."라고 말했다.`) stays whole, and so does text with a bracketed remark in its midst. A Korean
+line that is written like chat, with dots for stops, faces and laughter, is read by rules of its own.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from enum import Enum, auto
+from itertools import product
 
 _STOPS = ".!?…。！？｡．"  # stops
 
@@ -35,7 +36,7 @@ _ABBREVIATIONS: dict[Abbreviation, str] = {
     Abbreviation.NEVER_LAST: """
         Mr Mrs Ms Mx Dr Drs Messrs Mme Mlle Mmes Prof Profs Rev Revd Hon Rt Msgr Mgr Gen Col Capt Cpt Lt Maj Sgt Cpl Pvt
         Pte Adm Brig Cdr Cmdr Comdr Ens Gov Sen Sens Rep Reps Pres Supt Insp Amb Atty Wm Geo Chas Thos Jas Robt Benj
-        Edw Jno Saml mr mrs ms dr prof vs v cf viz e.g i.e eg ie E.g I.e Cf approx ca esp incl feat Feat
+        Edw Jno Saml mr mrs ms dr prof vs v cf viz e.g i.e eg ie E.g I.e Cf approx ca esp incl
     """,
     Abbreviation.BEFORE_NUMBER: """
         No Nos no nos Nr nr Vol Vols vol vols Fig Figs fig figs p pp Pp pg Ch ch Chap Chaps chap chaps Sec Sect sec
@@ -47,11 +48,17 @@ _ABBREVIATIONS: dict[Abbreviation, str] = {
         St Ste Mt Ft ft Fr Sr Jr Snr Jnr Esq Bro Bros Inc Ltd Co Corp Cie Mfg Assn Assoc Dept Univ Inst Govt Bldg Ave
         Blvd Rd Pt pt Hwy Sq Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Tue Tues Thu Thur Thurs Fri Ph Ala Ariz
         Ark Calif Colo Conn Del Fla Ill Kan Ky Mich Minn Mont Neb Nev Okla Ont Penn Penna Que Tenn Tex Va Wis Wyo Eng
-        Ger Gk Gr al ed eds Ed Eds trans repr est Est fl var subsp ssp sp spp cv abbr pron st co inc ltd jr sr
+        Ger Gk Gr al ed eds Ed Eds trans repr est Est fl var subsp ssp sp spp cv abbr pron st co inc ltd jr sr feat Feat
     """,
     Abbreviation.OFTEN_LAST: "etc Etc &c a.m p.m A.M P.M pm B.C A.D B.C.E C.E",
 }
 _ABBREVIATION_OF = {word: kind for kind, words in _ABBREVIATIONS.items() for word in words.split()}
+_NUMERALS = {
+    "".join(letters) for length in (2, 3) for letters in product("ivx", repeat=length)
+}  # as in a list: "viii."
+_SHORTENED_TAILS = frozenset(f" {word}"[-3:] for word in _ABBREVIATION_OF.keys() | _NUMERALS)
+"""How a word can end that a full stop may only shorten: its last three letters, or a space and both."""
+
 _ACRONYM = re.compile(r"(?:[A-Za-z]{1,2}\.)+[A-Za-z]{1,3}")  # U.S  Ph.D  J.R.R
 _DESIGNATED = re.compile(  # what a single letter can follow as a name of its own: "vitamin C."
     "vitamin|type|class|group|grade|plan|point|team|series|section|part|appendix|hepatitis|schedule|level|category"
@@ -72,12 +79,22 @@ _TIME_ZONE_OR_DAY = re.compile(
     "(?:Eastern|Central|Mountain|Pacific|Atlantic|Local|[A-Z]{2,4}T|UTC|GMT|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day)"
 )
 _NUMBER = re.compile(r"[#(]?\d|(?!I\b)[IVXLC]+\b(?!['’])")
+_PARTICLE = re.compile(r"이?라|이?란|부터|까지|입니|인|이[었였면]|하[고며는]|했|[고며]|[은는을를이가도의에와과로]\s")
+_CONNECTIVE = re.compile(  # what a Korean word can end in where its sentence goes on
+    r"(?:(?<!최)고|[며면서데만은는을를이도의에와과로게던히려록든랑한된할될운런쁜픈]|으나|(?<!다)니|니까|까지|부터|처럼|보다|마다|"
+    r"(?<![은는인던건한])가|정말|진짜|너무|완전|아주|역시)$"
+)
 _DAY_OF_DATE = re.compile(r"\d{1,2}\.(?!\d)")  # Korean dates: "2019. 3. 15."
 _OPENERS = re.compile("[\"'“‘„«‹(\\[{「『《〈<*_¿¡–—-]++ ?")
-_GOES_ON = frozenset(",;:)]}%&=+./!?…~»”")
-_SPEECH_TAG = re.compile(  # after "Stop!" and the like
-    r"(?:I|(?:(?:Mr|Mrs|Ms|Dr)\. )?[A-Z]\w++(?: [A-Z]\w++)?) (?:said|asked|cried|replied|exclaimed|answered|shouted|"
-    r"called|demanded|inquired|enquired|whispered|murmured|muttered|screamed|yelled|repeated|returned|continued|added|thought)\b"
+_GOES_ON = frozenset(",;:)]}%&=+./!?…~»”^♡♥")
+_LAUGHTER = re.compile("[ㅋㅎㅠㅜㅡ]++(?![가-힣])")
+_SPEECH_TAG = re.compile(  # after "Stop!" and the like; "She cried" with a capital is a sentence of its own
+    r"(?:I|(?:(?:Mr|Mrs|Ms|Dr)\.?\s)?(?!(?:He|She|It|We|You|They|Who)\b)[A-Z]\w++(?:\s[A-Z]\w++)?)\s(?:said|says|asked|asks|"
+    r"cried|replied|exclaimed|answered|shouted|called|demanded|inquired|enquired|whispered|murmured|muttered|screamed|"
+    r"yelled|repeated|returned|continued|added|thought|interrupted|queried|gasped|suggested|protested|echoed|"
+    r"stammered|ejaculated|agreed|remarked|remonstrated|persisted|insisted|retorted|wondered|faltered|urged|"
+    r"observed|commented|pursued|questioned|ventured|declared|shrieked|commanded|groaned|rejoined|resumed|hazarded|"
+    r"sighed|sobbed|moaned|roared|growled|howled|hissed|snapped|pleaded|panted|interposed|(?:laughed|began)(?=[.,]))\b(?!:)"
 )
 _LAST_PART = re.compile(r"[^\w.'’°/]")
 _QUOTATIVE = re.compile(r"이?라[고는며던면]|이?란[ ]|하[고며는였자]|했|[고며는은를을와과의]\s|등[ 의을]")
@@ -91,6 +108,8 @@ _QUOTED = re.compile(  # marks in pairs, and as group 1 the words that go on rig
 _LONGEST_WHOLE = 500
 """Brackets or quotation marks further apart than this many characters are taken for strays."""
 
+_NO_WHOLE = (sys.maxsize, sys.maxsize)
+
 # --------------------------------------------------------------------------------------------------- where it can end
 
 # What closes after stops: quotation marks and brackets, a remark in brackets, and what is left of references: "[3]" and
@@ -99,23 +118,64 @@ _CLOSERS = (
     r"""(?:["'”’)\]}»›」』》〉]|\([^()]{1,100}+\)|\[\d{1,3}\]|"""
     r""":(?:pp?\. ?)?\d{1,4}(?:(?:[–-]|, ?)\d{1,4}){0,9}+(?=\s))*+"""
 )
-# A run of stops and what closes after it, then white space. East Asian stops, and a Korean ending right before the next
-# Hangul word, need no white space. The look-behind makes a run match at its first stop or nowhere: linear time.
-_STOP = re.compile(
-    rf"[{_STOPS}](?<![{_STOPS}][{_STOPS}])[{_STOPS}]*+{_CLOSERS}"
-    r"(\s++|(?<=[。！？｡])(?![」』”’）)])|(?<=[。！？｡][」』”’])(?![とっ、，,])|(?<=[가-힣][다요까죠]\.)(?=[가-힣]))"
+# One stop, perhaps a closing quotation mark, and one space: nearly all breaks. With no shortened word before them
+# (`_SHORTENED_TAILS`) they end a sentence by every rule there is, so that no other needs to be looked at.
+_WORD_AND_STOP = r"(?<=[^.][A-Za-z ][A-Za-z][a-z]\.)"
+_PLAIN = (
+    rf"""(?:(?:{_WORD_AND_STOP}|(?<=[가-힣][가-힣]\.)|(?<=["”)\]]\.)|(?<=[!?])) (?=["'“‘]?[0-9A-Z가-힣])"""
+    rf"""|(?:{_WORD_AND_STOP}["'”’]|(?<=[0-9]{{4}}\.)) (?=["'“‘]?[A-Z]))"""
 )
+
+
+def _stop_pattern(first: str, more: str = "", gap: str = r"\s++") -> str:
+    """A run of stops and what closes after it, then a gap (group 1), or no gap where none is needed (group 2).
+
+    East Asian stops, and a Korean ending right before the next Hangul word, need none. The look-behind makes a run
+    match at its first stop or nowhere: linear time.
+
+    Args:
+        first: the first stop.
+        more: what can stand in the run beside stops.
+        gap: what stands between sentences.
+    """
+    return (
+        rf"{first}(?<![{_STOPS}{more}][{_STOPS}{more}])(?:{_PLAIN}|[{_STOPS}{more}]*+{_CLOSERS}(?:({gap})|("
+        r"(?<=[。！？｡])(?=[^」』”’）)])|(?<=[。！？｡][」』”’])(?=[^とっ、，,])|(?<=[가-힣][다요까죠음됨임듯네]\.)(?=[가-힣]))))"
+    )
+
+
 _FINAL_SSANG_SIOT = "".join(chr(code) for code in range(0xAC00 + 20, 0xD7A4, 28))  # 했 었 겠 ...
 _FINAL_PIEUP = "".join(chr(code) for code in range(0xAC00 + 17, 0xD7A4, 28))  # 합 입 습 ...
-# Korean endings that need no stop to be seen: the formal ones anywhere, the others in lines without any full stop.
-_FORMAL = rf"니(?<=[{_FINAL_PIEUP}]니)다[~^ㅋㅎㅠㅜ]*+(\s++)(?!이?라[고는며]|하[고는며]|[고만]\s)"
-_INFORMAL = (
-    rf"(?:니(?<=[{_FINAL_PIEUP}]니)[다까]|[세어아해에예네군까잖]요|[가-힣]죠|[{_FINAL_SSANG_SIOT}]다)"
-    r"[~^ㅋㅎㅠㅜ]*+(\s++)(?!이?라[고는며]|하[고는며더여]|[고만]\s|보니|해도|왔|갔|없|안|못|싶|치[고면])"
-    r"|[ㅋㅎㅠㅜ](?<![ㅋㅎㅠㅜ].)[ㅋㅎㅠㅜ]++(\s++)"
+_FINAL_NIEUN = "".join(chr(code) for code in range(0xAC00 + 4, 0xD7A4, 28))  # 한 간 온 ...
+_FACES = "~^;ㅋㅎㅠㅜㅡ♡♥"  # laughter, tears and faces: they belong to the sentence before them
+_MORE = r"[-.…!?:;,()^♡♥]|[ㅋㅎㅠㅜㅡ](?![가-힣])"  # of the same sentence, after a white space
+# Korean endings that need no stop to be seen: the formal ones anywhere, the others in chat.
+_FORMAL = rf"니(?<=[{_FINAL_PIEUP}]니)다[{_FACES}]*+(\s++)(?!이?라[고는며]|하[고는며]|[고만]\s)"
+_CHAT_ENDING = (
+    rf"(?:니(?<=[{_FINAL_PIEUP}]니)[다까]|(?:[세어아해에예네군까잖워와져려돼봐줘써든]|[가-힣][가나])요|[가-힣]죠|[{_FINAL_SSANG_SIOT}]다)"
+    rf"[{_FACES}]*+(\s++)(?!이?라[고는며]|하[고는며더여]|[고만]\s|보니|해도|왔|갔|없|안|못|싶|치[고면]|{_MORE})"
+    # 이다, 한다, 없다 ...
+    rf"|(?:[가-힣]이|[{_FINAL_NIEUN}없같좋많싶않])다[{_FACES}]*+(\s++)(?!이?라|하|할|해|한다|보니|못|는|고|며|면|등|{_MORE})"
+    # 했음, 없음, 함, 됨, 임, but not 포함, 잠수함, 책임, 연임 ...
+    rf"|(?:[{_FINAL_SSANG_SIOT}없같좋많싶않]음|[가-힣](?<![포명보수안군])함|[가-힣]됨|[가-힣](?<![책게모타레쓰라연위해사선재후주담전부취신퇴])임)"
+    rf"[{_FACES}]*+(\s++)(?!좋|싶|하|안|못|된|됐|[이은을과에]|뿐|{_MORE})"
+    # ^^, ㅡ.ㅡ, ㅋㅋ
+    rf"|(?:\^[._]?\^|[ㅡ-][._][ㅡ-]|[ㅋㅎㅠㅜㅡ](?<![ㅋㅎㅠㅜㅡ].)[ㅋㅎㅠㅜㅡ])[.!{_FACES}]*+(\s++|(?=[0-9A-Z가-힣]))"
 )
+# Dots, commas in a row and "~" are stops in chat, and no gap is needed after most.
+_CHAT_STOP = _stop_pattern(
+    rf"(?:[{_STOPS}]|~|,(?=,))",
+    f",{_FACES}",
+    rf"\s++|(?<=[.…,~][.…,~])(?=[0-9A-Z가-힣])|(?<=[!?…{_FACES[1:]}])(?=[0-9A-Z가-힣])",
+)
+_HANGUL = re.compile("[가-힣ㅋㅎㅠㅜ]")
+_CHATTED = re.compile(
+    r"[~^.,ㅋㅎㅠㅜㅡ](?:(?<=[가-힣]~)(?!\w)|(?<=\^)\^|(?<=\.)\.|(?<=,),|(?<=[ㅋㅎㅠㅜㅡ])[ㅋㅎㅠㅜㅡ])"
+)
+_STOP = re.compile(_stop_pattern(f"[{_STOPS}]"))
+_FULL_STOP = re.compile(_stop_pattern(r"\."))  # a pattern that begins with one character is searched faster
 _STOP_OR_FORMAL = re.compile(f"{_STOP.pattern}|{_FORMAL}")
-_STOP_OR_INFORMAL = re.compile(f"{_STOP.pattern}|{_INFORMAL}")
+_STOP_OR_CHAT = re.compile(f"{_CHAT_STOP}|{_CHAT_ENDING}")
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
@@ -128,75 +188,71 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
         The half-open character offsets of the sentences, in order. They begin and end with characters that are not
         white space, do not overlap, and leave out white space only.
     """
-    bounds = []
+    bounds: list[tuple[int, int]] = []
     offset = 0
     for line in text.splitlines(keepends=True):
         body = line.strip()
         if body:
-            begin = offset + len(line) - len(line.lstrip())
-            start = 0
-            for end, next_start in _find_breaks(body):
-                bounds.append((begin + start, begin + end))
-                start = next_start
-            bounds.append((begin + start, begin + len(body)))
+            _split_line(body, offset + len(line) - len(line.lstrip()), bounds)
         offset += len(line)
     return bounds
 
 
-def _find_breaks(line: str) -> Iterator[tuple[int, int]]:
-    """Where a sentence of a line ends and where the next one starts, for all but the last."""
-    pattern = _STOP
-    if not line.isascii():
-        if "." not in line:
-            pattern = _STOP_OR_INFORMAL
-        elif "니다 " in line:
-            pattern = _STOP_OR_FORMAL
-    wholes = _find_wholes(line)
+def _split_line(line: str, offset: int, bounds: list[tuple[int, int]]) -> None:
+    """Adds the bounds of a line's sentences, moved by the line's offset; no white space at the line's ends."""
+    is_ascii = line.isascii()
+    in_korean = not is_ascii and _HANGUL.search(line) is not None
+    if in_korean and ("." not in line or _CHATTED.search(line)):
+        pattern = _STOP_OR_CHAT
+    elif in_korean:
+        pattern = _STOP_OR_FORMAL if "니다 " in line else _STOP
+    else:
+        pattern = _FULL_STOP if is_ascii and "?" not in line and "!" not in line else _STOP
+    wholes = iter(_find_wholes(line, in_korean) if in_korean or "(" in line else ())
     whole_start, whole_end = next(wholes, _NO_WHOLE)
     start = 0
     for match in pattern.finditer(line):
-        next_start = match.end()
-        if next_start == len(line):
-            return
-        end = match.start(match.lastindex or 0)
-        while whole_end <= end:
-            whole_start, whole_end = next(wholes, _NO_WHOLE)
-        if whole_start < end:
-            continue
-        by_stop = match.lastindex == 1 and end < next_start
-        if by_stop and not _stop_ends_sentence(line, start, match.start(), end, next_start):
-            continue
-        yield end, next_start
-        start = next_start
+        stop, next_start = match.span()
+        group = match.lastindex  # none: `_PLAIN`; 1: other stops; above: what surely ends a sentence
+        end = match.start(group) if group else next_start - 1
+        if end > whole_start:
+            while whole_end <= end:
+                whole_start, whole_end = next(wholes, _NO_WHOLE)
+            if end > whole_start:
+                continue
+        is_certain = group > 1 if group else line[stop - 3 : stop] not in _SHORTENED_TAILS
+        if is_certain or _stop_ends_sentence(line, start, stop, end, next_start):
+            bounds.append((offset + start, offset + end))
+            start = next_start
+    bounds.append((offset + start, offset + len(line)))
 
 
-_NO_WHOLE = (sys.maxsize, sys.maxsize)
-
-
-def _find_wholes(line: str) -> Iterator[tuple[int, int]]:
+def _find_wholes(line: str, in_korean: bool) -> list[tuple[int, int]]:
     """The stretches of a line that no break may fall into: bracketed remarks, and Korean quotations that go on."""
-    wholes = [match.span() for match in _BRACKETED.finditer(line)] if "(" in line else []
-    if not line.isascii():
-        wholes += [match.span() for match in _QUOTED.finditer(line) if match[1]]
+    found = [match.span() for match in _QUOTED.finditer(line) if match[1]] if in_korean else []
+    if "(" in line:
+        found = sorted(found + [match.span() for match in _BRACKETED.finditer(line)])
+    wholes = []
     last = 0
-    for start, end in sorted(wholes):
+    for start, end in found:
         if end > last and end - start <= _LONGEST_WHOLE:
-            yield start, end
+            wholes.append((start, end))
             last = end
+    return wholes
 
 
 def _stop_ends_sentence(line: str, start: int, stop: int, end: int, next_start: int) -> bool:
-    """Whether stops before white space end a sentence, to judge by the words around them.
+    """Whether stops end a sentence, to judge by the words around them.
 
     Args:
         line: a line without white space at its ends.
         start: where the sentence starts.
         stop: the first stop.
         end: behind the last stop and what closes after it.
-        next_start: behind the white space.
+        next_start: behind the white space, if there is any.
     """
     following = line[next_start]
-    if following in _GOES_ON:
+    if following in _GOES_ON or ("ㄱ" <= following <= "ㅣ" and _LAUGHTER.match(line, next_start)):
         return False
     head = next_start
     if not following.isalnum() and (openers := _OPENERS.match(line, next_start)):
@@ -209,14 +265,16 @@ def _stop_ends_sentence(line: str, start: int, stop: int, end: int, next_start: 
         return False  # unless in Korean, or where this sentence too begins in lower case: then the whole text may be so
     if quoted and _QUOTATIVE.match(line, next_start):
         return False
+    if end == next_start and _PARTICLE.match(line, next_start):
+        return False
     if line[end - 1] == ")" and following >= "가":  # a Korean remark that ends in a stop does not end its sentence
         opened = line.rfind("(", max(start, end - _LONGEST_WHOLE), end)
         if opened > start and line[opened - 1] not in _STOPS:
             return False
     if line[stop] == "." and (stop + 1 == end or line[stop + 1] not in _STOPS):
         return _full_stop_ends_sentence(line, start, stop, head)
-    if line[stop] in ".…" and "?" not in (stops := line[stop:end]) and "!" not in stops:
-        return _ellipsis_ends_sentence(line, stop, head)
+    if line[stop] in ".…,~" and "?" not in (stops := line[stop:end]) and "!" not in stops:
+        return _ellipsis_ends_sentence(line, start, stop, head)
     return not (quoted and _SPEECH_TAG.match(line, head))
 
 
@@ -257,10 +315,22 @@ def _full_stop_ends_sentence(line: str, start: int, stop: int, head: int) -> boo
     return _OPENING_WORD.match(line, head) is not None
 
 
-def _ellipsis_ends_sentence(line: str, stop: int, head: int) -> bool:
-    """Whether dots that trail off end a sentence: before a capital that is not "I", or after a Korean ending."""
-    following = line[head]
-    if following.isupper():
-        broken_off = line.startswith(("...", "…"), stop) and not line.startswith(("....", "…."), stop)
-        return not (broken_off and line.startswith(("I ", "I'", "I’"), head))
-    return stop > 0 and line[stop - 1] in "다요까죠네지군라자"
+def _ellipsis_ends_sentence(line: str, start: int, stop: int, head: int) -> bool:
+    """Whether dots that trail off end a sentence: after a Korean ending, or before a capital.
+
+    Not where they open the sentence ("... The rest") or it stammers ("I... I do").
+    """
+    if line[head].isupper():
+        before = line[max(start, stop - 2) : stop].strip(" \"'“‘([")
+        is_opening = before == "" and stop - start <= 2
+        return not (is_opening or before == line[head] == "I")
+    return _korean_dots_end_sentence(line, start, stop)
+
+
+def _korean_dots_end_sentence(line: str, start: int, stop: int) -> bool:
+    """Whether dots, commas in a row or "~" end a Korean sentence: not after an interjection or a word that goes on."""
+    before = line[max(start, stop - 24) : stop].rstrip("^;ㅋㅎㅠㅜㅡ ")
+    word = before[before.rfind(" ") + 1 :]
+    if not word or not "가" <= word[-1] <= "힣" or line[stop - 1 : stop + 1] == " ~":
+        return False
+    return len(before) > 3 and (len(word) > 1 or word in "듯뿐") and _CONNECTIVE.search(word) is None

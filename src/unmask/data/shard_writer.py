@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
@@ -20,7 +21,14 @@ from numpy.typing import NDArray
 from unmask.data.store import DOCUMENT, FORMAT_VERSION, PARTS, SENTENCE, part_name
 from unmask.files import UNFINISHED, sha256, write_json, writing
 
-STORE_FILES = ("manifest.json", "tokenizer", *(f"{part}-*.bin" for part in PARTS), "shard-*.json", f"{UNFINISHED}*")
+STORE_FILES = (
+    "manifest.json",
+    "skipped.jsonl",
+    "tokenizer",
+    *(f"{part}-*.bin" for part in PARTS),
+    "shard-*.json",
+    f"{UNFINISHED}*",
+)
 """All that the directory of a store may hold, finished or not."""
 
 
@@ -147,6 +155,13 @@ def read_record(directory: Path, number: int) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return record if sound and complete else None
+
+
+def move_shard(source: Path, directory: Path, number: int) -> None:
+    """Moves a finished shard into a store's directory, its record last, and removes the directory it was in."""
+    for name in (*(part_name(part, number) for part in PARTS), record_path(source, number).name):
+        os.replace(source / name, directory / name)
+    source.rmdir()
 
 
 def num_records(directory: Path) -> int:

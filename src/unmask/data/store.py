@@ -12,8 +12,12 @@ Special tokens are not stored: packing adds them. All numbers are little-endian.
 from __future__ import annotations
 
 import json
+import os
+import stat
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +115,9 @@ class TokenStore:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.manifest = read_manifest(directory)
-        self._starts = np.cumsum([0] + [shard["documents"] for shard in self.manifest["shards"]])
+        self._starts = [0, *accumulate(shard["documents"] for shard in self.manifest["shards"])]
         dtype = token_dtype(self.vocab_size)
-        self._shards = [Shard(directory, n, self.manifest["files"], dtype) for n in range(len(self.manifest["shards"]))]
+        self.shards = [Shard(directory, n, self.manifest["files"], dtype) for n in range(len(self.manifest["shards"]))]
 
     @property
     def vocab_size(self) -> int:
@@ -126,6 +130,11 @@ class TokenStore:
     @property
     def num_tokens(self) -> int:
         return int(self.manifest["tokens"])
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files but the manifest."""
+        return sum(int(file["bytes"]) for file in self.manifest["files"].values())
 
     @cached_property
     def tokenizer_directory(self) -> Path:
@@ -153,12 +162,12 @@ class TokenStore:
 
     def text_hashes(self) -> NDArray[np.uint32]:
         """(documents,) uint32: all of them; four bytes a document."""
-        return np.concatenate([shard.documents["text_hash"] for shard in self._shards])
+        return np.concatenate([shard.documents["text_hash"] for shard in self.shards])
 
     def token_counts(self) -> NDArray[np.int64]:
         """(vocabulary,) int64: how often each entry occurs."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
-        for shard in self._shards:
+        for shard in self.shards:
             for start in range(0, len(shard.tokens), 1 << 24):
                 counts += np.bincount(shard.tokens[start : start + (1 << 24)], minlength=self.vocab_size)
         return counts
@@ -174,8 +183,8 @@ class TokenStore:
 
     def _place(self, index: int) -> tuple[Shard, int]:
         assert 0 <= index < self.num_documents, "no such document"
-        number = int(np.searchsorted(self._starts, index, side="right")) - 1
-        return self._shards[number], index - int(self._starts[number])
+        number = bisect_right(self._starts, index) - 1
+        return self.shards[number], index - self._starts[number]
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -208,15 +217,26 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if contradiction:
         raise StoreError(f"{path}: damaged ({contradiction}): prepare the store again")
     for name, expected in manifest["files"].items():
-        file = directory / name
-        if not file.is_file():
-            raise StoreError(f"{file}: missing: the store is damaged; restore the file or prepare the store again")
-        if file.stat().st_size != expected["bytes"]:
+        size = _file_size(f"{directory}{os.sep}{name}")  # a large store has thousands: no Path is made for each
+        if size is None:
             raise StoreError(
-                f"{file}: {file.stat().st_size} bytes, the manifest says {expected['bytes']}: the store is damaged; "
+                f"{directory / name}: missing: the store is damaged; restore the file or prepare the store again"
+            )
+        if size != expected["bytes"]:
+            raise StoreError(
+                f"{directory / name}: {size} bytes, the manifest says {expected['bytes']}: the store is damaged; "
                 "restore the file or prepare the store again"
             )
     return manifest
+
+
+def _file_size(path: str) -> int | None:
+    """The size of a file in bytes; None where there is none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _contradiction(manifest: dict[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
+from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
 from unmask.objectives.cross_entropy import summed_cross_entropy
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets
@@ -24,9 +25,17 @@ class MaskedLM:
     Args:
         settings: rates, what is chosen, the sentence objective.
         vocabulary: facts about the tokenizer's entries.
+
+    Raises:
+        SettingsError: whole words are asked for, and the vocabulary does not tell them.
     """
 
     def __init__(self, settings: MaskedLMSettings, vocabulary: Vocabulary) -> None:
+        if settings.masking == "whole_word" and not vocabulary.marks_words:
+            raise SettingsError(
+                "objective.masking=whole_word needs a tokenizer whose entries tell where a word begins: take "
+                "masking=token, or a WordPiece or byte-level tokenizer"
+            )
         self._settings = settings
         self._mask_id = vocabulary.mask_id
         self._continuation = torch.from_numpy(vocabulary.continuation)

@@ -1,7 +1,7 @@
 """Encodes text whose characters all stand for themselves: `[MASK]` in it is a bracket, a word and a bracket.
 
-Half of the time of encoding goes into normalising. Printable ASCII and, where the text is composed at the end, Hangul
-syllables and common quotation marks and dashes come out of BERT's normaliser one by one as they went in, lower case
+Half of the time of encoding goes into normalising. Printable ASCII, common letters, marks and symbols and, where the
+text is composed at the end, Hangul syllables come out of BERT's normaliser one by one as they went in, lower case
 aside; a text of nothing else skips it.
 """
 
@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
+from functools import cache
 
 from tokenizers import Tokenizer
-from tokenizers.normalizers import Sequence as NormalizerSequence
+
+from unmask.tokenization.library import open_definition
 
 _ASCII = "".join(map(chr, range(0x20, 0x7F)))
-_HANGUL_AND_MARKS = "".join(
-    chr(point) for points in (range(0xAC00, 0xD7A4), range(0x2010, 0x2028), range(0x3008, 0x3012)) for point in points
+_HANGUL = "".join(map(chr, range(0xAC00, 0xD7A4)))
+_COMMON = (
+    (0x00A1, 0x024F),  # Latin
+    (0x0370, 0x045F),  # Greek, Cyrillic
+    (0x2010, 0x205E),  # quotation marks, dashes, ellipses
+    (0x20A0, 0x22FF),  # currencies, letterlike signs, arrows, mathematics
+    (0x2460, 0x26FF),  # numbers in circles, shapes
+    (0x3001, 0x30FF),  # East Asian marks, kana
+    (0x3131, 0x318E),  # Hangul letters
+    (0xFF01, 0xFFEE),  # wide and narrow forms
 )
 
 
@@ -25,11 +36,10 @@ class PlainTextEncoder:
 
     def __init__(self, backend: Tokenizer) -> None:
         """Makes its own copy of `backend`, which may be any tokenizer; only BERT's normaliser is ever skipped."""
-        self._full = _copy(backend)
+        self._full = plain_copy(backend)
         self._lowercase, unchanged = unchanged_characters(backend)
         self._is_normal = re.compile(f"[{re.escape(unchanged)}]*").fullmatch if unchanged else None
-        self._short = _copy(backend)
-        self._short.normalizer = NormalizerSequence([])
+        self._short = plain_copy(backend, normalized=True)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
@@ -46,8 +56,15 @@ class PlainTextEncoder:
         return encoded
 
 
-def _copy(backend: Tokenizer) -> Tokenizer:
-    copy = Tokenizer.from_str(backend.to_str())
+def plain_copy(backend: Tokenizer, *, normalized: bool = False) -> Tokenizer:
+    """A tokenizer of its own that takes special tokens in a text for the characters they are made of.
+
+    Args:
+        backend: any tokenizer.
+        normalized: True leaves its normaliser out, for texts that have been through it.
+    """
+    definition = json.loads(backend.to_str())
+    copy = open_definition(definition | {"normalizer": None} if normalized else definition)
     copy.encode_special_tokens = True
     return copy
 
@@ -60,16 +77,34 @@ def unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
     """Whether the normaliser lowercases, and the characters that it otherwise leaves alone whatever their neighbours.
 
     The steps known here touch no neighbours of such characters: BERT's goes one by one, and NFC joins a character only
-    to a combining mark or to a Hangul jamo, neither of which is among them. That each by itself stays is tried out.
+    to a combining mark or to a conjoining Hangul jamo, neither of which is among them. Stripping accents takes Hangul
+    apart, which NFC mends where it comes last.
     """
-    normalizer = backend.normalizer
-    said = json.loads(backend.to_str())["normalizer"] or {}
+    definition = json.loads(backend.to_str())
+    said = definition["normalizer"] or {}
     steps = said["normalizers"] if said.get("type") == "Sequence" else [said]
-    known = all(step.get("type") in ("BertNormalizer", "NFC") for step in steps)
-    finds_ordinary_tokens = any(not token.special for token in backend.get_added_tokens_decoder().values())
-    if normalizer is None or not known or finds_ordinary_tokens:
+    finds_ordinary_tokens = any(not token["special"] for token in definition["added_tokens"])
+    if not steps or any(step.get("type") not in ("BertNormalizer", "NFC") for step in steps) or finds_ordinary_tokens:
         return False, ""
-    lowercase = normalizer.normalize_str("A") == "a"
-    sets = [_ASCII, _HANGUL_AND_MARKS]
-    unchanged = [each for each in sets if normalizer.normalize_str(each) == (each.lower() if lowercase else each)]
-    return lowercase, "".join(unchanged)
+    of_bert = [step for step in steps if step["type"] == "BertNormalizer"]
+    lowercase = any(step["lowercase"] for step in of_bert)
+    strips = [step["lowercase"] if step["strip_accents"] is None else step["strip_accents"] for step in of_bert]
+    hangul_stays = not any(strips) or steps[-1]["type"] == "NFC"
+    return lowercase, _ASCII + _common_characters() + (_HANGUL if hangul_stays else "")
+
+
+@cache
+def _common_characters() -> str:
+    """Letters, numbers, marks and symbols of common use that are in one piece under every normalisation to come.
+
+    Left out is the capital sigma, whose lower case depends on what follows, to Python though not to the library.
+    """
+    characters = (chr(point) for first, last in _COMMON for point in range(first, last + 1))
+    return "".join(
+        character
+        for character in characters
+        if unicodedata.category(character)[0] in "LNPS"
+        and unicodedata.normalize("NFD", character) == character
+        and len(character.lower()) == 1
+        and character != "\u03a3"
+    )

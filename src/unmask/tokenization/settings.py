@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from unmask.config import Settings
 
@@ -14,24 +14,57 @@ class TokenizerSettings(Settings):
 
     Attributes:
         kind: a key of `unmask.tokenization.train.TOKENIZERS`.
-        vocab_size: entries, special tokens included; 30,522 is what Devlin et al. (2019) released. A text too small
-            to fill it gives fewer, which the training report tells.
-        lowercase: True lowercases and strips accents (BERT uncased); False keeps both (BERT cased).
+        vocab_size: entries, special tokens and unused slots included; 30,522 is what Devlin et al. (2019) released. A
+            text too small to fill it gives fewer, which the training report tells.
+        num_merges: merges to learn, for `bpe` and `byte_bpe`; where given it stands in place of `vocab_size`, and the
+            entries are those of the alphabet, the special ones and one a merge (Radford et al. 2018: 40,000).
+        lowercase: True lowercases (and strips accents, but for `byte_bpe`); False keeps both. None does as the kind's
+            published tokenizer: True for `wordpiece` and `bpe`, False for `byte_bpe`.
+        segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, which sets spaces between the morphemes of a
+            text before anything else; "none" leaves it alone.
+        unused_slots: entries `[unused0]` ..., kept free for tokens that are added after pre-training.
+        extra_special_tokens: further special tokens, such as `[ENT]`.
         sample_bytes: bytes of UTF-8 text to learn from at most. Of a larger corpus a uniform sample of the documents
             is taken, between half of this and all of it. 100 MB need about 0.4 GB of memory for English and 1.2 GB
-            for Korean, which has more distinct words.
+            for Korean, which has more distinct words; `byte_bpe` 0.6 GB and 3 GB.
         alphabet_size: most characters to keep, the most frequent first; None takes 1,000, or 6,000 where Hangul or Han
-            is present.
+            is present. `byte_bpe` always has the 256 bytes.
         min_character_count: times that a character must be seen to be kept.
         min_pair_count: times that two neighbouring pieces must be seen to be joined into a new entry.
         model_max_length: tokens, as written into `tokenizer_config.json`.
     """
 
-    kind: Literal["wordpiece"] = "wordpiece"
+    kind: Literal["wordpiece", "bpe", "byte_bpe"] = "wordpiece"
     vocab_size: int = Field(30522, ge=8, le=1_000_000)
-    lowercase: bool = True
+    num_merges: int | None = Field(None, ge=1, le=1_000_000)
+    lowercase: bool | None = None
+    segmenter: Literal["none", "kiwi"] = "none"
+    unused_slots: int = Field(0, ge=0, le=100_000)
+    extra_special_tokens: tuple[str, ...] = ()
     sample_bytes: int = Field(100_000_000, ge=1)
     alphabet_size: int | None = Field(None, ge=1)
     min_character_count: int = Field(3, ge=1)
     min_pair_count: int = Field(2, ge=1)
     model_max_length: int = Field(512, ge=3)
+
+    @field_validator("extra_special_tokens")
+    @classmethod
+    def _tokens_are_distinct(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(tokens)) < len(tokens) or any(not token or token != token.strip() for token in tokens):
+            raise ValueError("expected different tokens, none empty and none with white space around it")
+        return tokens
+
+    @model_validator(mode="after")
+    def _merges_are_of_bpe(self) -> TokenizerSettings:
+        if self.num_merges is not None and self.kind == "wordpiece":
+            raise ValueError("num_merges is for the kinds bpe and byte_bpe: give vocab_size for wordpiece")
+        return self
+
+
+PRESETS: dict[str, TokenizerSettings] = {
+    "bert": TokenizerSettings(vocab_size=30522, unused_slots=994),
+    "bert-cased": TokenizerSettings(vocab_size=28996, lowercase=False, unused_slots=101),
+    "roberta": TokenizerSettings(kind="byte_bpe", vocab_size=50265),
+    "gpt1": TokenizerSettings(kind="bpe", num_merges=40000),
+}
+"""The sizes of what was released: Devlin et al. (2019), Liu et al. (2019), Radford et al. (2018)."""

@@ -1,44 +1,30 @@
 """A trained tokenizer: text to ids and back, opened from a directory that `transformers` opens too.
 
-Wraps the `tokenizers` library, which does the work. Opened are directories of ours, directories saved by
-`transformers`, and a bare `vocab.txt` as Google released it. One that was opened is saved again with the very files it
-had, so that it keeps its class and its behaviour everywhere else.
+Wraps the `tokenizers` library, which does the work. `unmask.tokenization.directory` lists what can be opened; what was
+opened is saved again with the very files it had, so that it keeps its class and its behaviour everywhere else.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
 
 from unmask.errors import ModelError, SettingsError
 from unmask.files import writing
-from unmask.tokenization.pipeline import (
-    CONTINUATION_PREFIX,
-    SPECIAL_TOKENS,
-    directory_files,
-    make_backend,
-    make_normalizer,
-)
+from unmask.tokenization.definition import SPACE, Piece, read_facts
+from unmask.tokenization.directory import SEGMENTER_KEY, read_directory
+from unmask.tokenization.library import open_definition
 from unmask.tokenization.plain_text import PlainTextEncoder
+from unmask.tokenization.segmenters import SEGMENTERS
 from unmask.tokenization.vocabulary import Vocabulary
-
-_KEPT_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "chat_template.jinja",
-)
 
 
 @dataclass(frozen=True)
@@ -46,8 +32,8 @@ class EncodedInput:
     """One text or pair of texts as a model takes it.
 
     Attributes:
-        input_ids: `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]`.
-        token_type_ids: 0 up to the first `[SEP]`, 1 after it.
+        input_ids: framed with special tokens, as the tokenizer's own template says: `[CLS] A [SEP] B [SEP]` for BERT.
+        token_type_ids: the segment of each token, 1 from B on; all 0 for families without segments.
         truncated: True if tokens of the texts were left out.
     """
 
@@ -61,50 +47,136 @@ class TextTokenizer:
 
     Attributes:
         backend: the library's tokenizer, for what this class does not offer (offsets of characters ...).
+        kind: a key of `unmask.tokenization.train.TOKENIZERS`.
+        segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, or "none".
         vocab_size: number of ids, added tokens included.
-        pad_id, unk_id, cls_id, sep_id, mask_id: the special tokens' ids.
+        unk_id: the id that unknown characters or words become; None for byte-level BPE, which knows all.
+        pad_id: the padding token's id; None if there is none.
         special_ids: ids of all special tokens, ascending.
         token_strings: the entry of each id.
-        continuation: (vocab_size,) bool, True for entries that continue a word (`##ing`).
+        continuation: (vocab_size,) bool, True for entries that continue a word: those with `##` of WordPiece; those
+            without a space before them of byte-level BPE, special tokens aside, where the first word of a text has to
+            be told by its place. All False where `marks_words` is False.
+        marks_words: False for BPE with an end-of-word mark: there the entry before tells whether a word begins.
     """
 
-    def __init__(self, backend: Tokenizer, special_tokens: Mapping[str, str], files: Mapping[str, bytes]) -> None:
-        """Wraps a WordPiece tokenizer; `load_tokenizer` and `train_tokenizer` are the usual ways to get one.
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        special_tokens: Mapping[str, str],
+        segmenter: str = "none",
+        where: object = "the tokenizer",
+    ) -> None:
+        """Opens `tokenizer.json`; `load_tokenizer` and `train_tokenizer` are the usual ways to get one.
 
         Args:
-            backend: neither truncating nor padding.
-            special_tokens: role (`pad_token` ...) -> entry, as `unmask.tokenization.pipeline.SPECIAL_TOKENS`; all in
-                the vocabulary.
-            files: what `save` writes, by name.
+            files: what `save` writes, by name; `tokenizer.json` is among them.
+            special_tokens: role (`pad_token` ...) -> entry, all of them in the vocabulary.
+            segmenter: see above.
+            where: what the files were opened from, for messages.
+
+        Raises:
+            ModelError: the tokenizer is of no kind known here, or does not open.
         """
-        self.backend = backend
+        definition = json.loads(files["tokenizer.json"])
         self._files = dict(files)
-        vocab = backend.get_vocab(with_added_tokens=True)
-        self.vocab_size = max(vocab.values()) + 1
-        strings = [""] * self.vocab_size
-        for entry, index in vocab.items():
-            strings[index] = entry
-        self.token_strings = tuple(strings)
-        self.pad_id = vocab[special_tokens["pad_token"]]
-        self.unk_id = vocab[special_tokens["unk_token"]]
-        self.cls_id = vocab[special_tokens["cls_token"]]
-        self.sep_id = vocab[special_tokens["sep_token"]]
-        self.mask_id = vocab[special_tokens["mask_token"]]
-        added = {index for index, token in backend.get_added_tokens_decoder().items() if token.special}
-        named = {vocab[entry] for entry in special_tokens.values()}
-        self.special_ids = tuple(sorted(added | named))
-        self.continuation: npt.NDArray[np.bool_] = np.array(
-            [entry.startswith(CONTINUATION_PREFIX) and entry != CONTINUATION_PREFIX for entry in strings]
-        )
+        self._where = where
+        facts = read_facts(definition, where)
+        self.kind = facts.kind
+        self.backend = open_definition(definition, where)
+        self._framing = facts.framing
+        if segmenter not in ("none", *SEGMENTERS):
+            known = ", ".join(SEGMENTERS)
+            raise ModelError(f"{where}: the segmenter {segmenter!r} is not known; expected one of {known}")
+        self.segmenter = segmenter
+        self.token_strings = facts.entries
+        self.vocab_size = len(self.token_strings)
+        ids = {entry: index for index, entry in enumerate(self.token_strings)}
+        self._id_of_role = {role: ids[entry] for role, entry in special_tokens.items()}
+        self.unk_id: int | None = None if facts.unknown is None else ids.get(facts.unknown)
+        self.pad_id: int | None = self._id_of_role.get("pad_token")
+        self.special_ids = tuple(sorted(facts.special_ids.union(self._id_of_role.values())))
+        self.marks_words = self.kind != "bpe"
+        self.continuation = self._continuations(facts.prefix)
+
+    def _continuations(self, prefix: str) -> npt.NDArray[np.bool_]:
+        if self.kind == "wordpiece":
+            return np.array([entry.startswith(prefix) and entry != prefix for entry in self.token_strings])
+        if self.kind == "byte_bpe":
+            continuation = np.array([not entry.startswith(SPACE) for entry in self.token_strings])
+            continuation[list(self.special_ids)] = False
+            return continuation
+        return np.zeros(self.vocab_size, dtype=np.bool_)
+
+    @property
+    def cls_id(self) -> int:
+        """The token that stands for the whole text: the first, or GPT-1's last."""
+        return self._role("cls_token")
+
+    @property
+    def sep_id(self) -> int:
+        """The token between and behind texts."""
+        return self._role("sep_token")
+
+    @property
+    def mask_id(self) -> int:
+        """The token that stands for a masked one."""
+        return self._role("mask_token")
+
+    @property
+    def bos_id(self) -> int:
+        """The token at the beginning of a text."""
+        return self._role("bos_token")
+
+    @property
+    def eos_id(self) -> int:
+        """The token at the end of a text."""
+        return self._role("eos_token")
+
+    def _role(self, role: str) -> int:
+        if role not in self._id_of_role:
+            has = ", ".join(f"{role} {self.token_strings[index]}" for role, index in self._id_of_role.items())
+            raise ModelError(
+                f"{self._where} has no {role} (it has {has or 'no special tokens'}): this use of it needs one; "
+                "choose another kind of tokenizer"
+            )
+        return self._id_of_role[role]
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The facts that objectives need."""
-        return Vocabulary(self.vocab_size, self.mask_id, self.special_ids, self.continuation)
+        """The facts that objectives need.
+
+        Raises:
+            ModelError: there is no mask token.
+        """
+        return Vocabulary(self.vocab_size, self.mask_id, self.special_ids, self.continuation, self.marks_words)
+
+    @cached_property
+    def _segment(self) -> Callable[[str], str]:
+        return SEGMENTERS[self.segmenter]()
 
     @cached_property
     def _plain_encoder(self) -> PlainTextEncoder:
         return PlainTextEncoder(self.backend)
+
+    @cached_property
+    def _special_in_text(self) -> re.Pattern[str]:
+        longest_first = sorted((self.token_strings[index] for index in self.special_ids), key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+
+    def segment(self, text: str) -> str:
+        """The text as its segmenter writes it, special tokens whole; the text itself where there is no segmenter.
+
+        Encoding does this by itself. In `transformers`, which does not, the same ids come of the segmented text.
+
+        Raises:
+            SettingsError: the segmenter needs a package that is not installed.
+        """
+        if self.segmenter == "none":
+            return text
+        parts = self._special_in_text.split(text) if self.special_ids else [text]
+        parts[::2] = map(self._segment, parts[::2])
+        return " ".join(filter(None, map(str.strip, parts)))
 
     def encode_batch(self, texts: Sequence[str], *, specials_in_text: bool = False) -> list[list[int]]:
         """Encodes texts, without adding special tokens.
@@ -114,6 +186,7 @@ class TextTokenizer:
             specials_in_text: True makes `[MASK]` in a text the special token, as `transformers` does; False, the way
                 for corpora, takes it for the ordinary characters it is made of.
         """
+        texts = [self.segment(text) for text in texts] if self.segmenter != "none" else texts
         if not specials_in_text:
             return self._plain_encoder.encode_batch(texts)
         return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
@@ -137,7 +210,8 @@ class TextTokenizer:
         return [self._assemble(next(encoded), None if b is None else next(encoded), max_length) for _, b in pairs]
 
     def _assemble(self, a: list[int], b: list[int] | None, max_length: int | None) -> EncodedInput:
-        num_special = 2 if b is None else 3
+        pieces: tuple[Piece, ...] = self._framing.single if b is None else self._framing.pair
+        num_special = sum(len(piece.ids) for piece in pieces)
         length_a, length_b = len(a), 0 if b is None else len(b)
         if max_length is not None:
             if max_length < num_special:
@@ -146,12 +220,14 @@ class TextTokenizer:
                     f"input: give at least {num_special + 1}"
                 )
             length_a, length_b = truncated_lengths(length_a, length_b, max_length - num_special)
-        first = [self.cls_id, *a[:length_a], self.sep_id]
-        if b is None:
-            return EncodedInput(first, [0] * len(first), length_a < len(a))
-        second = [*b[:length_b], self.sep_id]
-        truncated = length_a < len(a) or length_b < len(b)
-        return EncodedInput(first + second, [0] * len(first) + [1] * len(second), truncated)
+        kept = {"A": a[:length_a], "B": (b or [])[:length_b]}
+        input_ids: list[int] = []
+        token_type_ids: list[int] = []
+        for piece in pieces:
+            ids = kept[piece.text] if piece.text else piece.ids
+            input_ids.extend(ids)
+            token_type_ids.extend([piece.segment] * len(ids))
+        return EncodedInput(input_ids, token_type_ids, length_a < len(a) or length_b < len(b or []))
 
     def decode(self, ids: Sequence[int], *, skip_specials: bool = False) -> str:
         """The text of some ids, pieces joined into words; True for `skip_specials` leaves special tokens out."""
@@ -162,16 +238,18 @@ class TextTokenizer:
         return [self.token_strings[index] for index in ids]
 
     def count_unknown(self, ids: Iterable[int]) -> int:
-        """How many of `ids` are `[UNK]`."""
+        """How many of `ids` are unknown: `[UNK]`."""
         return sum(index == self.unk_id for index in ids)
 
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of what `tokenizer.json` says.
+        """SHA-256, in hexadecimal, of what `tokenizer.json` says, and of the segmenter's name where there is one.
 
         Independent of layout, of the order of keys, and of truncation and padding, which are not the tokenizer's own.
         """
         said = json.loads(self._files["tokenizer.json"])
         said = {key: value for key, value in said.items() if key not in ("truncation", "padding")}
+        if self.segmenter != "none":
+            said[SEGMENTER_KEY] = self.segmenter
         canonical = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -200,105 +278,16 @@ def truncated_lengths(length_a: int, length_b: int, room: int) -> tuple[int, int
 def load_tokenizer(path: Path, lowercase: bool | None = None) -> TextTokenizer:
     """Opens a tokenizer.
 
-    `tokenizer.json` is taken as it is. A `vocab.txt` alone gets Google's normaliser, as `tokenizer_config.json` sets
-    it where there is one.
+    `tokenizer.json` is taken as it is. A `vocab.txt`, or a vocabulary with its merges, gets the steps that its family
+    was published with, as `tokenizer_config.json` sets them where there is one.
 
     Args:
-        path: a directory with `tokenizer.json` or `vocab.txt`, or a file of entries, one a line.
+        path: a directory, in a layout that `unmask.tokenization.directory` lists, or a file of entries, one a line.
         lowercase: whether a bare `vocab.txt` is uncased; None asks `do_lower_case` of `tokenizer_config.json`, and
             takes True, BERT's default, where that says nothing.
 
     Raises:
         ModelError: the path, or a file that is needed, is missing, unreadable, or not what its name says.
     """
-    if not path.exists():
-        raise ModelError(f"{path} does not exist: expected a directory with tokenizer.json or vocab.txt")
-    if path.is_file():
-        return _open_vocab(path, {}, lowercase)
-    config = _read_json(path / "tokenizer_config.json")
-    roles = _read_json(path / "special_tokens_map.json") | config
-    if (path / "tokenizer.json").is_file():
-        return _open_tokenizer_json(path, roles)
-    if (path / "vocab.txt").is_file():
-        return _open_vocab(path / "vocab.txt", roles, lowercase)
-    raise ModelError(f"{path} holds no tokenizer: expected tokenizer.json or vocab.txt in it")
-
-
-def _open_tokenizer_json(directory: Path, config: dict[str, Any]) -> TextTokenizer:
-    path = directory / "tokenizer.json"
-    kind = (_read_json(path).get("model") or {}).get("type")
-    if kind != "WordPiece":
-        raise ModelError(f"{path}: the model's type is {kind!r}; expected 'WordPiece', as of the BERT family")
-    try:
-        backend = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
-        raise ModelError(f"{path} is not a tokenizer that this version can open: {error}") from error
-    backend.no_truncation()
-    backend.no_padding()
-    special_tokens = _special_tokens(path, backend.get_vocab(), config)
-    files = {name: (directory / name).read_bytes() for name in _KEPT_FILES if (directory / name).is_file()}
-    return TextTokenizer(backend, special_tokens, files)
-
-
-def _open_vocab(path: Path, config: dict[str, Any], lowercase: bool | None) -> TextTokenizer:
-    vocab = _read_vocab(path)
-    special_tokens = _special_tokens(path, vocab, config)
-    if lowercase is None:
-        lowercase = bool(config.get("do_lower_case", True))
-    normalizer = make_normalizer(
-        lowercase,
-        compose=False,
-        strip_accents=config.get("strip_accents"),
-        split_han=config.get("tokenize_chinese_chars", True),
-    )
-    backend = make_backend(vocab, normalizer, special_tokens)
-    # With this class `transformers` builds the same normaliser again from these very keys.
-    saved_config = {"tokenizer_class": "BertTokenizer", "model_max_length": 512, **config, "do_lower_case": lowercase}
-    return TextTokenizer(backend, special_tokens, directory_files(backend, special_tokens, saved_config))
-
-
-def _special_tokens(path: Path, vocab: dict[str, int], config: dict[str, Any]) -> dict[str, str]:
-    """The entry of each role: as the configuration names it, plainly or under `content`, else BERT's."""
-    named = {role: config.get(role) or entry for role, entry in SPECIAL_TOKENS.items()}
-    entries = {role: entry["content"] if isinstance(entry, dict) else str(entry) for role, entry in named.items()}
-    missing = [f"{entry} ({role})" for role, entry in entries.items() if entry not in vocab]
-    if missing:
-        raise ModelError(f"{path} lacks {', '.join(missing)}: expected every special token of BERT in the vocabulary")
-    return entries
-
-
-def _read_vocab(path: Path) -> dict[str, int]:
-    entries = _read_text(path).split("\n")
-    if entries[-1] == "":
-        entries.pop()
-    vocab: dict[str, int] = {}
-    for index, entry in enumerate(entries):
-        if entry in vocab:
-            raise ModelError(
-                f"{path}, line {index + 1}: {entry!r} stands on line {vocab[entry] + 1} already; "
-                "expected a vocabulary of one entry a line, each once"
-            )
-        vocab[entry] = index
-    return vocab
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; an empty one where there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{path}, line {error.lineno}: not JSON ({error.msg}); is the file complete?") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object, found a {type(value).__name__}")
-    return value
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ModelError(f"{path} is not UTF-8 text: byte {error.start} cannot be decoded") from error
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+    opened = read_directory(path, lowercase)
+    return TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)

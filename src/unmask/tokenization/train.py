@@ -1,31 +1,81 @@
-"""The kinds of tokenizer that can be trained: a kind is a training function and a line of the table here."""
+"""Training of a tokenizer: words are counted, a vocabulary grows, a directory's files come out; the same every time."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from dataclasses import dataclass
 
+from unmask.errors import InputError, SettingsError
+from unmask.tokenization.alphabet import count_characters
+from unmask.tokenization.bpe import BPE
+from unmask.tokenization.byte_bpe import BYTE_BPE
+from unmask.tokenization.directory import new_files
+from unmask.tokenization.family import Family, Learned, Split
+from unmask.tokenization.library import word_splitter
+from unmask.tokenization.segmenters import SEGMENTERS
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
-from unmask.tokenization.wordpiece import TrainingReport, train_wordpiece
+from unmask.tokenization.word_counts import WordCounts, count_words
+from unmask.tokenization.wordpiece import WORDPIECE
 
-
-class TrainFunction(Protocol):
-    """Trains a tokenizer on documents; `unmask.tokenization.wordpiece.train_wordpiece` says what each argument is."""
-
-    def __call__(
-        self,
-        texts: Iterable[str],
-        settings: TokenizerSettings,
-        seed: int = 0,
-        on_progress: Callable[[str, int], None] | None = None,
-    ) -> tuple[TextTokenizer, TrainingReport]: ...
-
-
-TOKENIZERS: dict[str, TrainFunction] = {
-    "wordpiece": train_wordpiece,
+TOKENIZERS: dict[str, Family] = {
+    "wordpiece": WORDPIECE,
+    "bpe": BPE,
+    "byte_bpe": BYTE_BPE,
 }
-"""`TokenizerSettings.kind` -> what trains it."""
+"""`TokenizerSettings.kind` -> what is trained."""
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """What a training saw, and what came of it.
+
+    Attributes:
+        vocab_size: entries, special tokens included.
+        asked_vocab_size: entries asked for; more than `vocab_size` where the text did not suffice.
+        alphabet_size: characters kept; bytes, for `byte_bpe`.
+        num_characters_dropped: distinct characters seen but not kept.
+        dropped_character_count: times that one of them was seen.
+        dropped_character_share: the same as a share of all characters, white space aside.
+        num_words: words seen, punctuation marks included.
+        num_distinct_words: distinct ones among them.
+        unknown_word_count: words seen that do not encode without an unknown token, for a character dropped or for being
+            too long.
+        num_documents: documents learned from.
+        num_bytes: bytes of UTF-8 learned from.
+        num_documents_read: documents read, the ones left out of the sample included.
+        num_bytes_read: likewise bytes.
+    """
+
+    vocab_size: int
+    asked_vocab_size: int
+    alphabet_size: int
+    num_characters_dropped: int
+    dropped_character_count: int
+    dropped_character_share: float
+    num_words: int
+    num_distinct_words: int
+    unknown_word_count: int
+    num_documents: int
+    num_bytes: int
+    num_documents_read: int
+    num_bytes_read: int
+
+    def summary(self) -> str:
+        """The report in a few lines of prose."""
+        lines = [
+            f"{self.vocab_size:,} entries from {self.num_words:,} words ({self.num_distinct_words:,} distinct) "
+            f"in {self.num_documents:,} documents, {self.num_bytes / 1e6:,.1f} MB",
+            f"alphabet of {self.alphabet_size:,} characters; {self.num_characters_dropped:,} rare ones dropped, "
+            f"{self.dropped_character_share:.4%} of the text; "
+            f"{self.unknown_word_count / self.num_words:.4%} of the words are unknown",
+        ]
+        if self.num_documents < self.num_documents_read:
+            lines.append(f"a sample: {self.num_bytes_read / 1e6:,.1f} MB were read")
+        if self.vocab_size < self.asked_vocab_size:
+            lines.append(f"fewer than the {self.asked_vocab_size:,} entries asked for: the text gives no more")
+        return "\n".join(lines)
 
 
 def train_tokenizer(
@@ -34,5 +84,122 @@ def train_tokenizer(
     seed: int = 0,
     on_progress: Callable[[str, int], None] | None = None,
 ) -> tuple[TextTokenizer, TrainingReport]:
-    """Trains the kind of tokenizer that the settings name; `train_wordpiece` describes the arguments and errors."""
-    return TOKENIZERS[settings.kind](texts, settings, seed, on_progress)
+    """Trains a tokenizer; the same texts, settings and seed give the same bytes.
+
+    Args:
+        texts: one document each; gone through once.
+        settings: kind, size, casing ...
+        seed: of the sample that is taken where the texts exceed `settings.sample_bytes`.
+        on_progress: called with ("reading", bytes read so far) after each document, and with ("learning", bytes
+            learned from) once when all is read and the vocabulary is about to grow.
+
+    Raises:
+        InputError: no text, or none with a character frequent enough.
+        SettingsError: the vocabulary has no room for the alphabet, a further special token is an ordinary word, or the
+            `tokenizers` library installed cannot train.
+    """
+    family = TOKENIZERS[settings.kind]
+    normalizer = family.normalizer(family.lowercase if settings.lowercase is None else settings.lowercase)
+    split = word_splitter(normalizer, family.pre_tokenizer)
+    _refuse_words(settings.extra_special_tokens, split)
+    reserved = family.reserved_entries(settings.unused_slots, settings.extra_special_tokens)
+    segment = str if settings.segmenter == "none" else SEGMENTERS[settings.segmenter]()
+
+    def stretches(text: str) -> list[str]:
+        return family.stretches(segment(text))
+
+    def report_reading(num_bytes: int) -> None:
+        if on_progress is not None:
+            on_progress("reading", num_bytes)
+
+    counts = count_words(texts, split, settings.sample_bytes, seed, report_reading, stretches)
+    if not counts.words:
+        raise InputError(
+            f"no text to train on: {counts.num_documents_read} documents were read and none of them holds a word"
+        )
+    characters = count_characters(counts.words)
+    alphabet = family.alphabet(characters, settings)
+    base = family.base(alphabet, split)
+    room = _room(settings, family, len(reserved), base, alphabet)
+    if on_progress is not None:
+        on_progress("learning", counts.num_bytes)
+    known = _known_words(counts.words, alphabet, family.max_word_characters)
+    learned = family.grow(known, base, num_entries=room, min_pair_count=settings.min_pair_count)
+    if learned.merges is not None and settings.num_merges is not None and len(learned.merges) >= settings.num_merges:
+        learned = Learned.of_merges(base, learned.merges[: settings.num_merges])
+        room = len(learned.entries)
+    vocab = {entry: index for index, entry in enumerate([*reserved, *learned.entries])}
+    assert len(vocab) == len(reserved) + len(learned.entries), "an entry equals a special token"
+    definition = family.define(vocab, learned.merges, family.special_tokens, settings.extra_special_tokens, normalizer)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": settings.model_max_length,
+        **({"additional_special_tokens": settings.extra_special_tokens} if settings.extra_special_tokens else {}),
+    }
+    files = new_files(definition, family.special_tokens, config, family.has_segments, settings.segmenter)
+    tokenizer = TextTokenizer(files, family.special_tokens, settings.segmenter)
+    return tokenizer, _report(counts, known, characters, alphabet, len(vocab), len(reserved) + room)
+
+
+def _refuse_words(tokens: tuple[str, ...], split: Split) -> None:
+    for token in tokens:
+        if len(split(token)) < 2:
+            raise SettingsError(
+                f"extra_special_tokens: {token!r} is an ordinary word, which text could hold by chance: "
+                f"give it a mark, as in [{token}]"
+            )
+
+
+def _room(settings: TokenizerSettings, family: Family, num_reserved: int, base: list[str], alphabet: list[str]) -> int:
+    """How many entries there may be beside the reserved ones."""
+    if settings.num_merges is not None:
+        return len(base) + settings.num_merges
+    least = num_reserved + len(base)
+    if settings.vocab_size < least:
+        raise SettingsError(
+            f"a vocabulary of {settings.vocab_size} entries has no room for the {len(base)} entries of an alphabet of "
+            f"{len(alphabet)} and the {num_reserved} special and unused ones: set vocab_size to {least} at least"
+            + (", or alphabet_size lower" if family is not BYTE_BPE else "")
+        )
+    return settings.vocab_size - num_reserved
+
+
+def _known_words(words: Counter[str], alphabet: list[str], longest: int | None) -> Counter[str]:
+    """The words that encode without an unknown token."""
+    kept = set(alphabet)
+    return Counter(
+        {
+            word: count
+            for word, count in words.items()
+            if (longest is None or len(word) <= longest) and kept.issuperset(word)
+        }
+    )
+
+
+def _report(
+    counts: WordCounts,
+    known: Counter[str],
+    characters: Counter[str],
+    alphabet: list[str],
+    vocab_size: int,
+    asked_vocab_size: int,
+) -> TrainingReport:
+    num_characters = characters.total()
+    kept = [character for character in alphabet if character in characters]
+    dropped = num_characters - sum(characters[character] for character in kept)
+    num_words = counts.words.total()
+    return TrainingReport(
+        vocab_size=vocab_size,
+        asked_vocab_size=asked_vocab_size,
+        alphabet_size=len(alphabet),
+        num_characters_dropped=len(characters) - len(kept),
+        dropped_character_count=dropped,
+        dropped_character_share=dropped / num_characters,
+        num_words=num_words,
+        num_distinct_words=len(counts.words),
+        unknown_word_count=num_words - known.total(),
+        num_documents=counts.num_documents,
+        num_bytes=counts.num_bytes,
+        num_documents_read=counts.num_documents_read,
+        num_bytes_read=counts.num_bytes_read,
+    )

@@ -16,10 +16,13 @@ class Vocabulary:
         size: number of ids, from 0 without gaps.
         mask_id: the id of `[MASK]`.
         special_ids: ids that are never chosen as targets, ascending.
-        continuation: (size,) bool, True for an entry that continues a word (`##ing`).
+        continuation: (size,) bool, True for an entry that continues a word (`##ing`); all False where entries do not
+            tell.
+        marks_words: True if `continuation` tells words apart; without it there is no whole-word masking.
     """
 
     size: int
     mask_id: int
     special_ids: tuple[int, ...]
     continuation: npt.NDArray[np.bool_]
+    marks_words: bool = True

@@ -18,7 +18,7 @@ from unmask.errors import InputError
 
 @dataclass
 class _Level:
-    chunks: Counter[str] = field(default_factory=Counter)
+    stretches: Counter[str] = field(default_factory=Counter)
     num_documents: int = 0
     num_bytes: int = 0
 
@@ -48,16 +48,18 @@ def count_words(
     sample_bytes: int,
     seed: int,
     on_progress: Callable[[int], None] | None = None,
+    stretches: Callable[[str], list[str]] = str.split,
 ) -> WordCounts:
     """Counts the words of `texts`.
 
     Args:
         texts: one document each; gone through once.
-        split: makes words of text that holds no white space; called once for every distinct stretch between white
-            space, which is many times cheaper than once for every text.
+        split: makes words of a stretch of text; called once for every distinct stretch, which is many times cheaper
+            than once for every text.
         sample_bytes: most bytes of text to count; a single document may exceed it.
         seed: of the sample.
         on_progress: called after each document with the bytes read so far.
+        stretches: cuts a text where no word stands across; what stands between white space where left out.
 
     Raises:
         InputError: a text cannot be written as UTF-8.
@@ -72,7 +74,7 @@ def count_words(
         number = _level_of_document(seed, index)
         if number >= lowest:
             level = levels.setdefault(number, _Level())
-            level.chunks.update(text.split())
+            level.stretches.update(stretches(text))
             level.num_documents += 1
             level.num_bytes += size
             while len(levels) > 1 and sum(level.num_bytes for level in levels.values()) > sample_bytes:
@@ -81,7 +83,7 @@ def count_words(
         if on_progress is not None:
             on_progress(num_bytes)
     return WordCounts(
-        words=_split_chunks([level.chunks for level in levels.values()], split),
+        words=_split_stretches([level.stretches for level in levels.values()], split),
         num_documents=sum(level.num_documents for level in levels.values()),
         num_bytes=sum(level.num_bytes for level in levels.values()),
         num_documents_read=num_documents,
@@ -106,15 +108,15 @@ def _utf8_size(text: str, index: int) -> int:
         ) from error
 
 
-def _split_chunks(levels: list[Counter[str]], split: Callable[[str], list[str]]) -> Counter[str]:
+def _split_stretches(levels: list[Counter[str]], split: Callable[[str], list[str]]) -> Counter[str]:
     """Joins the counts and splits what was counted into words; empties `levels` on the way, to save memory."""
-    chunks: Counter[str] = Counter()
+    stretches: Counter[str] = Counter()
     for level in levels:
-        chunks.update(level)
+        stretches.update(level)
         level.clear()
     words: Counter[str] = Counter()
-    while chunks:
-        chunk, count = chunks.popitem()
-        for word in split(chunk):
+    while stretches:
+        stretch, count = stretches.popitem()
+        for word in split(stretch):
             words[word] += count
     return words

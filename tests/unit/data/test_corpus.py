@@ -1,292 +1,247 @@
-"""Corpus files: which are found, what documents they hold, what is cleaned and counted, what is refused and where."""
+"""Reading and cleaning together: what is handed on, in which order, and an account that adds up at every moment."""
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
-import os
 import subprocess
 import sys
 import tracemalloc
-import unicodedata
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.data.corpus import (
-    COMPRESSIONS,
-    CORPUS_READERS,
-    CorpusCounts,
-    Document,
-    ReaderSettings,
-    clean_text,
-    find_files,
-    format_of,
-    read_documents,
-)
-from unmask.errors import InputError
+import unmask.data.duplicates as duplicates
+from unmask.data.corpus import read_documents
+from unmask.data.corpus_files import STANDARD_INPUT
+from unmask.data.documents import Amount, CorpusCounts, Document
+from unmask.data.settings import CleaningSettings, ReadingSettings
+from unmask.errors import InputError, OutputError, SettingsError
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
+LONG = "A paragraph that is long enough to be compared with others."
+OTHER = "Another one, which says something else, and is as long."
 
 
-def read(path: Path, settings: ReaderSettings | None = None) -> tuple[list[Document], CorpusCounts]:
-    counts = CorpusCounts()
-    return list(read_documents([path], counts, settings)), counts
-
-
-def write(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(COMPRESS[format_of(path)[1]](content))
+def write_jsonl(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     return path
 
 
-def texts(documents: list[Document]) -> list[str]:
-    return [document.text for document in documents]
-
-
-# ---------------------------------------------------------------------------------------------------------- reading
-
-
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-@pytest.mark.parametrize("form", CORPUS_READERS)
-def test_every_format_reads_through_every_compression(tmp_path: Path, form: str, compression: str) -> None:
-    contents = {".txt": "하나\n둘\n\nthree\n", ".jsonl": '{"text": "하나\\n둘"}\n{"text": "three", "n": [1]}\n'}
-    path = write(tmp_path / f"corpus{form}{compression}", contents[form].encode())
-    documents, counts = read(path)
-    assert texts(documents) == ["하나\n둘", "three"]
-    second_line = {".txt": 4, ".jsonl": 2}[form]
-    assert [document.source for document in documents] == [f"{path}:1", f"{path}:{second_line}"]
-    assert (counts.files, counts.documents, counts.characters, counts.utf8_bytes) == (1, 2, 9, 15)
-    assert counts.file_bytes == path.stat().st_size
-
-
-def test_txt_documents_are_separated_by_blank_lines(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", b"\n \t\n\none\r\ntwo\r\n\r\n\x0c\nthree\n\n\n")
-    documents, _ = read(path)
-    assert documents == [Document("one\ntwo", f"{path}:4"), Document("three", f"{path}:8")]
-
-
-def test_txt_file_as_one_document_keeps_its_blank_lines(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", b"one\n\ntwo\r\n")
-    assert texts(read(path, ReaderSettings(txt_documents="file"))[0]) == ["one\n\ntwo"]
-
-
-def test_jsonl_takes_the_named_field_and_passes_over_blank_lines(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", b'\n{"text": 1, "body": "one"}\n  \n{"body": "two"}')
-    documents, _ = read(path, ReaderSettings(text_field="body"))
-    assert documents == [Document("one", f"{path}:2"), Document("two", f"{path}:4")]
-
-
-def test_several_zstandard_frames_and_gzip_members_are_one_stream(tmp_path: Path) -> None:
-    for suffix in (".gz", ".zst"):
-        path = tmp_path / f"a.txt{suffix}"
-        path.write_bytes(COMPRESS[suffix](b"one\n\nt") + COMPRESS[suffix](b"") + COMPRESS[suffix](b"wo\n"))
-        assert texts(read(path)[0]) == ["one", "two"]
-
-
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_memory_does_not_grow_with_the_file(tmp_path: Path, compression: str) -> None:
-    line = json.dumps({"text": "the same words again " * 40}).encode() + b"\n"
-    path = write(tmp_path / f"a.jsonl{compression}", line * 40_000)  # 34 MB
-    tracemalloc.start()
-    documents = read_documents([path], CorpusCounts())
-    for _ in range(5_000):  # enough to show that the file is not unpacked at once; tracing all of it would take long
-        next(documents)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 20e6  # most for .zst: what 1 KiB of so repetitive a file unpacks to
-
-
-# -------------------------------------------------------------------------------------------- cleaning and counting
-
-
-def clean(text: str) -> tuple[str, int, int]:
-    counts = CorpusCounts()
-    return clean_text(text, counts), counts.control_characters, counts.zero_width_characters
-
-
-@pytest.mark.parametrize(
-    ("text", "cleaned", "num_control", "num_zero_width"),
-    [
-        ("plain\ttext\n", "plain\ttext\n", 0, 0),
-        ("a\x00b\x07c\x7fd\x9be", "abcde", 4, 0),
-        ("a\r\nb\rc\x0cd\x0be\x85f\u2028g\u2029h", "a\nb\nc\nd\ne\nf\ng\nh", 0, 0),
-        ("\ufeffze\u200bro\u2060 wi\u00addth\u200e", "zero width", 0, 5),
-        ("e\u0301", "é", 0, 0),
-        ("e\u200b\u0301", "é", 0, 1),
-        ("각".encode().decode() + "\u1100\u1161", "각가", 0, 0),
-        ("می\u200cخواهم", "می\u200cخواهم", 0, 0),  # Persian: the joiner parts the letters
-        ("ക\u200d ക്\u200d", "ക\u200d ക്\u200d", 0, 0),  # Malayalam: also at the end of a word
-        ("👩\u200d👩\u200d👧 ❤️\u200d🔥", "👩\u200d👩\u200d👧 ❤️\u200d🔥", 0, 0),
-        ("\u200dla\u200ctin 한\u200d글 👩\u200d\u200d", "latin 한글 👩\u200d", 0, 4),
-    ],
-)
-def test_cleaning(text: str, cleaned: str, num_control: int, num_zero_width: int) -> None:
-    assert clean(text) == (cleaned, num_control, num_zero_width)
-
-
-@given(
-    st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("a\r\n\x00\u200b\u200c\u200d\ufeff\u0301ക가👩")))
-)
-def test_cleaned_text_is_normalised_and_stays_as_it_is(text: str) -> None:
-    cleaned, _, _ = clean(text)
-    assert unicodedata.is_normalized("NFC", cleaned)
-    assert clean(cleaned) == (cleaned, 0, 0)
-    assert all(character in "\t\n" or unicodedata.category(character) != "Cc" for character in cleaned)
-    assert not set(cleaned) & set("\u2028\u2029\u200b\u2060\ufeff\u00ad")
-
-
-def test_counts_tell_what_was_removed_skipped_and_long(tmp_path: Path) -> None:
-    long_line = b"x" * 3_000_000
-    files = [
-        write(tmp_path / "1.txt", b"\xef\xbb\xbfone\x00\n\n" + long_line + b"\n\n\x00\xe2\x80\x8b\n"),
-        write(tmp_path / "2.txt", b""),
-        write(tmp_path / "3.txt.zst", b" \n\n"),
-        write(tmp_path / "4.jsonl.gz", b'{"text": ""}\n{"text": " \\u200b"}\n{"text": "\xed\x95\x9c"}\n'),
-    ]
-    (tmp_path / "5.jsonl.zst").write_bytes(b"")
-    counts = CorpusCounts()
-    documents = list(read_documents([*files, tmp_path / "5.jsonl.zst"], counts))
-    assert texts(documents) == ["one", long_line.decode(), "한"]
-    assert counts == CorpusCounts(
-        files=5,
-        empty_files=3,
-        documents=3,
-        empty_documents=3,
-        characters=3_000_004,
-        utf8_bytes=3_000_006,
-        control_characters=2,
-        zero_width_characters=3,
-        long_lines=1,
-        file_bytes=sum(path.stat().st_size for path in files),
+def assert_adds_up(counts: CorpusCounts) -> None:
+    dropped, removed = counts.dropped.values(), counts.removed.values()
+    assert counts.documents_read == counts.documents + sum(amount.count for amount in dropped)
+    assert counts.bytes_read == (
+        counts.utf8_bytes + sum(amount.utf8_bytes for amount in dropped) + sum(amount.utf8_bytes for amount in removed)
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- refusing
+def watched(documents: Iterator[Document], counts: CorpusCounts) -> list[Document]:
+    """All documents, the account having been checked before the first, at each one and after the last."""
+    taken: list[Document] = []
+    assert_adds_up(counts)
+    for document in documents:
+        taken.append(document)
+        assert_adds_up(counts)
+        assert counts.documents == len(taken)
+    assert_adds_up(counts)
+    assert counts.utf8_bytes == sum(len(document.text.encode()) for document in taken)
+    assert counts.characters == sum(len(document.text) for document in taken)
+    return taken
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-@pytest.mark.parametrize("form", CORPUS_READERS)
-def test_broken_utf8_is_refused_with_file_line_and_byte(tmp_path: Path, form: str, compression: str) -> None:
-    first = {".txt": "가나\n".encode(), ".jsonl": b'{"text": "a"}\n'}[form]
-    path = write(tmp_path / f"a{form}{compression}", first + b"ok \xff\n")
-    with pytest.raises(InputError) as error:
-        read(path)
-    stream = "decompressed text" if compression else "file"
-    assert f"{path}:2: not UTF-8 at byte {len(first) + 3} of the {stream} (0xff)" in str(error.value)
+def test_documents_come_cleaned_and_in_order_with_a_full_account(tmp_path: Path) -> None:
+    first = write_jsonl(tmp_path / "1.jsonl", ["one\x00", "", " \u200b", f"{LONG}\r\n{OTHER}", "one"])
+    second = tmp_path / "2.txt"
+    second.write_text(f"두\ufeff번째\n\n{LONG}\n12\n\nok\n\n12\n", encoding="utf-8")
+    (tmp_path / "3.txt").write_bytes(b"")
+    files = [first, second, tmp_path / "3.txt"]
+    counts = CorpusCounts()
+    cleaning = CleaningSettings(duplicates="paragraphs", min_characters=3, boilerplate_lines=True)
+    documents = watched(read_documents(files, counts, cleaning=cleaning, work_directory=tmp_path), counts)
+    assert documents == [
+        Document("one", f"{first}:1"),
+        Document(f"{LONG}\n{OTHER}", f"{first}:4"),
+        Document("두번째", f"{second}:1"),
+    ]
+    assert counts == CorpusCounts(
+        files=3,
+        empty_files=1,
+        file_bytes=sum(path.stat().st_size for path in files),
+        documents_read=9,
+        bytes_read=4 + 0 + 4 + (len(LONG) + 2 + len(OTHER)) + 3 + 12 + (len(LONG) + 3) + 2 + 2,
+        removed={
+            "control characters": Amount(1, 1),
+            "line breaks made newlines": Amount(1, 1),
+            "zero-width characters": Amount(1, 3),
+        },
+        dropped={
+            "empty": Amount(2, 4),
+            "duplicate": Amount(1, 3),
+            "nothing left": Amount(2, len(LONG) + 3 + 2),  # a repeated paragraph and a page number; a page number
+            "too short": Amount(1, 2),
+        },
+        documents=3,
+        characters=3 + len(LONG) + 1 + len(OTHER) + 3,
+        utf8_bytes=3 + len(LONG) + 1 + len(OTHER) + 9,
+    )
+    assert sorted(tmp_path.iterdir()) == sorted(files)
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (b'{"text": "cut', "not JSON"),
-        (b'["text"]', "a JSON array, not an object"),
-        (b"null", "a JSON null, not an object"),
-        (b'{"txt": "a"}', "no field 'text' (there is 'txt')"),
-        (b"{}", "no field 'text' (there is none at all)"),
-        (b'{"text": 5}', "field 'text' is number, not a string"),
-        (b'{"text": null}', "field 'text' is null, not a string"),
-        (b"[" * 100_000, "not JSON"),
-        (b'{"text": "\\ud83d"}', "half of a surrogate pair, \\ud83d"),
-    ],
+TEXTS = st.lists(
+    st.one_of(
+        st.text(st.characters(codec="utf-8"), max_size=20),
+        st.lists(
+            st.sampled_from([LONG, OTHER, "12", "구독하기", "한국어 문장.", "e\u0301\u200b", "\x00", "\r", ""]),
+            max_size=6,
+        ).map("\n".join),
+    ),
+    max_size=25,
 )
-def test_a_wrong_json_line_is_refused_with_its_number(tmp_path: Path, line: bytes, reason: str) -> None:
-    path = write(tmp_path / "a.jsonl", b'{"text": "fine"}\n' + line + b"\n")
-    with pytest.raises(InputError) as error:
-        read(path)
-    assert str(error.value).startswith(f"{path}:2: {reason}")
+CLEANING = st.builds(
+    CleaningSettings,
+    nfc=st.booleans(),
+    control_characters=st.booleans(),
+    zero_width_characters=st.booleans(),
+    boilerplate_lines=st.booleans(),
+    min_characters=st.sampled_from([1, 5, 50]),
+    duplicates=st.sampled_from(["keep", "documents", "paragraphs"]),
+    near_duplicates=st.sampled_from([None, 0.3, 0.8]),
+    min_script_share=st.sampled_from([{}, {"Latin": 0.5}, {"Hangul": 0.3, "Han": 0.3}]),
+)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("kept", [0.5, -1])
-def test_a_file_cut_short_is_refused(tmp_path: Path, suffix: str, kept: float) -> None:
-    content = "\n\n".join(f"document {number}" for number in range(20_000)).encode()
-    path = write(tmp_path / f"a.txt{suffix}", content)
-    packed = path.read_bytes()
-    path.write_bytes(packed[: int(kept * len(packed))] if kept > 0 else packed[:-1])
-    with pytest.raises(InputError, match="damaged or cut short"):
-        read(path)
+@settings(max_examples=150)
+@given(texts=TEXTS, cleaning=CLEANING, files=st.integers(1, 3), batch=st.integers(1, 4))
+def test_the_account_adds_up_at_every_moment(
+    texts: list[str],
+    cleaning: CleaningSettings,
+    files: int,
+    batch: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tmp_path_factory.getbasetemp()
+    paths = [write_jsonl(directory / f"{number}.jsonl", texts[number::files]) for number in range(files)]
+    counts = CorpusCounts()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates, "_BATCH_DOCUMENTS", batch)
+        documents = watched(read_documents(paths, counts, cleaning=cleaning), counts)
+    assert counts.documents_read == len(texts)
+    assert counts.bytes_read == sum(len(text.encode()) for text in texts)
+    sources = [f"{path}:{line}" for path in paths for line in range(1, len(texts) + 1)]
+    assert [document.source for document in documents] == sorted(
+        (document.source for document in documents), key=sources.index
+    )
+    assert all(len(document.text.strip()) >= cleaning.min_characters for document in documents)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"a.txt{suffix}"
-    path.write_bytes(b"plain text after all\n")
-    with pytest.raises(InputError, match="damaged or cut short"):
-        read(path)
+def test_defaults_keep_every_document_that_has_text(tmp_path: Path) -> None:
+    texts = ["one", "one", "12", "한국어", LONG, LONG]
+    counts = CorpusCounts()
+    documents = watched(read_documents([write_jsonl(tmp_path / "a.jsonl", texts)], counts), counts)
+    assert [document.text for document in documents] == texts
 
 
-def test_a_file_that_vanished_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read: No such file"):
-        read(tmp_path / "gone.txt")
+GUTENBERG = """The Project Gutenberg eBook of Nothing
+
+*** START OF THE PROJECT GUTENBERG EBOOK NOTHING ***
+
+{text}
+
+*** END OF THE PROJECT GUTENBERG EBOOK NOTHING ***
+The licence.
+"""
 
 
-# ----------------------------------------------------------------------------------------------------------- finding
+@pytest.mark.parametrize("kind", ["keep", "documents", "paragraphs"])
+def test_what_a_reader_removes_itself_is_booked_also_where_the_document_is_dropped(tmp_path: Path, kind: str) -> None:
+    paths = []
+    for number, text in enumerate([LONG, LONG, OTHER, "."]):
+        paths.append(tmp_path / f"{number}.txt")
+        paths[-1].write_text(GUTENBERG.format(text=text))
+    counts = CorpusCounts()
+    cleaning = CleaningSettings(duplicates=kind, min_characters=5)
+    documents = watched(read_documents(paths, counts, cleaning=cleaning), counts)
+    assert [document.text for document in documents] == ([LONG, LONG, OTHER] if kind == "keep" else [LONG, OTHER])
+    assert counts.bytes_read == sum(path.stat().st_size for path in paths)
+    assert counts.dropped["too short"] == Amount(1, 1)
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    for name in ("b.txt", "a.jsonl.zst", "sub/c.TXT.gz", "sub/deep/d.jsonl", "notes.md", ".hidden.txt"):
-        write(tmp_path / name, b"")
-    write(tmp_path / ".unfinished-store" / "e.txt", b"")
-    write(tmp_path / ".unfinished-f.txt", b"")
-    return tmp_path
+def test_an_account_goes_on_from_one_corpus_to_the_next(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one", ""])
+    counts = CorpusCounts()
+    for _ in range(2):
+        assert [document.text for document in read_documents([path], counts)] == ["one"]
+        assert_adds_up(counts)
+    assert (counts.files, counts.documents_read, counts.documents) == (2, 4, 2)
+    assert counts.file_bytes == 2 * path.stat().st_size
 
 
-def names(files: list[Path], tree: Path) -> list[str]:
-    return [file.relative_to(tree).as_posix() for file in files]
+def test_records_passed_over_are_listed_and_stand_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\nnot JSON\n{"text": "one"}\n')
+    listed: list[str] = []
+    counts = CorpusCounts(on_skip=lambda place, _: listed.append(place))
+    cleaning = CleaningSettings(duplicates="documents")
+    documents = watched(read_documents([path], counts, ReadingSettings(on_error="skip"), cleaning), counts)
+    assert [document.text for document in documents] == ["one"]
+    assert (listed, sum(counts.skipped.values()), counts.documents_read) == ([f"{path}:2"], 1, 2)
 
 
-def test_folders_are_searched_to_the_bottom_in_sorted_order(tree: Path) -> None:
-    found = ["a.jsonl.zst", "b.txt", "sub/c.TXT.gz", "sub/deep/d.jsonl"]
-    assert names(find_files([tree]), tree) == found
-    assert names(find_files([f"{tree}/**"]), tree) == found
-    assert names(find_files([f"{tree}/*"]), tree) == found
+def test_the_account_holds_and_nothing_is_left_where_reading_stops(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
+    path.write_text(path.read_text() + "not JSON\n")
+    counts = CorpusCounts()
+    cleaning = CleaningSettings(duplicates="documents")
+    with pytest.raises(InputError, match=r"a\.jsonl:3"):
+        list(read_documents([path], counts, cleaning=cleaning, work_directory=tmp_path))
+    assert_adds_up(counts)
+    assert (counts.files, counts.file_bytes) == (1, path.stat().st_size)
+    assert list(tmp_path.iterdir()) == [path]
 
 
-def test_order_of_arguments_is_kept_and_repeats_are_dropped(tree: Path) -> None:
-    found = find_files([tree / "sub", f"{tree}/**/*.jsonl*", str(tree / "b.txt"), tree / "sub" / ".." / "b.txt"])
-    assert names(found, tree) == ["sub/c.TXT.gz", "sub/deep/d.jsonl", "a.jsonl.zst", "b.txt"]
+def test_standard_input_is_read(tmp_path: Path) -> None:
+    counts = CorpusCounts()
+    documents = read_documents([STANDARD_INPUT], counts, stdin=io.BytesIO(b"one\n\ntwo\n"))
+    assert [document.text for document in watched(documents, counts)] == ["one", "two"]
 
 
-def test_links_that_lead_in_circles_end(tree: Path) -> None:
-    os.symlink(tree, tree / "sub" / "loop")
-    os.symlink(tree / "b.txt", tree / "sub" / "again.txt")
-    assert names(find_files([tree]), tree) == ["a.jsonl.zst", "b.txt", "sub/c.TXT.gz", "sub/deep/d.jsonl"]
+def test_wrong_settings_and_places_are_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one"])
+    with pytest.raises(SettingsError, match="no script 'Korean'"):
+        next(read_documents([path], CorpusCounts(), cleaning=CleaningSettings(min_script_share={"Korean": 0.5})))
+    cleaning = CleaningSettings(duplicates="documents")
+    with pytest.raises(OutputError, match="cannot write"):
+        next(read_documents([path], CorpusCounts(), cleaning=cleaning, work_directory=path))
 
 
-def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "part[1].txt", b"")
-    assert find_files([path]) == [path]
-
-
-def test_what_cannot_be_found_is_refused_saying_what_is_expected(tree: Path) -> None:
-    (tree / "empty").mkdir()
-    wrong = {
-        tree / "missing.txt": "no such file or folder",
-        tree / "*.csv": "matches no file",
-        tree / "empty": "no file in this folder",
-        tree / "notes.md": "unknown kind of file",
-    }
-    for path, reason in wrong.items():
-        with pytest.raises(InputError) as error:
-            find_files([tree / "b.txt", path])
-        message = str(error.value)
-        assert message.startswith(f"{path}: ")
-        assert reason in message
-        assert ".txt, .txt.gz, .txt.zst, .jsonl, .jsonl.gz, .jsonl.zst" in message
-    with pytest.raises(InputError, match="no corpus was named"):
-        find_files([])
+@pytest.mark.parametrize("kind", ["keep", "paragraphs"])
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
+    line = json.dumps({"text": "the same words again " * 40}).encode() + b"\n"
+    path = tmp_path / "a.jsonl"
+    path.write_bytes((line + b'{"text": "another"}\n') * 20_000)  # 18 MB
+    counts = CorpusCounts()
+    tracemalloc.start()
+    for number, _ in enumerate(read_documents([path], counts, cleaning=CleaningSettings(duplicates=kind))):
+        if number == 100:  # enough to show that the file is not held; tracing all of it would take long
+            break
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The 8,192 documents that wait to be decided have 3.4 MB of text.
+    assert peak < 15e6
 
 
 def test_reading_a_corpus_needs_no_torch() -> None:
     program = "import sys, unmask.data.corpus, unmask.data.sentences; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_pages_that_are_no_articles_are_in_the_account_too() -> None:
+    dump = Path(__file__).parent / "fixtures" / "wiki-pages-articles.xml"
+    counts = CorpusCounts()
+    num_documents = sum(1 for _ in watched(read_documents([dump], counts), counts))
+    assert counts.documents == num_documents > 0
+    assert counts.documents_read == num_documents + sum(amount.count for amount in counts.dropped.values())
+    assert counts.dropped["redirect page"].count > 0

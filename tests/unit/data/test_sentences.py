@@ -28,6 +28,10 @@ He said. | "Yes." | She nodded. | "No," he said.
 "What?" he asked. | "Stop!" cried Tom. | "Why?" I asked. | "Why?" | He left.
 “Really?” Mr. Brown asked. | “Really!”
 Well... he left. | Really... | He left. | I... I do not know. | To-day.... | I forgot.
+It made sense... | I stayed. | "... The rest is silence." | It is so [...] | There is more.
+“What?” Mrs. Adams inquired. | “Done!” I gasped. | “Why?” | She cried. | “No!” | Tom replied: “Yes.”
+It was a great feat. | The song is by Ann (feat. Drake) and feat. Drake.
+The domain is at one.com. | Viii. | It is so. | He read it. | Nobody did.
 What?! | Never!! | So be it.
 He left (see below.) and came back. | (It was late.) | Then he slept.
 It was his (b. 1950. He knew) and hers. | End.
@@ -61,6 +65,16 @@ J. 로버트 오펜하이머는 미국의 과학자이다. | 그는 U.S. 스틸�
 그렇습니다 라고 말했다
 """
 
+# No white space is needed after the signs of chat: here "|" alone shows where to split.
+KOREAN_CHAT = """
+역사 왜곡 영화..|그 당시에 이런 무기가 있었다면...돈이 아깝다!!|정말로
+재밌게 봤는데.. 결말이 좀 그렇고... 아쉬움ㅋㅋ
+아..정말 재밌다ㅋㅋㅋ|또 보고 싶음 |연기 최고~ |꼭 보세요^^|끝
+어디가 재밌다는 거야,,,|그래서 봤더니,,,별로임 ㅠㅠ |그만하자
+이건 아니다 !! |왜 만들었지??ㅡㅡ|돈 돌려줘
+정말 잘 만든다 |배우들 연기가 좋았음 좋겠다 ㅎㅎ |안녕
+"""
+
 EAST_ASIAN = "你好。|我是学生！|「行くよ。」と言った。|そうだ。|本当？|はい"
 
 
@@ -68,6 +82,12 @@ EAST_ASIAN = "你好。|我是学生！|「行くよ。」と言った。|そう
 def test_worked_examples(line: str) -> None:
     text = line.replace(" | ", " ")
     assert [text[start:end] for start, end in split_sentences(text)] == line.split(" | ")
+
+
+@pytest.mark.parametrize("line", KOREAN_CHAT.strip().splitlines())
+def test_worked_examples_of_chat(line: str) -> None:
+    text = line.replace("|", "")
+    assert [text[start:end] for start, end in split_sentences(text)] == [part.strip() for part in line.split("|")]
 
 
 def sentences(text: str) -> list[str]:
@@ -109,6 +129,15 @@ PIECES = st.sampled_from(
         "라고",
         "ㅋㅋ",
         "é",
+        "..",
+        ",,",
+        "~",
+        "ㅡㅡ",
+        "^^",
+        "함",
+        "Sept",
+        "house",
+        "아주 좋은",
     ]
 )
 
@@ -125,6 +154,21 @@ def test_bounds_are_ordered_tight_and_cover_the_text(text: str) -> None:
         assert text[covered:start].strip() == ""
         covered = end
     assert text[covered:].strip() == ""
+
+
+class Everything:
+    """A set that holds all there is."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+@given(st.one_of(st.text(), st.lists(PIECES).map("".join), st.lists(PIECES).map(" ".join)))
+def test_what_is_taken_for_certain_is_what_the_rules_say(text: str) -> None:
+    bounds = split_sentences(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.data.sentences._SHORTENED_TAILS", Everything())  # so that every stop is looked at closer
+        assert split_sentences(text) == bounds
 
 
 @given(st.lists(PIECES).map("".join), st.lists(PIECES).map("".join))
@@ -153,6 +197,15 @@ def test_lines_are_split_alone(first: str, second: str) -> None:
         "(가.) 나 가.) 나 ",
         "1. ",
         "'가 ",
+        ",",
+        ",,가",
+        "~ ",
+        "가고.. ",
+        "...가",
+        "ㅡㅡ가",
+        "^",
+        "좋음 ",
+        "He. ",
     ],
 )
 def test_time_is_linear_in_the_length_of_a_line(piece: str) -> None:

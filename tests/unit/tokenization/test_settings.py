@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from unmask.tokenization.settings import TokenizerSettings
+from unmask.config import build_settings, dump_settings, read_settings_file
+from unmask.tokenization.settings import PRESETS, TokenizerSettings
 
 
 def test_unknown_keys_and_kinds_are_refused() -> None:
@@ -16,6 +18,31 @@ def test_unknown_keys_and_kinds_are_refused() -> None:
         TokenizerSettings.model_validate({"vocabsize": 100})
     with pytest.raises(ValidationError, match="wordpiece"):
         TokenizerSettings.model_validate({"kind": "syllables"})
+
+
+def test_merges_are_counted_for_bpe_alone() -> None:
+    assert TokenizerSettings(kind="bpe", num_merges=10).num_merges == 10
+    with pytest.raises(ValidationError, match="num_merges is for the kinds bpe and byte_bpe"):
+        TokenizerSettings(num_merges=10)
+
+
+@pytest.mark.parametrize("tokens", [["[A]", "[A]"], [""], ["[A] "]])
+def test_further_special_tokens_are_distinct_and_visible(tokens: list[str]) -> None:
+    with pytest.raises(ValidationError, match="expected different tokens"):
+        TokenizerSettings.model_validate({"extra_special_tokens": tokens})
+
+
+def test_settings_survive_their_own_file(tmp_path: Path) -> None:
+    for settings in (*PRESETS.values(), TokenizerSettings(extra_special_tokens=("[A]", "[B]"))):
+        path = tmp_path / "settings.yaml"
+        path.write_text(dump_settings(settings), encoding="utf-8")
+        assert build_settings(TokenizerSettings, read_settings_file(path), "test") == settings
+
+
+def test_presets_are_the_sizes_of_what_was_released() -> None:
+    assert list(PRESETS) == ["bert", "bert-cased", "roberta", "gpt1"]
+    assert (PRESETS["roberta"].kind, PRESETS["roberta"].vocab_size) == ("byte_bpe", 50265)
+    assert (PRESETS["gpt1"].kind, PRESETS["gpt1"].num_merges) == ("bpe", 40000)
 
 
 def test_importing_the_settings_loads_nothing_heavy() -> None:

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer, truncated_lengths
-from unmask.tokenization.wordpiece import train_wordpiece
+from unmask.tokenization.train import train_tokenizer
+from unmask.tokenization.wordpiece import SPECIAL_TOKENS
 
 TEXTS = ["The quick brown foxes jumped over the lazy dogs.", "대한민국의 주권은 국민에게 있고, “국민”은 모두다."] * 4
-UNCASED, _ = train_wordpiece(TEXTS, TokenizerSettings(vocab_size=400))
-CASED, _ = train_wordpiece(TEXTS, TokenizerSettings(vocab_size=400, lowercase=False))
+UNCASED, _ = train_tokenizer(TEXTS, TokenizerSettings(vocab_size=400))
+CASED, _ = train_tokenizer(TEXTS, TokenizerSettings(vocab_size=400, lowercase=False))
 GOOGLE = [
     "[PAD]",
     "[unused0]",
@@ -101,7 +102,7 @@ def test_unknown_characters_are_counted() -> None:
 
 
 def test_special_tokens_in_a_text_are_characters_or_tokens_as_asked() -> None:
-    tokenizer, _ = train_wordpiece(["the [MASK] mask"] * 4, TokenizerSettings())
+    tokenizer, _ = train_tokenizer(["the [MASK] mask"] * 4, TokenizerSettings())
     (plain,) = tokenizer.encode_batch(["the [MASK]"])
     assert tokenizer.tokens(plain) == ["the", "[", "mask", "]"]
     (special,) = tokenizer.encode_batch(["the [MASK]"], specials_in_text=True)
@@ -115,7 +116,7 @@ def test_special_tokens_in_a_text_are_characters_or_tokens_as_asked() -> None:
 TRICKY = "aZ é\u0301\u0308가힣\u1100\u1161\u11a8‘”–【】漢ſİß\u200b\t\n\x00\x0c\x1c\x85\xa0\u2028\u3000[]#☃"
 TRICKY_TEXTS = [" ".join(TRICKY), TRICKY, TRICKY[::-1]] * 3
 TRICKY_TOKENIZERS = [
-    train_wordpiece(TRICKY_TEXTS, TokenizerSettings(lowercase=lowercase))[0] for lowercase in (False, True)
+    train_tokenizer(TRICKY_TEXTS, TokenizerSettings(lowercase=lowercase))[0] for lowercase in (False, True)
 ]
 
 
@@ -209,11 +210,18 @@ def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"latin.txt is not UTF-8 text: byte 6"):
         load_tokenizer(tmp_path / "latin.txt")
     path = tmp_path / "tokenizer.json"
+    five = {entry: index for index, entry in enumerate(SPECIAL_TOKENS.values())}
     for content, message in [
         ("{", "line 1: not JSON"),
         ("[]", "expected a JSON object, found a list"),
-        ('{"model": {"type": "BPE"}}', "type is 'BPE'; expected 'WordPiece'"),
-        ('{"model": {"type": "WordPiece"}}', "not a tokenizer that this version can open"),
+        ('{"model": null}', "type is None; expected WordPiece"),
+        ('{"model": [1]}', "not laid out as a tokenizer.json"),
+        ('{"model": {"type": "WordPiece", "vocab": {"a": 0}}, "post_processor": []}', "not laid out"),
+        ('{"model": {"type": "BPE"}}', "type is 'BPE'; expected WordPiece as of the BERT family"),
+        ('{"model": {"type": "Unigram", "vocab": [["a", -1.0]]}}', "type is 'Unigram'; expected WordPiece"),
+        ('{"model": {"type": "WordPiece"}}', "not laid out as a tokenizer.json"),
+        ('{"model": {"type": "WordPiece", "vocab": {"a": 0}}}', "lacks .* expected every special token"),
+        (json.dumps({"model": {"type": "WordPiece", "vocab": five}}), "not a tokenizer that this version can open"),
     ]:
         path.write_text(content, encoding="utf-8")
         with pytest.raises(ModelError, match=message):

@@ -1,0 +1,89 @@
+"""The corpora that the words of a command stand for: files, or a mixture of several, and their documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.data.corpus import read_documents
+from unmask.data.corpus_files import STANDARD_INPUT, find_files
+from unmask.data.documents import CorpusCounts, Document
+from unmask.data.mixture import SUFFIXES, read_mixture, take, times_taken
+from unmask.data.settings import CleaningSettings, ReadingSettings
+from unmask.errors import InputError
+from unmask.progress import Progress
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files whose documents are taken equally often.
+
+    Attributes:
+        name: in its mixture; empty where there is none.
+        files: as `find_files` gives them.
+        times: how often each document is taken, on average.
+        seed: decides which ones are taken once more.
+    """
+
+    name: str
+    files: list[Path]
+    times: float = 1.0
+    seed: int = 0
+
+
+def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning: CleaningSettings) -> list[Corpus]:
+    """The corpora that paths stand for; a mixture's are read once to learn their sizes.
+
+    Args:
+        text: files, folders and globs, as `find_files` takes them; or one mixture, a YAML file.
+        reading: how files become documents.
+        cleaning: what is left of them, since shares are of what is left.
+
+    Raises:
+        InputError: nothing is found, a mixture stands among other paths, or a file of one cannot be read.
+        SettingsError: a mixture is not as it should be.
+    """
+    if not any(Path(path).suffix in SUFFIXES for path in text):
+        return [Corpus("", find_files(text, reading.format))]
+    if len(text) > 1:
+        raise InputError(f"{', '.join(map(str, text))}: expected either one mixture (a YAML file) or corpus files")
+    mixture = read_mixture(Path(text[0]))
+    files = {name: find_files(corpus.text, reading.format) for name, corpus in mixture.corpora.items()}
+    if any(STANDARD_INPUT in some for some in files.values()):
+        raise InputError(f"{text[0]}: a mixture is read twice, which standard input (-) cannot be: name files")
+    sizes = {}
+    total = max(1, sum(path.stat().st_size for some in files.values() for path in some))
+    counts = CorpusCounts()
+    with Progress("measuring the corpora", unit="bytes") as progress:
+        for name, some in files.items():
+            size_before = counts.utf8_bytes
+            for _ in read_documents(some, counts, reading, cleaning):
+                progress.update(counts.file_bytes / total, counts.utf8_bytes)
+            sizes[name] = counts.utf8_bytes - size_before
+    times = times_taken(mixture, sizes)
+    return [Corpus(name, some, times[name], mixture.seed) for name, some in files.items()]
+
+
+def read_corpora(
+    corpora: Sequence[Corpus],
+    counts: CorpusCounts,
+    reading: ReadingSettings,
+    cleaning: CleaningSettings,
+    work_directory: Path | None = None,
+) -> Iterator[Document]:
+    """The documents of all corpora, one corpus after another, each document as often as it is taken.
+
+    Args:
+        corpora: as from `find_corpora`. Duplicates are looked for within each.
+        counts: is added to while reading; a document counts once however often it is taken.
+        reading: how files become documents.
+        cleaning: what is mended in documents, and which are left out.
+        work_directory: where hashes are sorted.
+
+    Raises:
+        InputError: see `read_documents`.
+    """
+    for corpus in corpora:
+        documents = read_documents(corpus.files, counts, reading, cleaning, work_directory)
+        yield from documents if corpus.times == 1 else take(documents, corpus.name, corpus.times, corpus.seed)

@@ -1,0 +1,112 @@
+"""What a store will need on the disk, estimated from a sample before it is begun, and whether there is room."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.data.corpus import read_documents
+from unmask.data.corpus_files import STANDARD_INPUT
+from unmask.data.documents import CorpusCounts
+from unmask.data.encoding import Encoder
+from unmask.data.settings import CleaningSettings, ReadingSettings
+from unmask.data.store import DOCUMENT, SENTENCE
+from unmask.errors import OutputError
+from unmask.progress import human_bytes, human_count
+
+_SAMPLED_FILES = 4
+_ENCODED_BYTES = 1 << 18
+"""Text that is encoded, from the beginning of each of a few files."""
+_READ_BYTES = 8 << 20
+_READ_S = 0.3
+"""Text and time to see how much of it there is in a file's bytes; the files are read ahead, so it takes some."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a corpus will give, to within some tens of a hundred.
+
+    Attributes:
+        text_bytes: of cleaned text in UTF-8.
+        documents: how many.
+        tokens: how many.
+        store_bytes: of the finished store.
+    """
+
+    text_bytes: int
+    documents: int
+    tokens: int
+    store_bytes: int
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(*(value + more for value, more in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    def times(self, factor: float) -> Estimate:
+        return Estimate(*(round(value * factor) for value in vars(self).values()))
+
+    def __str__(self) -> str:
+        return (
+            f"about {human_bytes(self.text_bytes)} of text, {human_count(self.tokens)} tokens; "
+            f"the store will need about {human_bytes(self.store_bytes)}"
+        )
+
+
+def estimate_store(
+    files: Sequence[Path], encoder: Encoder, reading: ReadingSettings, cleaning: CleaningSettings
+) -> Estimate | None:
+    """Encodes the beginnings of a few files, and takes the rest to be like them.
+
+    Returns:
+        None where standard input is among the files, which can be read but once.
+
+    Raises:
+        InputError: a beginning cannot be read.
+    """
+    if STANDARD_INPUT in files:
+        return None
+    largest = sorted(files, key=lambda path: path.stat().st_size, reverse=True)[:_SAMPLED_FILES]
+    texts: list[str] = []
+    text_bytes = file_bytes = encoded_bytes = 0
+    for path in largest:
+        counts = CorpusCounts()
+        stop_at = time.monotonic() + _READ_S
+        for document in read_documents([path], counts, reading, cleaning):
+            if counts.utf8_bytes <= _ENCODED_BYTES or not texts:
+                texts.append(document.text)
+                encoded_bytes += len(document.text.encode("utf-8"))
+            if counts.utf8_bytes >= _READ_BYTES or time.monotonic() >= stop_at:
+                break
+        text_bytes += counts.utf8_bytes
+        file_bytes += counts.file_bytes
+    encoded = encoder.encode(texts)
+    store_bytes = (
+        encoded.tokens.nbytes
+        + len(encoded.sentence_lengths) * SENTENCE.itemsize
+        + len(encoded.document_sentences) * DOCUMENT.itemsize
+    )
+    sample = Estimate(encoded_bytes, len(texts), len(encoded.tokens), store_bytes)
+    text_per_file_byte = text_bytes / max(1, file_bytes)
+    whole = sum(path.stat().st_size for path in files) * text_per_file_byte
+    return sample.times(whole / max(1, encoded_bytes))
+
+
+def check_free_space(out: Path, estimate: Estimate) -> str:
+    """Says what a store needs and what there is.
+
+    Args:
+        out: the store's directory; it may not exist yet.
+        estimate: of the store.
+
+    Raises:
+        OutputError: the store will not fit.
+    """
+    folder = next(parent for parent in [out.resolve(), *out.resolve().parents] if parent.exists())
+    free = shutil.disk_usage(folder).free
+    if estimate.store_bytes > free:
+        raise OutputError(
+            f"{estimate}, but only {human_bytes(free)} are free at {out}: free some space, or write elsewhere"
+        )
+    return f"{estimate}; {human_bytes(free)} are free"

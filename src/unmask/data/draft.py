@@ -1,0 +1,65 @@
+"""A document on its way from a reader to whoever asked for it, with the account of what was done to it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from unmask.data.documents import CorpusCounts
+
+NOTHING_LEFT = "nothing left"
+"""Why a document is dropped of which cleaning removed every line."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A document that cleaning changes, or drops.
+
+    What was removed is booked when the document leaves, since a dropped one counts as a whole.
+
+    Attributes:
+        text: as it is by now.
+        source: where the document begins, as `path:line`.
+        bytes_read: UTF-8 bytes of the text as it was read.
+        utf8_bytes: of the text as it is by now.
+        removed: what was removed, how many, and the UTF-8 bytes.
+        dropped: why the document is not handed on; None while it is.
+    """
+
+    text: str
+    source: str
+    bytes_read: int
+    utf8_bytes: int
+    removed: list[tuple[str, int, int]] = field(default_factory=list)
+    dropped: str | None = None
+
+    def change(self, text: str, what: str, count: int, num_bytes: int) -> None:
+        """Replaces the text by one that is `num_bytes` shorter in UTF-8, `count` of `what` having been removed."""
+        self.text = text
+        self.utf8_bytes -= num_bytes
+        self.removed.append((what, count, num_bytes))
+
+    def keep_lines(self, lines: Sequence[str], keep: Sequence[bool], what: str) -> None:
+        """Removes lines, each with a line break; `lines` are all of the text's."""
+        kept = [line for line, stays in zip(lines, keep, strict=True) if stays]
+        gone = [line for line, stays in zip(lines, keep, strict=True) if not stays]
+        num_breaks = len(lines) - 1 - max(0, len(kept) - 1)
+        num_bytes = len("".join(gone).encode("utf-8")) + num_breaks
+        self.change("\n".join(kept), what, len(gone), num_bytes)
+
+    def drop(self, reason: str) -> None:
+        """Says that the document is not to be handed on."""
+        self.dropped = reason
+
+    def book(self, counts: CorpusCounts) -> None:
+        """Enters the document into the account: handed on, or dropped."""
+        counts.documents_read += 1
+        counts.bytes_read += self.bytes_read
+        if self.dropped is not None:
+            counts.drop(self.dropped, self.bytes_read)
+            return
+        for what, count, num_bytes in self.removed:
+            counts.remove(what, count, num_bytes)
+        counts.documents += 1
+        counts.characters += len(self.text)
+        counts.utf8_bytes += self.utf8_bytes

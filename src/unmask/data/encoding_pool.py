@@ -1,0 +1,84 @@
+"""Chunks encoded by several processes of this machine, in order, with few of them in memory at any time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+
+from unmask.data.encoding import Chunk, Encoder, EncoderSettings
+from unmask.data.shard_writer import EncodedChunk
+from unmask.errors import OutputError
+from unmask.interruption import Interruption
+
+_CHUNKS_IN_FLIGHT = 4
+"""Chunks per worker that are being encoded or wait to be written."""
+
+
+@contextmanager
+def encoder_pool(
+    encoder: Encoder, settings: EncoderSettings, workers: int, interruption: Interruption
+) -> Iterator[Callable[[Iterator[Chunk]], Iterator[EncodedChunk]]]:
+    """Yields a function that encodes chunks in order: here, or in worker processes.
+
+    Args:
+        encoder: encodes here if there is one worker.
+        settings: make the same encoder in every worker.
+        workers: 1 starts no process.
+        interruption: asked whether a broken pool is one that a signal has ended.
+
+    Raises:
+        OutputError: a worker was killed.
+    """
+    if workers == 1:
+        yield lambda chunks: (encoder.encode(chunk.texts) for chunk in chunks)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(settings,))
+    try:
+        yield lambda chunks: _encode_ahead(pool, chunks, workers * _CHUNKS_IN_FLIGHT)
+    except BrokenProcessPool as error:
+        interruption.check()  # a SIGTERM to the whole group of processes ends the workers first
+        raise OutputError("a worker process was killed (out of memory?): try fewer --workers") from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _encode_ahead(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int) -> Iterator[EncodedChunk]:
+    waiting: deque[Future[EncodedChunk]] = deque()
+    for chunk in chunks:
+        waiting.append(pool.submit(_encode_in_worker, chunk.texts))
+        if len(waiting) >= most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+_encoder_of_worker: Encoder | None = None
+
+
+def _start_worker(settings: EncoderSettings) -> None:
+    """Workers leave Ctrl-C to the process that started them, and end when it does."""
+    global _encoder_of_worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _encoder_of_worker = Encoder.load(settings)
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed has told its workers nothing, and they would wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _encode_in_worker(texts: list[str]) -> EncodedChunk:
+    assert _encoder_of_worker is not None
+    return _encoder_of_worker.encode(texts)

@@ -1,0 +1,67 @@
+"""What a preparation makes, and of what; and whether a shard that is there already is part of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.data.corpora import Corpus
+from unmask.data.encoding import EncoderSettings
+from unmask.data.settings import CleaningSettings, ReadingSettings
+from unmask.data.shard_writer import TextDigest
+from unmask.errors import StoreError
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a preparation makes, and of what.
+
+    Attributes:
+        corpora: in the order in which they stand in the store.
+        reading: how files become documents.
+        cleaning: what is mended and left out.
+        encoder: makes an encoder.
+        out: the store's directory.
+        dtype: of a token.
+        fingerprint: of the tokenizer.
+        shard_bytes: bytes of text in a shard.
+    """
+
+    corpora: list[Corpus]
+    reading: ReadingSettings
+    cleaning: CleaningSettings
+    encoder: EncoderSettings
+    out: Path
+    dtype: Any
+    fingerprint: str
+    shard_bytes: int
+
+    @property
+    def files(self) -> list[Path]:
+        return [file for corpus in self.corpora for file in corpus.files]
+
+    def made_from(self, digest: TextDigest) -> dict[str, Any]:
+        """What a shard is made from: a resumed preparation must find the same."""
+        made_from = {"tokenizer": self.fingerprint, "shard_bytes": self.shard_bytes, "text": digest.hexdigest()}
+        return made_from if self.encoder.splitter == "rules" else {**made_from, "splitter": self.encoder.splitter}
+
+
+def check_resumed(job: Job, record: dict[str, Any], digest: TextDigest) -> None:
+    """Refuses to go on with a shard that the same command would not have written.
+
+    Raises:
+        StoreError: it was made from something else.
+    """
+    made_from = job.made_from(digest)
+    different = [name for name, value in made_from.items() if record["made_from"].get(name) != value]
+    if different or record["made_from"].keys() != made_from.keys():
+        raise made_from_another(job.out, different or ["splitter"])
+
+
+def made_from_another(out: Path, different: list[str]) -> StoreError:
+    """The error that says in what the text or the settings of a resumed preparation differ."""
+    return StoreError(
+        f"{out}: what is there was made from another {' and '.join(different)}: "
+        "start again with --overwrite, or choose another --out"
+    )

@@ -1,0 +1,105 @@
+"""Several corpora in one store, each taken more or less often than it is large.
+
+    exponent: 0.7                 # share of the text = size ** exponent, over all corpora: small languages grow
+    corpora:
+      english: {text: [enwiki.jsonl.zst]}
+      korean: {text: [kowiki.jsonl.zst], weight: 2}
+
+A corpus whose share calls for 2.3 times its size has each document twice, and three documents of ten a third time,
+drawn by a hash. Exponential smoothing of languages is multilingual BERT's (Devlin et al. 2019, the released code's
+`multilingual.md`, with exponent 0.7); there pre-training data was sampled by it, here documents are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field
+
+from unmask.config import Settings, build_settings, read_settings_file
+from unmask.errors import InputError
+
+SUFFIXES = (".yaml", ".yml")
+"""By which a mixture is told from a corpus."""
+
+Item = TypeVar("Item")
+
+
+class CorpusInMixture(Settings):
+    """One corpus of a mixture."""
+
+    text: list[str] = Field(min_length=1)
+    """Files, folders and globs."""
+
+    weight: float = Field(1, gt=0)
+    """Factor on its share of the text."""
+
+
+class MixtureSettings(Settings):
+    """What a mixture is made of, and how large it is."""
+
+    corpora: dict[str, CorpusInMixture] = Field(min_length=1)
+
+    exponent: float = Field(1, ge=0, le=1)
+    """1: shares as the corpora are large; 0: all alike; between them, smaller ones take part more often."""
+
+    size: float = Field(1, gt=0)
+    """Bytes of the mixture as a multiple of those of all corpora together."""
+
+    seed: int = Field(0, ge=0)
+    """Decides which documents are taken once more."""
+
+
+def read_mixture(path: Path) -> MixtureSettings:
+    """Reads a mixture; paths in it are seen from its own folder.
+
+    Raises:
+        SettingsError: it is not as `MixtureSettings` says.
+    """
+    mixture = build_settings(MixtureSettings, read_settings_file(path), str(path))
+    corpora = {
+        name: corpus.model_copy(update={"text": [str(path.parent / text) for text in corpus.text]})
+        for name, corpus in mixture.corpora.items()
+    }
+    return mixture.model_copy(update={"corpora": corpora})
+
+
+def times_taken(mixture: MixtureSettings, sizes: Mapping[str, int]) -> dict[str, float]:
+    """How often each document of a corpus is taken on average, so that the shares come out as asked.
+
+    Args:
+        mixture: what is asked.
+        sizes: corpus -> bytes of its text, cleaned.
+
+    Raises:
+        InputError: a corpus has no text.
+    """
+    for name, size in sizes.items():
+        if not size:
+            raise InputError(f"corpus {name!r} of the mixture has no text: leave it out, or give it some")
+    weights = {name: corpus.weight * sizes[name] ** mixture.exponent for name, corpus in mixture.corpora.items()}
+    total = mixture.size * sum(sizes.values())
+    return {name: weight / sum(weights.values()) * total / sizes[name] for name, weight in weights.items()}
+
+
+def take(documents: Iterable[Item], name: str, times: float, seed: int) -> Iterator[Item]:
+    """Gives each document of a corpus as often as `times` says: its whole part, and once more by chance for the rest.
+
+    Args:
+        documents: of the corpus, in order.
+        name: the corpus, which the chance depends on beside the document's place.
+        times: 0 or more.
+        seed: the mixture's.
+    """
+    whole, rest = divmod(times, 1)
+    threshold = int(rest * 2**64)
+    for index, document in enumerate(documents):
+        copies = int(whole)
+        if threshold:
+            digest = hashlib.blake2b(f"{seed}:{index}:{name}".encode(), digest_size=8).digest()
+            copies += int.from_bytes(digest, "big") < threshold
+        for _ in range(copies):
+            yield document

@@ -1,0 +1,107 @@
+"""Near-duplicates, found in one pass by MinHash and locality-sensitive hashing; needs the extra `near-duplicates`.
+
+Two documents are as alike as the sets of their word 5-grams: shared ones / all ones (Jaccard). Words are what stands
+between white space, in Korean as in English; so in text that is written without spaces (Chinese, Japanese, Thai) little
+but equal lines is found. The likeness is estimated from 128 hashes of a document, with a standard error of at most
+0.045 (sqrt(J (1 - J) / 128)). Of two that are alike the earlier stays, and a document that was dropped is compared with
+no more.
+
+Broder, "On the resemblance and containment of documents" (1997). `rensa` does the hashing: 43 MB of Wikipedia's text a
+second on one core, where `datasketch` 2.0 did 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from unmask.data.draft import Draft
+from unmask.errors import SettingsError
+from unmask.progress import human_bytes, human_count
+
+SHINGLE_WORDS = 5
+NUM_HASHES = 128
+LEAST_RECALL = 0.85
+"""At the threshold itself, as many pairs at least become candidates; their hashes are then compared one by one."""
+
+_SEED = 1
+_PIECE_CHARACTERS = 1 << 20
+
+
+def drop_near_duplicates(drafts: Iterable[Draft], threshold: float) -> Iterator[Draft]:
+    """Drops documents that are much like an earlier one.
+
+    Args:
+        drafts: documents on their way.
+        threshold: the least Jaccard similarity, 0..1, at which a document is dropped.
+
+    Raises:
+        SettingsError: `rensa` is not installed.
+    """
+    rensa = _import_rensa()
+    kept = rensa.RMinHashDeduplicator(threshold, NUM_HASHES, use_lsh=True, num_bands=num_bands(threshold), seed=_SEED)
+    for number, draft in enumerate(drafts):
+        if draft.dropped is None and not kept.add(str(number), _sketch(draft.text, rensa)):
+            draft.drop("near-duplicate")
+        yield draft
+
+
+def estimate_memory(num_documents: int, threshold: float = 0.8) -> int:
+    """Bytes of memory that so many documents take at most.
+
+    Measured with `rensa` 0.5 on up to 400,000 documents, in the moment in which its tables have just grown; it is 70 to
+    100 % of this.
+    """
+    return num_documents * (1000 + 125 * num_bands(threshold))
+
+
+def describe_memory(num_documents: int, threshold: float = 0.8) -> str:
+    """What a program says before it starts: bytes a document, and for all of them together."""
+    return (
+        f"near-duplicates: {estimate_memory(1, threshold)} bytes of memory a document, about "
+        f"{human_bytes(estimate_memory(num_documents, threshold))} for about {human_count(num_documents)} documents"
+    )
+
+
+def num_bands(threshold: float) -> int:
+    """Into how many bands the hashes are cut: as few as find `LEAST_RECALL` of the pairs at the threshold."""
+    for num_rows in (8, 4, 2):
+        bands = NUM_HASHES // num_rows
+        if 1 - (1 - threshold**num_rows) ** bands >= LEAST_RECALL:
+            return bands
+    return NUM_HASHES
+
+
+def shingles(text: str) -> Iterator[str]:
+    """Every run of five words of a text, joined by spaces; of a shorter text, all of it.
+
+    A large text is split piece by piece, since its words take many times its memory.
+    """
+    before: list[str] = []
+    start = 0
+    while start < len(text):
+        space = text.find(" ", start + _PIECE_CHARACTERS)
+        end = len(text) if space < 0 else space
+        words = before + text[start:end].split()
+        yield from map(" ".join, zip(*(words[first:] for first in range(SHINGLE_WORDS)), strict=False))
+        before = words[1 - SHINGLE_WORDS :]
+        if start == 0 and len(words) < SHINGLE_WORDS:
+            yield " ".join(words)
+        start = end
+
+
+def _sketch(text: str, rensa: Any) -> Any:
+    sketch = rensa.RMinHash(NUM_HASHES, _SEED)
+    sketch.update(shingles(text))
+    return sketch
+
+
+def _import_rensa() -> Any:
+    try:
+        import rensa
+    except ImportError as error:
+        raise SettingsError(
+            "near_duplicates needs the package rensa: install it with pip install 'unmask[near-duplicates]', or leave "
+            "near-duplicates in"
+        ) from error
+    return rensa

@@ -1,0 +1,151 @@
+"""Shards encoded and written on the machines of a Ray cluster, which share a folder with this one.
+
+This process reads, cleans and cuts the text, as it does without a cluster, so the bytes are the same. A shard's text
+goes to a machine as Ray objects that this process owns, and the machine writes the shard where it belongs. When one is
+lost, Ray runs its unfinished shards again elsewhere; the two attempts never write to the same file.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from unmask.data.encoding import Chunk, Encoder, EncoderSettings, digested
+from unmask.data.job import Job, check_resumed
+from unmask.data.shard_writer import ShardWriter, TextDigest, move_shard, read_record
+from unmask.errors import OutputError, SettingsError, UserError
+from unmask.files import UNFINISHED
+
+_MOST_RETRIES = 5
+"""Times that a shard is begun again after its machine was lost."""
+_POLL_S = 0.5
+_KNOCK_S = 10
+_ATTEMPT = f"{UNFINISHED}attempt-"
+"""How the folders begin in which shards are written; a lost machine leaves its own behind."""
+
+
+def write_shards_on_ray(
+    address: str, job: Job, chunks: Iterator[Chunk], tell: Callable[[int], None]
+) -> Iterator[dict[str, Any]]:
+    """Writes all shards of a store, some at a time.
+
+    Args:
+        address: as `ray.init` takes it: `auto`, or `HOST:PORT`.
+        job: whose `out` and tokenizer lie in the shared folder.
+        chunks: of the whole corpus.
+        tell: called often, with the tokens that were written since; may raise to stop.
+
+    Yields:
+        The record of each shard, in order.
+
+    Raises:
+        SettingsError: Ray is not installed, or no cluster answers.
+        OutputError: a machine cannot write to the shared folder, or was lost again and again.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise SettingsError("--ray needs the library Ray: pip install 'unmask[ray]'") from None
+    try:
+        _knock(address)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise SettingsError(
+            f"--ray {address}: no Ray cluster answers there ({error}): start one, or mend the address"
+        ) from error
+    write_shard = ray.remote(max_retries=_MOST_RETRIES)(_write_shard)
+    most = max(2, int(ray.cluster_resources().get("CPU", 1)) + 1)  # type: ignore[no-untyped-call]
+    waiting: deque[Any] = deque()
+
+    def finished(future: Any) -> dict[str, Any]:
+        while isinstance(future, ray.ObjectRef):
+            tell(0)
+            ready, _ = ray.wait([future], timeout=_POLL_S)
+            if ready:
+                future = ray.get(future)
+                tell(future["tokens"])
+        return future  # type: ignore[no-any-return]
+
+    try:
+        for shard, of_shard in groupby(chunks, lambda chunk: chunk.shard):
+            digest = TextDigest()
+            record = read_record(job.out, shard)
+            if record is not None:
+                for _ in digested(of_shard, digest):
+                    pass
+                check_resumed(job, record, digest)
+                waiting.append(record)
+            else:
+                texts = [ray.put(chunk.texts) for chunk in digested(of_shard, digest)]
+                waiting.append(
+                    write_shard.remote(
+                        job.encoder, job.out.resolve(), shard, job.dtype.str, job.made_from(digest), texts
+                    )
+                )
+                del texts
+            if len(waiting) >= most:
+                yield finished(waiting.popleft())
+        while waiting:
+            yield finished(waiting.popleft())
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
+    except (ray.exceptions.RaySystemError, ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+        raise OutputError(f"the machines that encode were lost {_MOST_RETRIES + 1} times ({error})") from error
+    finally:
+        for future in waiting:
+            if isinstance(future, ray.ObjectRef):
+                ray.cancel(future, force=True)
+        ray.shutdown()
+        for folder in job.out.glob(f"{_ATTEMPT}*"):
+            shutil.rmtree(folder)
+
+
+def _knock(address: str) -> None:
+    """Raises OSError at once where nothing listens: Ray would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
+
+
+_encoders: dict[EncoderSettings, Encoder] = {}
+"""What this process has loaded: Ray gives it one shard after another."""
+
+
+def _write_shard(
+    settings: EncoderSettings, out: Path, shard: int, dtype: str, made_from: dict[str, Any], texts: list[Any]
+) -> dict[str, Any]:
+    """Runs on a machine of the cluster: encodes a shard beside the store, then moves it in.
+
+    Args:
+        settings: of the encoder.
+        out: the store's directory, as every machine sees it.
+        shard: its number.
+        dtype: of a token.
+        made_from: what the record of the shard is to say.
+        texts: Ray's references to the documents of each chunk.
+    """
+    import numpy as np
+    import ray
+
+    if settings not in _encoders:
+        _encoders.clear()
+        _encoders[settings] = Encoder.load(settings)
+    attempt = out / f"{_ATTEMPT}{shard:05d}-{uuid.uuid4().hex}"
+    if not out.is_dir():
+        raise OutputError(f"{out}: a machine of the cluster does not see this folder: name one that all of them share")
+    attempt.mkdir()
+    with ShardWriter(attempt, shard, np.dtype(dtype)) as writer:
+        for reference in texts:
+            writer.add(_encoders[settings].encode(ray.get(reference)))
+        record = writer.finish(made_from)
+    move_shard(attempt, out, shard)
+    return record

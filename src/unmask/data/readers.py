@@ -1,0 +1,218 @@
+"""Reading corpus files into documents as they stand: a function and a line of `CORPUS_READERS` for each format.
+
+Files are streamed: memory holds a line, a document or a batch of a table's rows at a time, whatever the size of the
+file. What cannot be read is refused by place, or passed over and counted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from unmask.data.corpus_files import STANDARD_INPUT, format_of
+from unmask.data.documents import CorpusCounts, Document
+from unmask.data.gutenberg import is_gutenberg, read_gutenberg
+from unmask.data.markdown import read_markdown
+from unmask.data.settings import ReadingSettings
+from unmask.data.source import LONG_LINE_BYTES, Source
+from unmask.data.tables import read_csv, read_parquet, read_tsv
+from unmask.data.wikipedia import read_wikipedia
+from unmask.input_files import (
+    BUFFER_BYTES,
+    COMPRESSIONS,
+    DamagedData,
+    describe_damage,
+    detect_compression,
+    split_suffixes,
+)
+
+GUTENBERG_HEADER_BYTES = 64 * 1024
+"""A book's licence begins within so many bytes."""
+
+
+def read_files(
+    files: Iterable[Path],
+    counts: CorpusCounts,
+    settings: ReadingSettings = ReadingSettings(),  # noqa: B008  frozen
+    stdin: IO[bytes] | None = None,
+) -> Iterator[Document]:
+    """Streams the documents of files as they stand, a byte order mark at a file's beginning aside.
+
+    Args:
+        files: as `find_files` gives them.
+        counts: is added to while reading: files, bytes, documents read, records passed over. `bytes_read` counts a
+            document's text as it is handed on here; formats that are mostly markup (Wikipedia, Markdown) count the text
+            that was taken out of it, Gutenberg books with the licence, which is booked as removed.
+        settings: how files become documents.
+        stdin: what `-` stands for; None is this process's standard input.
+
+    Raises:
+        InputError: with `on_error: stop`, a file cannot be opened, is damaged or cut short, is not UTF-8 (the byte is
+            named), or does not hold what its format asks for (the line is named).
+    """
+    for path in files:
+        yield from _read_file(path, counts, settings, stdin)
+
+
+def _read_file(
+    path: Path, counts: CorpusCounts, settings: ReadingSettings, stdin: IO[bytes] | None
+) -> Iterator[Document]:
+    counts.files += 1
+    is_empty = True
+    source = Source(path, io.BytesIO(), False, settings, counts)
+    try:
+        with ExitStack() as stack:
+            if path == STANDARD_INPUT:
+                raw = stdin or sys.stdin.buffer
+            else:
+                raw = stack.enter_context(open(path, "rb", buffering=0))
+            counted = io.BufferedReader(_CountedBytes(raw, counts), BUFFER_BYTES)
+            if path == STANDARD_INPUT:
+                compression = detect_compression(counted.peek(6))
+            else:
+                compression = COMPRESSIONS[split_suffixes(path)[1]]
+            source.stream = compression.open(counted)
+            source.compressed = compression.new_frame is not None
+            for document in CORPUS_READERS[_choose_format(source)](source):
+                text = document.text
+                try:
+                    size = len(text) if text.isascii() else len(text.encode())
+                except UnicodeEncodeError as error:
+                    _refuse_surrogate(source, document, text[error.start])
+                    continue
+                is_empty = False
+                counts.documents_read += 1
+                counts.bytes_read += size
+                yield document
+    except DamagedData as error:
+        source.refuse(source.name, "damaged file", describe_damage(error))
+    except OSError as error:
+        source.refuse(source.name, "unreadable file", f"cannot be read: {error.strerror or error}")
+    counts.empty_files += is_empty
+
+
+def _refuse_surrogate(source: Source, document: Document, surrogate: str) -> None:
+    if source.undecoded:
+        source.refuse(document.source, "not UTF-8", "not UTF-8: expected text in UTF-8")
+    else:
+        source.refuse(
+            document.source,
+            "half a surrogate pair",
+            f"half of a surrogate pair, \\u{ord(surrogate):04x}, which is no character: mend the JSON escape, or the "
+            "program that wrote it",
+        )
+
+
+class _CountedBytes(io.RawIOBase):
+    """A file whose bytes are counted as they are read."""
+
+    def __init__(self, file: IO[bytes], counts: CorpusCounts) -> None:
+        self._file = file
+        self._counts = counts
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        size: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
+        self._counts.file_bytes += size
+        return size
+
+
+def _choose_format(source: Source) -> str:
+    if source.settings.format != "auto":
+        return source.settings.format
+    if source.path == STANDARD_INPUT:
+        return "txt"
+    form = format_of(source.path)
+    assert form is not None, f"{source.path}: `find_files` lets no unknown suffix pass"
+    if form == "txt":
+        head = source.stream.readlines(GUTENBERG_HEADER_BYTES)
+        source.head = head
+        if is_gutenberg(head):
+            return "gutenberg"
+    return form
+
+
+def read_txt(source: Source) -> Iterator[Document]:
+    """Plain text; `ReadingSettings.txt_documents` says what separates documents."""
+    by_file = source.settings.txt_documents == "file"
+    lines: list[str] = []
+    begin = 1
+    for number, line in source.lines():
+        line = line.rstrip("\r\n")
+        if by_file or (line and not line.isspace()):
+            if not lines:
+                begin = number
+            lines.append(line)
+        elif lines:
+            yield Document("\n".join(lines), f"{source.name}:{begin}")
+            lines = []
+    if lines:
+        yield Document("\n".join(lines), f"{source.name}:{begin}")
+
+
+def read_jsonl(source: Source) -> Iterator[Document]:
+    """One JSON object a line, the document in one of its fields; blank lines are passed over.
+
+    The busiest of all readers: one loop of its own, in which no line is decoded or scanned twice.
+    """
+    name, field, counts, loads = source.name, source.settings.column, source.counts, json.loads
+    offset = 0
+    for number, line in enumerate(source.raw_lines(), start=1):
+        if len(line) > LONG_LINE_BYTES:
+            counts.long_lines += 1
+        try:
+            decoded = line.decode("utf-8")
+            row = loads(decoded.removeprefix("\ufeff") if number == 1 else decoded)
+        except UnicodeDecodeError as error:
+            source.refuse(f"{name}:{number}", "not UTF-8", source.describe_undecodable(line, offset, error))
+        except (ValueError, RecursionError) as error:
+            if decoded.strip("\ufeff \t\r\n"):
+                source.refuse(f"{name}:{number}", "not JSON", f"not JSON ({error}): {_expected(field)}; mend that line")
+        else:
+            text = row.get(field) if type(row) is dict else None
+            if type(text) is str:
+                yield Document(text, f"{name}:{number}")
+            else:
+                source.refuse(f"{name}:{number}", *_describe_row(row, field))
+        offset += len(line)
+
+
+def _expected(field: str) -> str:
+    return f'expected one JSON object a line with a string field "{field}"'
+
+
+def _describe_row(row: object, field: str) -> tuple[str, str]:
+    """The reason and the problem of a JSON value that holds no text."""
+    if not isinstance(row, dict):
+        return "not a JSON object", f"a JSON {_json_type(row)}, not an object: {_expected(field)}"
+    if field not in row:
+        names = ", ".join(map(repr, row)) or "none at all"
+        return "no such field", f"no field {field!r} (there is {names}): {_expected(field)}, or name another field"
+    return "not a string", f"field {field!r} is {_json_type(row[field])}, not a string: {_expected(field)}"
+
+
+def _json_type(value: object) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+CorpusReader = Callable[[Source], Iterator[Document]]
+"""Reads an opened file into documents as they stand."""
+
+CORPUS_READERS: dict[str, CorpusReader] = {
+    "txt": read_txt,
+    "md": read_markdown,
+    "jsonl": read_jsonl,
+    "csv": read_csv,
+    "tsv": read_tsv,
+    "parquet": read_parquet,
+    "wikipedia": read_wikipedia,
+    "gutenberg": read_gutenberg,
+}

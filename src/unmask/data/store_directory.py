@@ -1,0 +1,69 @@
+"""The directory of a store while it is made: replaced only by a complete one, left with finished shards or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unmask.data.shard_writer import remove_unfinished
+from unmask.errors import InputError, Interrupted, OutputError
+from unmask.files import UNFINISHED, told_as_output_error
+
+
+@contextmanager
+def moved_aside(out: Path, inputs: list[Path]) -> Iterator[None]:
+    """Moves what is at `out` out of the way, and back if nothing takes its place.
+
+    Raises:
+        OutputError: something that the new store is to be made from would move with it.
+    """
+    for path in inputs:
+        if path.resolve().is_relative_to(out.resolve()):
+            raise OutputError(f"{path} is needed and lies in {out}, which would be overwritten: choose another --out")
+    aside = out.with_name(f"{UNFINISHED}replaced-{out.name}")
+    with told_as_output_error(out):
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(out, aside)
+    try:
+        yield
+    finally:
+        if out.exists():
+            shutil.rmtree(aside)
+        else:
+            os.replace(aside, out)
+
+
+@contextmanager
+def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
+    """Makes the directory; when anything goes wrong, leaves nothing but finished shards, and says so.
+
+    Args:
+        out: the store's directory.
+        keeps_shards: False leaves not even those, since a store that was to be replaced comes back in their place.
+    """
+    existed = out.is_dir()
+    with told_as_output_error(out):
+        out.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException as error:
+        if (out / "manifest.json").is_file():  # the store was complete before
+            raise
+        if not keeps_shards:
+            shutil.rmtree(out)
+            if isinstance(error, Interrupted):
+                raise Interrupted(f"{error}; the store there is as it was", error.signal_number) from error
+            raise
+        num_kept = remove_unfinished(out)
+        if not num_kept and not existed:
+            out.rmdir()
+        kept = f"{num_kept} finished shard(s) are kept: the same command with --resume goes on"
+        if isinstance(error, Interrupted):
+            message = f"{error}; {kept if num_kept else 'no shard was finished, so nothing is kept'}"
+            raise Interrupted(message, error.signal_number) from error
+        if num_kept and isinstance(error, InputError | OutputError):
+            raise type(error)(f"{error}\n{kept}") from error
+        raise

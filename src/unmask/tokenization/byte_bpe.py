@@ -1,0 +1,127 @@
+"""BPE over the 256 bytes of UTF-8, as GPT-2 and RoBERTa have it (Radford et al. 2019, 2.2; Liu et al. 2019, 4.4).
+
+No text is unknown, and what is decoded is what was encoded, to the byte. The space before a word belongs to it: the
+first word of a text, which has none before it, is encoded otherwise than the same word further on. RoBERTa's own text
+was encoded so too, line by line; ours is, sentence by sentence. Counting for training sees whole documents, where a
+word has its space wherever the document has one.
+
+Special tokens are RoBERTa's, `<s> A </s>` and `<s> A </s></s> B </s>` its framing. Here the mask token comes with the
+other special tokens, since the published vocabulary had it appended. It swallows a space before it, since it stands for
+a word with its space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from unmask.tokenization.definition import Definition, make_definition, special_added_tokens
+from unmask.tokenization.family import Family, Split
+from unmask.tokenization.learning import grow_bpe
+
+if TYPE_CHECKING:
+    from unmask.tokenization.settings import TokenizerSettings
+
+SPECIAL_TOKENS = {
+    "cls_token": "<s>",
+    "pad_token": "<pad>",
+    "sep_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+}
+
+_SHOWN = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+BYTES = tuple(sorted([*map(chr, _SHOWN), *(chr(0x100 + number) for number in range(256 - len(_SHOWN)))]))
+"""The characters that stand for the 256 bytes, in the order of GPT-2's ids: bytes that can be seen are themselves."""
+
+_PRE_TOKENIZER = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+def define(
+    vocab: dict[str, int],
+    merges: list[tuple[str, str]] | None,
+    special_tokens: Mapping[str, str],
+    others: tuple[str, ...],
+    normalizer: Definition | None,
+    *,
+    prefix_space: bool = False,
+) -> Definition:
+    """The definition of a tokenizer, which frames its input where it has RoBERTa's special tokens.
+
+    Args:
+        vocab, merges, special_tokens, others, normalizer: see `unmask.tokenization.family.Define`.
+        prefix_space: True sets a space before a text that begins without one.
+    """
+    byte_level = _PRE_TOKENIZER | {"add_prefix_space": prefix_space}
+    post_processor: Definition | None = None
+    if {"cls_token", "sep_token"} <= set(special_tokens):
+        cls, sep = special_tokens["cls_token"], special_tokens["sep_token"]
+        post_processor = {
+            "type": "RobertaProcessing",
+            "sep": [sep, vocab[sep]],
+            "cls": [cls, vocab[cls]],
+            "trim_offsets": True,
+            "add_prefix_space": prefix_space,
+        }
+    mask = [special_tokens["mask_token"]] if "mask_token" in special_tokens else []
+    return make_definition(
+        added_tokens=special_added_tokens(vocab, [*special_tokens.values(), *others], takes_space=mask),
+        normalizer=normalizer,
+        pre_tokenizer=byte_level,
+        post_processor=post_processor,
+        decoder=_PRE_TOKENIZER | {"add_prefix_space": True},
+        model={
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": [list(pair) for pair in merges or []],
+        },
+    )
+
+
+def _normalizer(lowercase: bool) -> Definition | None:
+    return {"type": "Lowercase"} if lowercase else None
+
+
+def _stretches(text: str) -> list[str]:
+    """Cuts before white space that follows anything else: no word reaches from the one to the other."""
+    return _BEFORE_WHITE_SPACE.split(text)
+
+
+_BEFORE_WHITE_SPACE = re.compile(r"(?<=\S)(?=[ \t\n\r])")
+
+
+def _alphabet(characters: Counter[str], settings: TokenizerSettings) -> list[str]:
+    """All bytes, whatever the text holds."""
+    return list(BYTES)
+
+
+def _base(alphabet: list[str], split: Split) -> list[str]:
+    return alphabet
+
+
+BYTE_BPE = Family(
+    special_tokens=SPECIAL_TOKENS,
+    slots_after_first=0,
+    has_segments=False,
+    lowercase=False,
+    max_word_characters=None,
+    normalizer=_normalizer,
+    pre_tokenizer=_PRE_TOKENIZER,
+    stretches=_stretches,
+    alphabet=_alphabet,
+    base=_base,
+    grow=partial(grow_bpe, suffix=""),
+    define=define,
+)

@@ -1,0 +1,266 @@
+"""A tokenizer as data: the content of `tokenizer.json`, the one description that every version of the library reads.
+
+It names the steps in order (normalizer, pre_tokenizer, model, post_processor, decoder) and the tokens that are looked
+for before all of them (added_tokens). Here are the parts that several kinds share, and what we read out of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unmask.errors import ModelError
+
+Definition = dict[str, Any]
+
+SPACE = "Ġ"
+"""A space before a word, as byte-level BPE writes it (Radford et al. 2019)."""
+
+
+def make_definition(
+    *,
+    added_tokens: Iterable[Mapping[str, Any]],
+    normalizer: Definition | None,
+    pre_tokenizer: Definition,
+    post_processor: Definition | None,
+    decoder: Definition,
+    model: Definition,
+) -> Definition:
+    """Puts the parts together, in the library's own order."""
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": list(added_tokens),
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": post_processor,
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def special_added_tokens(
+    vocab: Mapping[str, int], entries: Iterable[str], takes_space: Sequence[str] = ()
+) -> list[Definition]:
+    """The special tokens, ascending by id.
+
+    Args:
+        vocab: entry -> id.
+        entries: of the special tokens; one may be named twice.
+        takes_space: those that swallow white space before them.
+    """
+    ordered = sorted(set(entries), key=vocab.__getitem__)
+    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+    return [
+        {
+            "id": vocab[entry],
+            "content": entry,
+            "single_word": flags["single_word"],
+            "lstrip": entry in takes_space,
+            "rstrip": flags["rstrip"],
+            "normalized": flags["normalized"],
+            "special": flags["special"],
+        }
+        for entry in ordered
+    ]
+
+
+def bert_normalizer(
+    lowercase: bool, compose: bool, strip_accents: bool | None = None, split_han: bool = True
+) -> Definition:
+    """BERT's normaliser.
+
+    Args:
+        lowercase: True for an uncased vocabulary.
+        compose: True ends with NFC, as in all that is trained here; False is exactly what Google released.
+        strip_accents: None does it where `lowercase`.
+        split_han: True sets spaces around Han characters.
+    """
+    bert = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": split_han,
+        "strip_accents": strip_accents,
+        "lowercase": lowercase,
+    }
+    return {"type": "Sequence", "normalizers": [bert, {"type": "NFC"}]} if compose else bert
+
+
+def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
+    """A post-processor that frames texts with special tokens.
+
+    Args:
+        vocab: entry -> id.
+        single: entries, and `$A`, each with its segment: "[CLS]:0 $A:0 [SEP]:0".
+        pair: likewise, with `$B`.
+    """
+    used: dict[str, Definition] = {}
+
+    def pieces(words: str) -> Iterator[Definition]:
+        for word in words.split():
+            name, _, segment = word.rpartition(":")
+            if name in ("$A", "$B"):
+                yield {"Sequence": {"id": name[1:], "type_id": int(segment)}}
+            else:
+                used[name] = {"id": name, "ids": [vocab[name]], "tokens": [name]}
+                yield {"SpecialToken": {"id": name, "type_id": int(segment)}}
+
+    single_pieces, pair_pieces = list(pieces(single)), list(pieces(pair))
+    special_tokens = {name: used[name] for name in sorted(used)}
+    return {
+        "type": "TemplateProcessing",
+        "single": single_pieces,
+        "pair": pair_pieces,
+        "special_tokens": special_tokens,
+    }
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece of a framed input.
+
+    Attributes:
+        text: "A" or "B" for a text's tokens; "" for special tokens.
+        ids: of the special tokens.
+        segment: its `token_type_ids`.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    segment: int
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How texts are framed: the pieces of a single text, and of a pair."""
+
+    single: tuple[Piece, ...]
+    pair: tuple[Piece, ...]
+
+
+_A, _B = Piece("A", (), 0), Piece("B", (), 0)
+_UNFRAMED = Framing((_A,), (_A, Piece("B", (), 1)))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a definition says of a tokenizer.
+
+    Attributes:
+        kind: a key of `unmask.tokenization.train.TOKENIZERS`.
+        framing: what is added around texts.
+        entries: the entry of each id, added tokens included; an id that nothing has is the empty string.
+        special_ids: of the added tokens that are special.
+        unknown: the entry that unknown characters or words become; None where there are none.
+        prefix: of an entry that continues a word; empty where that does not tell.
+    """
+
+    kind: str
+    framing: Framing
+    entries: tuple[str, ...]
+    special_ids: frozenset[int]
+    unknown: str | None
+    prefix: str
+
+
+def read_facts(definition: Definition, where: object) -> Facts:
+    """Reads a definition.
+
+    Args:
+        definition: the content of any `tokenizer.json`.
+        where: the file, for messages.
+
+    Raises:
+        ModelError: it is of no kind known here, or not laid out as the library writes it.
+    """
+    try:
+        return Facts(
+            kind=_read_kind(definition, where),
+            framing=_read_framing(definition, where),
+            entries=_read_entries(definition),
+            special_ids=frozenset(token["id"] for token in _added_tokens(definition) if token["special"]),
+            unknown=definition["model"].get("unk_token"),
+            prefix=definition["model"].get("continuing_subword_prefix") or "",
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{where} is not laid out as a tokenizer.json of the tokenizers library ({error!r}): is it one?"
+        ) from error
+
+
+def _added_tokens(definition: Definition) -> list[Definition]:
+    return definition.get("added_tokens") or []
+
+
+def _read_framing(definition: Definition, where: object) -> Framing:
+    """What the post-processor adds."""
+    framing = _UNFRAMED
+    for step in _steps(definition.get("post_processor"), "processors"):
+        kind = step["type"]
+        if kind == "TemplateProcessing":
+            framing = Framing(_template_pieces(step, "single"), _template_pieces(step, "pair"))
+        elif kind in ("BertProcessing", "RobertaProcessing"):
+            cls, sep = Piece("", (step["cls"][1],), 0), Piece("", (step["sep"][1],), 0)
+            pair: tuple[Piece, ...]
+            if kind == "BertProcessing":
+                pair = (cls, _A, sep, Piece("B", (), 1), Piece("", sep.ids, 1))
+            else:
+                pair = (cls, _A, sep, sep, _B, sep)
+            framing = Framing((cls, _A, sep), pair)
+        elif kind != "ByteLevel":  # which trims offsets alone
+            raise ModelError(f"{where}: the post-processor {kind!r} is not known; expected one of a BERT or GPT family")
+    texts = ["".join(piece.text for piece in pieces) for pieces in (framing.single, framing.pair)]
+    if texts != ["A", "AB"]:
+        raise ModelError(f"{where}: its template frames {texts[0]!r} and {texts[1]!r}; expected 'A' and 'AB'")
+    return framing
+
+
+def _template_pieces(step: Definition, which: str) -> tuple[Piece, ...]:
+    pieces = []
+    for piece in step[which]:
+        if "Sequence" in piece:
+            pieces.append(Piece(piece["Sequence"]["id"], (), piece["Sequence"]["type_id"]))
+        else:
+            named = piece["SpecialToken"]
+            pieces.append(Piece("", tuple(step["special_tokens"][named["id"]]["ids"]), named["type_id"]))
+    return tuple(pieces)
+
+
+def _read_kind(definition: Definition, where: object) -> str:
+    model = definition.get("model") or {}
+    # Files of old versions leave the type out.
+    untyped = "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else None
+    kind = model.get("type") or untyped
+    splitters = {step["type"] for step in _steps(definition.get("pre_tokenizer"), "pretokenizers")}
+    if kind == "WordPiece":
+        return "wordpiece"
+    if kind == "BPE" and model.get("end_of_word_suffix"):
+        return "bpe"
+    if kind == "BPE" and "ByteLevel" in splitters:
+        return "byte_bpe"
+    raise ModelError(
+        f"{where}: the model's type is {kind!r}; expected WordPiece as of the BERT family, BPE with an end-of-word "
+        "mark as of GPT-1, or byte-level BPE as of GPT-2 and RoBERTa"
+    )
+
+
+def _read_entries(definition: Definition) -> tuple[str, ...]:
+    vocab: dict[str, int] = dict(definition["model"]["vocab"])
+    vocab |= {token["content"]: token["id"] for token in _added_tokens(definition)}
+    entries = [""] * (max(vocab.values(), default=-1) + 1)
+    for entry, index in vocab.items():
+        entries[index] = entry
+    return tuple(entries)
+
+
+def _steps(step: Definition | None, inner: str) -> Iterator[Definition]:
+    """A step, or those inside it where it is a sequence."""
+    if step is None:
+        return
+    if step["type"] == "Sequence":
+        for each in step[inner]:
+            yield from _steps(each, inner)
+    else:
+        yield step

@@ -1,0 +1,238 @@
+"""The files of a tokenizer's directory: those we write, and those that others have published or saved.
+
+Read are `tokenizer.json` (ours, and whatever `transformers` saves), `vocab.txt` (Google's BERT, ELECTRA), and a
+vocabulary with its merges: `vocab.json` and `merges.txt` (`transformers`), `encoder.json` and `vocab.bpe` (GPT-2, on
+which RoBERTa builds), `encoder_bpe_40000.json` and `vocab_40000.bpe` (GPT-1).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError
+from unmask.tokenization import bpe, byte_bpe, wordpiece
+from unmask.tokenization.definition import Definition, bert_normalizer, read_facts
+
+SEGMENTER_KEY = "unmask_segmenter"
+"""In `tokenizer_config.json`: the segmenter that texts go through first, which `transformers` knows nothing of."""
+
+VOCABULARY_AND_MERGES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+    ("encoder_bpe_40000.json", "vocab_40000.bpe"),
+)
+
+_KEPT_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+_ROLES = ("pad_token", "unk_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token")
+_GPT2_SPECIAL_TOKENS = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+
+
+@dataclass(frozen=True)
+class OpenedDirectory:
+    """What a directory says.
+
+    Attributes:
+        files: what is to be saved again, by name; `tokenizer.json` is among them.
+        special_tokens: role -> entry.
+        segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, or "none".
+    """
+
+    files: dict[str, bytes]
+    special_tokens: dict[str, str]
+    segmenter: str = "none"
+
+
+def new_files(
+    definition: Definition,
+    special_tokens: Mapping[str, str],
+    config: Mapping[str, object],
+    has_segments: bool,
+    segmenter: str = "none",
+) -> dict[str, bytes]:
+    """The files of a new directory, by name.
+
+    Args:
+        definition: the content of `tokenizer.json`.
+        special_tokens: role -> entry.
+        config: what `tokenizer_config.json` states beside the special tokens: `tokenizer_class` ...
+        has_segments: True if the model takes `token_type_ids`.
+        segmenter: the name of the segmenter, or "none".
+    """
+    inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_segments else ["input_ids", "attention_mask"]
+    full_config = {"model_input_names": inputs, "clean_up_tokenization_spaces": False, **special_tokens, **config}
+    if segmenter != "none":
+        full_config[SEGMENTER_KEY] = segmenter
+    files = {
+        "tokenizer.json": _json_bytes(definition),
+        "tokenizer_config.json": _json_bytes(full_config),
+        "special_tokens_map.json": _json_bytes(special_tokens),
+    }
+    model = definition["model"]
+    if model["type"] == "WordPiece":
+        entries = sorted(model["vocab"], key=model["vocab"].__getitem__)
+        files["vocab.txt"] = "".join(f"{entry}\n" for entry in entries).encode()
+    return files
+
+
+def read_directory(path: Path, lowercase: bool | None) -> OpenedDirectory:
+    """Reads a tokenizer in any of the layouts.
+
+    Args:
+        path: a directory, or a file of entries, one a line.
+        lowercase: see `unmask.tokenization.tokenizer.load_tokenizer`.
+
+    Raises:
+        ModelError: as `load_tokenizer` says.
+    """
+    if not path.exists():
+        raise ModelError(f"{path} does not exist: expected a directory with tokenizer.json or vocab.txt")
+    if path.is_file():
+        return _read_vocab_txt(path, {}, lowercase)
+    config = _read_json(path / "special_tokens_map.json") | _read_json(path / "tokenizer_config.json")
+    if (path / "tokenizer.json").is_file():
+        return _read_tokenizer_json(path, config)
+    if (path / "vocab.txt").is_file():
+        return _read_vocab_txt(path / "vocab.txt", config, lowercase)
+    for vocabulary, merges in VOCABULARY_AND_MERGES:
+        if (path / vocabulary).is_file() and (path / merges).is_file():
+            return _read_merges(path / vocabulary, path / merges, config, lowercase)
+    layouts = " or ".join(" with ".join(names) for names in VOCABULARY_AND_MERGES)
+    raise ModelError(f"{path} holds no tokenizer: expected tokenizer.json or vocab.txt in it, or {layouts}")
+
+
+def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirectory:
+    path = directory / "tokenizer.json"
+    definition = _read_json(path)
+    facts = read_facts(definition, path)
+    entries = {entry: index for index, entry in enumerate(facts.entries)}
+    usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else {}
+    special_tokens = _special_tokens(path, entries, config, usual)
+    files = {name: (directory / name).read_bytes() for name in _KEPT_FILES if (directory / name).is_file()}
+    return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
+
+
+def _read_vocab_txt(path: Path, config: dict[str, Any], lowercase: bool | None) -> OpenedDirectory:
+    vocab = _read_entries(path)
+    special_tokens = _special_tokens(path, vocab, config, wordpiece.SPECIAL_TOKENS)
+    if lowercase is None:
+        lowercase = bool(config.get("do_lower_case", True))
+    normalizer = bert_normalizer(
+        lowercase,
+        compose=False,
+        strip_accents=config.get("strip_accents"),
+        split_han=config.get("tokenize_chinese_chars", True),
+    )
+    definition = wordpiece.define(vocab, None, special_tokens, (), normalizer)
+    # With this class `transformers` builds the same normaliser again from these very keys.
+    saved_config = {"tokenizer_class": "BertTokenizer", "model_max_length": 512, **config, "do_lower_case": lowercase}
+    return OpenedDirectory(new_files(definition, special_tokens, saved_config, has_segments=True), special_tokens)
+
+
+def _read_merges(
+    vocab_path: Path, merges_path: Path, config: dict[str, Any], lowercase: bool | None
+) -> OpenedDirectory:
+    """A vocabulary with its merges gets the steps of the family it is of, as `transformers` builds them."""
+    vocab = _read_json(vocab_path)
+    merges = _read_pairs(merges_path, vocab)
+    max_length = {"model_max_length": 512, **config}["model_max_length"]
+    saved_config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
+    if any(entry.endswith(bpe.END_OF_WORD) for entry in vocab):
+        special_tokens = _special_tokens(vocab_path, vocab, config, {"unk_token": "<unk>"})
+        normalizer = bert_normalizer(lowercase=lowercase is not False, compose=False)
+        definition = bpe.define(vocab, merges, special_tokens, (), normalizer)
+    else:
+        missing = [character for character in byte_bpe.BYTES if character not in vocab]
+        if missing:
+            raise ModelError(
+                f"{vocab_path}: neither a vocabulary with the end-of-word mark {bpe.END_OF_WORD} nor one of bytes, for "
+                f"which it lacks {len(missing)} of 256: is it of another kind, or cut short?"
+            )
+        roberta = set(byte_bpe.SPECIAL_TOKENS.values()) <= set(vocab)
+        usual = byte_bpe.SPECIAL_TOKENS if roberta else _GPT2_SPECIAL_TOKENS
+        special_tokens = _special_tokens(vocab_path, vocab, config, usual)
+        prefix_space = bool(config.get("add_prefix_space", False))
+        definition = byte_bpe.define(vocab, merges, special_tokens, (), None, prefix_space=prefix_space)
+    return OpenedDirectory(new_files(definition, special_tokens, saved_config, has_segments=False), special_tokens)
+
+
+def _special_tokens(
+    path: Path, vocab: Mapping[str, int], config: dict[str, Any], usual: Mapping[str, str]
+) -> dict[str, str]:
+    """The entry of each role: as the configuration names it, plainly or under `content`, else the family's own."""
+    named = {role: config.get(role) or usual.get(role) for role in (*usual, *_ROLES)}
+    entries = {
+        role: entry["content"] if isinstance(entry, dict) else str(entry) for role, entry in named.items() if entry
+    }
+    missing = [f"{entry} ({role})" for role, entry in entries.items() if entry not in vocab]
+    if missing:
+        raise ModelError(f"{path} lacks {', '.join(missing)}: expected every special token in the vocabulary")
+    return entries
+
+
+def _read_entries(path: Path) -> dict[str, int]:
+    entries = _read_text(path).split("\n")
+    if entries[-1] == "":
+        entries.pop()
+    vocab: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        if entry in vocab:
+            raise ModelError(
+                f"{path}, line {index + 1}: {entry!r} stands on line {vocab[entry] + 1} already; "
+                "expected a vocabulary of one entry a line, each once"
+            )
+        vocab[entry] = index
+    return vocab
+
+
+def _read_pairs(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    pairs = []
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        first, space, second = line.partition(" ")
+        if not space or not {first, second, first + second} <= vocab.keys():
+            raise ModelError(
+                f"{path}, line {number}: {line!r} is no merge of two entries into a third: expected two of them with a "
+                "space between; do the vocabulary and the merges belong together?"
+            )
+        pairs.append((first, second))
+    return pairs
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one where there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{path}, line {error.lineno}: not JSON ({error.msg}); is the file complete?") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected a JSON object, found a {type(value).__name__}")
+    return value
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path} is not UTF-8 text: byte {error.start} cannot be decoded") from error
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _json_bytes(value: Mapping[str, object]) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()

@@ -1,0 +1,114 @@
+"""Directories in every layout that others publish or save, made small: what each is taken for, and what it encodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import ModelError
+from unmask.tokenization import byte_bpe, library
+from unmask.tokenization.byte_bpe import BYTES
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+
+GPT1_ENTRIES = ["<unk>", *"lowern", *(f"{letter}</w>" for letter in "lowern"), "lo", "low</w>", "er</w>"]
+GPT1_MERGES = ["#version: 0.2", "l o", "lo w</w>", "e r</w>", ""]
+MERGED = ["lo", "low", "Ġlow", "er"]
+GPT2_ENTRIES = [*BYTES, *MERGED, "<|endoftext|>"]
+GPT2_MERGES = ["#version: 0.2", "l o", "lo w", "Ġ low", "e r", ""]
+ROBERTA_ENTRIES = ["<s>", "<pad>", "</s>", "<unk>", *BYTES, *MERGED, "<mask>"]
+
+
+def write(directory: Path, entries: list[str], merges: list[str], names: tuple[str, str], **config: Any) -> Path:
+    directory.mkdir(exist_ok=True)
+    vocab = {entry: index for index, entry in enumerate(entries)}
+    (directory / names[0]).write_text(json.dumps(vocab), encoding="utf-8")
+    (directory / names[1]).write_text("\n".join(merges), encoding="utf-8")
+    if config:
+        (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return directory
+
+
+def tokens(tokenizer: TextTokenizer, text: str) -> list[str]:
+    return tokenizer.tokens(tokenizer.encode_batch([text])[0])
+
+
+def saved_again(tokenizer: TextTokenizer, directory: Path) -> TextTokenizer:
+    directory.mkdir()
+    tokenizer.save(directory)
+    return load_tokenizer(directory)
+
+
+GPT1_IS_SAFE = library.CAN_TRAIN
+"""The release candidates of tokenizers 1.0 lose the end-of-word mark of words of one letter."""
+
+
+@pytest.mark.skipif(not GPT1_IS_SAFE, reason="this tokenizers cannot be used with BPE of GPT-1's kind")
+@pytest.mark.parametrize("names", [("encoder_bpe_40000.json", "vocab_40000.bpe"), ("vocab.json", "merges.txt")])
+def test_gpt1_as_published(names: tuple[str, str], tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write(tmp_path / "t", GPT1_ENTRIES, GPT1_MERGES, names))
+    assert (tokenizer.kind, tokenizer.unk_id, tokenizer.pad_id) == ("bpe", 0, None)
+    for opened in (tokenizer, saved_again(tokenizer, tmp_path / "again")):
+        assert tokens(opened, "Lower LOW ☃ e") == ["lo", "w", "er</w>", "low</w>", "<unk>", "e</w>"]
+        single, pair = opened.encode_inputs([("low", None), ("low", "e")])
+        assert (opened.tokens(single.input_ids), opened.tokens(pair.input_ids)) == (["low</w>"], ["low</w>", "e</w>"])
+        assert opened.special_ids == (0,)
+
+
+@pytest.mark.parametrize("names", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
+def test_gpt2_as_published(names: tuple[str, str], tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write(tmp_path / "t", GPT2_ENTRIES, GPT2_MERGES, names))
+    assert (tokenizer.kind, tokenizer.unk_id, tokenizer.pad_id) == ("byte_bpe", None, None)
+    for opened in (tokenizer, saved_again(tokenizer, tmp_path / "again")):
+        assert tokens(opened, "lower low é") == ["low", "er", "Ġlow", "Ġ", "Ã", "©"]
+        assert opened.decode(opened.encode_batch(["low é"])[0]) == "low é"
+        assert opened.bos_id == opened.eos_id == opened.vocab_size - 1
+        with pytest.raises(ModelError, match=r"t has no mask_token|again has no mask_token"):
+            _ = opened.vocabulary
+
+
+def test_roberta_as_transformers_once_saved_it(tmp_path: Path) -> None:
+    written = write(tmp_path / "t", ROBERTA_ENTRIES, GPT2_MERGES, ("vocab.json", "merges.txt"), model_max_length=77)
+    tokenizer = load_tokenizer(written)
+    for opened in (tokenizer, saved_again(tokenizer, tmp_path / "again")):
+        (pair,) = opened.encode_inputs([("low", "er <mask>")])
+        assert opened.tokens(pair.input_ids) == ["<s>", "low", "</s>", "</s>", "er", "<mask>", "</s>"]
+        assert pair.token_type_ids == [0] * 7
+        assert opened.vocabulary.mask_id == opened.vocab_size - 1
+        assert (opened.pad_id, opened.unk_id) == (1, None)
+    config = json.loads((tmp_path / "again" / "tokenizer_config.json").read_bytes())
+    assert config["model_max_length"] == 77
+    assert config["model_input_names"] == ["input_ids", "attention_mask"]
+
+
+@pytest.mark.skipif(not library.CAN_TRAIN, reason="this tokenizers sets no space before a text")
+def test_a_space_may_be_set_before_a_text(tmp_path: Path) -> None:
+    names = ("vocab.json", "merges.txt")
+    tokenizer = load_tokenizer(write(tmp_path / "t", GPT2_ENTRIES, GPT2_MERGES, names, add_prefix_space=True))
+    assert tokens(tokenizer, "low low") == ["Ġlow", "Ġlow"]
+
+
+def test_vocabularies_and_merges_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    names = ("vocab.json", "merges.txt")
+    with pytest.raises(ModelError, match=r"merges.txt, line 3: 'lo x' is no merge of two entries into a third"):
+        load_tokenizer(write(tmp_path, GPT2_ENTRIES, ["#version: 0.2", "l o", "lo x"], names))
+    with pytest.raises(ModelError, match=r"merges.txt, line 1: 'lo' is no merge"):
+        load_tokenizer(write(tmp_path, GPT2_ENTRIES, ["lo"], names))
+    with pytest.raises(ModelError, match=r"vocab.json: neither .* </w> nor one of bytes, for which it lacks 2 of 256"):
+        load_tokenizer(write(tmp_path, GPT2_ENTRIES[2:], [], names))
+    with pytest.raises(ModelError, match=r"lacks <unk> \(unk_token\)"):
+        load_tokenizer(write(tmp_path, GPT1_ENTRIES[1:], [], names))
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(ModelError, match=r"holds no tokenizer: expected .* vocab.json with merges.txt or encoder.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_an_unknown_segmenter_is_refused(tmp_path: Path) -> None:
+    definition = byte_bpe.define({character: index for index, character in enumerate(BYTES)}, [], {}, (), None)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition), encoding="utf-8")
+    assert load_tokenizer(tmp_path).segmenter == "none"
+    (tmp_path / "tokenizer_config.json").write_text('{"unmask_segmenter": "scissors"}', encoding="utf-8")
+    with pytest.raises(ModelError, match="the segmenter 'scissors' is not known; expected one of kiwi"):
+        load_tokenizer(tmp_path)
