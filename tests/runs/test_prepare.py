@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unmask import preparation
+from unmask.data import encoding
+from unmask.data.encoding import Encoder, text_hash
 from unmask.data.packing import Split
 from unmask.data.sentences import split_sentences
 from unmask.data.store import TokenStore
 from unmask.errors import InputError, OutputError
-from unmask.preparation import encode_texts, prepare, text_hash
+from unmask.preparation import prepare
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.tokenizer_training import train_tokenizer
@@ -132,16 +133,15 @@ def test_shards_end_after_so_many_bytes_of_text(whole: Path) -> None:
     assert sum(path.stat().st_size for path in whole.glob("tokens-*.bin")) == 2 * store.num_tokens
 
 
-@pytest.mark.parametrize("batch", [1, 7, 100_000])
-def test_encoding_in_pieces_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+def test_what_an_encoder_has_seen_changes_nothing(folder: Path) -> None:
     tokenizer = load_tokenizer(folder / "tokenizer")
-    expected = encode_texts(DOCUMENTS[:30], tokenizer)
-    monkeypatch.setattr(preparation, "_BATCH_SENTENCES", batch)
-    encoded = encode_texts(DOCUMENTS[:30], tokenizer)
-    for name in ("tokens", "sentence_lengths", "document_sentences", "text_hashes"):
-        assert np.array_equal(getattr(encoded, name), getattr(expected, name))
-        assert getattr(encoded, name).dtype == getattr(expected, name).dtype
-    assert encode_texts([], tokenizer).tokens.dtype == np.uint16
+    encoder = Encoder(tokenizer)
+    for texts in (DOCUMENTS[:30], DOCUMENTS[:30], DOCUMENTS[20:40], []):
+        encoded, expected = encoder.encode(texts), Encoder(tokenizer).encode(texts)
+        for name in ("tokens", "sentence_lengths", "document_sentences", "text_hashes"):
+            assert np.array_equal(getattr(encoded, name), getattr(expected, name))
+            assert getattr(encoded, name).dtype == getattr(expected, name).dtype
+    assert encoded.tokens.dtype == np.uint16
 
 
 def test_held_out_is_a_matter_of_the_text_alone(folder: Path, whole: Path, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_four_bytes_a_token_for_a_large_vocabulary(folder: Path, tmp_path: Path)
 def test_the_bytes_do_not_depend_on_workers_or_chunks(
     folder: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, chunk_bytes: int
 ) -> None:
-    monkeypatch.setattr(preparation, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(encoding, "CHUNK_BYTES", chunk_bytes)
     prepare_here(folder, tmp_path / "store", workers=workers)
     assert contents(tmp_path / "store") == contents(whole)
 

@@ -60,9 +60,9 @@ CHILD = """
 import multiprocessing, sys
 from unmask import preparation
 from unmask.cli import main
-from unmask.data import shard_writer
+from unmask.data import encoding, shard_writer
 
-preparation._CHUNK_BYTES = 1000
+encoding.CHUNK_BYTES = 1000
 preparation.prepare.__kwdefaults__["shard_bytes"] = 4000
 
 def stop(place):
@@ -279,7 +279,7 @@ def test_a_fault_while_resuming_loses_no_finished_shard(
 ) -> None:
     before = contents(stopped)
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "_check_resumed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(preparation, "check_resumed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepare_here(folder, stopped, resume=True)
     assert contents(stopped) == before

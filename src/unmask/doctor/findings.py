@@ -1,0 +1,118 @@
+"""What `unmask doctor` reports: findings with figures and advice, beside the tables and pictures that they rest on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+Level = Literal["good", "note", "warning", "fault"]
+LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "good")  # in the order in which a page lists them
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        name: a stable identifier, for scripts and tests: `mask-rate-zero`.
+        level: `good` passed, `note` is worth knowing, `warning` probably not what was meant, `fault` is broken.
+        message: what was seen, with figures.
+        advice: what to do; empty where there is nothing to do.
+    """
+
+    name: str
+    level: Level
+    message: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text: every row has as many cells as there are columns; no columns means rows of (name, value)."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of whole numbers in bins: bin i holds `starts[i]` to `starts[i + 1] - 1`, the last all from its start on.
+
+    Args:
+        unit: what the numbers count: "tokens".
+        counted: what has such a number: "sentences".
+        starts: ascending, one a bin.
+        counts: one a bin.
+    """
+
+    title: str
+    unit: str
+    counted: str
+    starts: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    def label(self, place: int) -> str:
+        """A bin's range as it is written: `8`, `8–15`, `128+`."""
+        first = self.starts[place]
+        if place + 1 == len(self.starts):
+            return f"{first:,}+"
+        last = self.starts[place + 1] - 1
+        return f"{first:,}" if first == last else f"{first:,}–{last:,}"
+
+
+@dataclass(frozen=True)
+class SampleToken:
+    """A token as the model receives it.
+
+    Args:
+        shown: the vocabulary's entry that stands at this position.
+        segment: 0 or 1.
+        special: True for `[CLS]`, `[SEP]` and their like.
+        label: the entry to be predicted here, or None where nothing is.
+    """
+
+    shown: str
+    segment: int
+    special: bool
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One decoded sequence: its tokens, and in a line what is to be predicted for it as a whole (`IsNext`)."""
+
+    tokens: tuple[SampleToken, ...]
+    sequence_label: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that the doctor has to say about a target.
+
+    Args:
+        kind: `store`, `recipe` or `run`.
+        target: as the person named it.
+        listings: texts whose lines are laid out already, as (title, text).
+        headline: the few figures that matter most, as (name, value).
+        figures: plain numbers and texts for scripts, the `figures` of `--json`.
+    """
+
+    kind: Literal["store", "recipe", "run"]
+    target: str
+    findings: tuple[Finding, ...]
+    headline: tuple[tuple[str, str], ...] = ()
+    tables: tuple[Table, ...] = ()
+    histograms: tuple[Histogram, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    listings: tuple[tuple[str, str], ...] = ()
+    figures: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def has_fault(self) -> bool:
+        return any(finding.level == "fault" for finding in self.findings)
+
+
+def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Faults first, what passed last, otherwise in the order found."""
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))

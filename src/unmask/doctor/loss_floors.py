@@ -1,0 +1,205 @@
+"""The floors that a run's losses and accuracies have to pass, and whether and when they did.
+
+A floor is what a model scores that has learnt less than it should: nothing, the frequencies of the entries, the share
+of the labels. BERT's loss stays near the second for a long time before context begins to tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.batch import Batch
+from unmask.doctor.findings import Finding, Level
+
+Row = Mapping[str, Any]
+
+UNIGRAM_FLOOR = "mlm-unigram-floor"
+
+
+@dataclass(frozen=True)
+class Floor:
+    """One floor.
+
+    Attributes:
+        name: of the finding about it.
+        what: who scores this, in words.
+        value: nats for a loss, a share for an accuracy.
+        margin: what has to be gained over it, since less may be luck.
+        training_key, held_out_key: the figure in the training and in the evaluation rows of `metrics.jsonl`; None where
+            it is not to be looked for there.
+        is_loss: True has to be fallen below, False has to be exceeded.
+        failed_level: of the finding where the run has not passed.
+    """
+
+    name: str
+    what: str
+    value: float
+    margin: float
+    training_key: str | None
+    held_out_key: str | None
+    is_loss: bool
+    failed_level: Level
+
+    def is_passed_by(self, value: float | None) -> bool:
+        """Whether a figure is beyond the floor; one that is not finite (None) is not."""
+        if value is None:
+            return False
+        return value < self.value - self.margin if self.is_loss else value > self.value + self.margin
+
+
+def masked_lm_floors(
+    batches: Sequence[Batch], token_counts: NDArray[np.integer[Any]], has_next_sentence: bool
+) -> list[Floor]:
+    """The floors of masked language modelling, for the very targets that a run is evaluated on.
+
+    Args:
+        batches: prepared ones.
+        token_counts: (vocabulary,) how often each entry occurs in the store.
+        has_next_sentence: whether there is a loss of next-sentence prediction too.
+
+    Returns:
+        None where the batches have no targets.
+    """
+    labels = np.concatenate([batch.columns["labels"][batch.columns["target_positions"]].numpy() for batch in batches])
+    floors: list[Floor] = []
+    if len(labels):
+        counts = np.maximum(token_counts, 1)  # an entry that is a target and not in the store: another store's batches
+        frequencies = counts / counts.sum()
+        target_counts = np.bincount(labels)
+        majority = float(target_counts.max() / len(labels))
+        vocab_size = len(token_counts)
+        floors += [
+            Floor(
+                name="mlm-uniform-floor",
+                what=f"guessing evenly among the {vocab_size:,} entries (ln V)",
+                value=math.log(vocab_size),
+                margin=0.02,
+                training_key="loss/mlm",
+                held_out_key="eval/mlm_loss",
+                is_loss=True,
+                failed_level="warning",
+            ),
+            Floor(
+                name=UNIGRAM_FLOOR,
+                what="knowing how frequent each entry is and nothing else (unigram entropy of the held-out targets)",
+                value=float(-np.log(frequencies[labels]).mean()),
+                margin=0.02,
+                training_key="loss/mlm",
+                held_out_key="eval/mlm_loss",
+                is_loss=True,
+                failed_level="warning",
+            ),
+            _accuracy_floor(
+                "mlm-majority-floor", "always saying the most frequent entry", "mlm", majority, len(labels)
+            ),
+        ]
+    if has_next_sentence:
+        random = torch.cat([batch.columns["next_sentence_label"] for batch in batches]).double()
+        share = float(random.mean())
+        entropy = -sum(part * math.log(part) for part in (share, 1 - share) if part > 0)
+        floors += [
+            Floor(
+                name="nsp-chance-floor",
+                what=f"always giving the share of the labels, {share:.2f} (next-sentence chance)",
+                value=entropy,
+                margin=0.01,
+                training_key="loss/nsp",
+                held_out_key="eval/nsp_loss",
+                is_loss=True,
+                failed_level="note",
+            ),
+            _accuracy_floor(
+                "nsp-majority-floor", "always saying the more frequent label", "nsp", max(share, 1 - share), len(random)
+            ),
+        ]
+    return floors
+
+
+def _accuracy_floor(name: str, what: str, term: str, share: float, num_labels: int) -> Floor:
+    """An accuracy of always saying one thing; the margin is two standard errors of a share."""
+    margin = 2 * math.sqrt(share * (1 - share) / num_labels)
+    return Floor(name, what, share, margin, None, f"eval/{term}_accuracy", is_loss=False, failed_level="note")
+
+
+def check_floor(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Finding | None:
+    """Whether a run passed a floor, and by which step.
+
+    Held-out rows decide where there are any; the step is told by whichever rows are closer together.
+
+    Args:
+        rows: of `metrics.jsonl`.
+        causes: names of the faults that were found, to be pointed at.
+
+    Returns:
+        None where no row has the figure.
+    """
+    held_out = series(rows, floor.held_out_key)
+    training = series(rows, floor.training_key)
+    deciding = held_out or last_part(training)
+    if not deciding:
+        return None
+    value = deciding[-1][1] if held_out else mean_of(deciding)
+    shown = "not finite" if value is None else _figure(value, floor.is_loss)
+    told = f"the last {floor.held_out_key if held_out else floor.training_key} {shown}"
+    compared = f"{_figure(floor.value, floor.is_loss)}, that of {floor.what}"
+    if floor.is_passed_by(value):
+        step = passed_step(training if len(training) > len(held_out) else held_out, floor)
+        when = "" if step is None else f"; passed by step {step:,}"
+        side = "below" if floor.is_loss else "above"
+        return Finding(floor.name, "good", f"{told} is {side} {compared}{when}")
+    once = next((step for step, value in held_out if floor.is_passed_by(value)), None)
+    before = "" if once is None else f"; it was passed at step {once:,} and lost again"
+    side = "not below" if floor.is_loss else "not above"
+    return Finding(floor.name, floor.failed_level, f"{told} is {side} {compared}{before}", _advice(floor, causes))
+
+
+def _figure(value: float, is_loss: bool) -> str:
+    return f"{value:.3f}" if is_loss else f"{value:.1%}"
+
+
+def _advice(floor: Floor, causes: Sequence[str]) -> str:
+    if causes:
+        return f"the likely cause is told under {', '.join(causes)}"
+    return ADVICE.get(floor.name, "no cause was found: train on more tokens")
+
+
+ADVICE = {
+    "nsp-chance-floor": "next-sentence prediction is learnt after words are: train on more tokens before worrying",
+    "nsp-majority-floor": "as for the loss of next-sentence prediction",
+    "task-uniform-floor": "train longer, or with another optimizer.learning_rate or seed",
+    "task-majority-floor": "train longer, on more examples, or start from a model with more pre-training",
+}
+"""What to do about a floor that was not passed for no cause that is known."""
+
+
+def passed_step(values: Sequence[tuple[int, float | None]], floor: Floor) -> int | None:
+    """The first step from which on every value is beyond the floor; None where the last one is not."""
+    step = None
+    for at, value in reversed(values):
+        if not floor.is_passed_by(value):
+            break
+        step = at
+    return step
+
+
+def series(rows: Sequence[Row], key: str | None) -> list[tuple[int, float | None]]:
+    """The steps and values of one figure, in order, where they are; a value of None was not finite."""
+    return [(row["step"], row[key]) for row in rows if key is not None and key in row]
+
+
+def mean_of(values: Sequence[tuple[int, float | None]]) -> float | None:
+    """The mean of a part of a series; None where a value is not finite, or there is none."""
+    numbers = [value for _, value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
+
+
+def last_part(values: Sequence[tuple[int, float | None]]) -> Sequence[tuple[int, float | None]]:
+    """The last quarter of a series, at least one value of it."""
+    return values[-max(1, len(values) // 4) :]

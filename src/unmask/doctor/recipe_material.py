@@ -1,0 +1,171 @@
+"""What a recipe's steps are made of, opened for a look: its store, a store of its small corpus, or random tokens."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from unmask.batch import Batch
+from unmask.data.corpus_files import find_files
+from unmask.data.mixture import SUFFIXES as MIXTURE_SUFFIXES
+from unmask.data.store import TokenStore
+from unmask.doctor.decoded_samples import FirstStep, first_step
+from unmask.doctor.findings import Finding
+from unmask.doctor.recipe_estimates import any_vocabulary, expected_length
+from unmask.doctor.synthetic_batches import random_batches
+from unmask.errors import InputError, SettingsError, StoreError
+from unmask.models.bert import BertEncoder
+from unmask.models.hub import load_encoder
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.masked_lm import MaskedLM
+from unmask.objectives.table import OBJECTIVES
+from unmask.paths import model_directory
+from unmask.pretraining import build_loader, build_module, open_store
+from unmask.progress import human_bytes
+from unmask.recipe import PretrainRecipe, load_pretrain_recipe
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+
+CORPUS_BYTES = 20_000_000
+"""A corpus of files up to this size is tokenized for a look at it; of a larger one a store has to be made first."""
+
+
+def load_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bool]:
+    """Reads a recipe, also one that leaves its text to the command line.
+
+    Returns:
+        The recipe, and whether it names its text; `corpus` is a mere placeholder where it does not.
+
+    Raises:
+        SettingsError: see `load_pretrain_recipe`.
+    """
+    try:
+        return load_pretrain_recipe(name, overrides), True
+    except SettingsError as error:
+        if "neither is given" not in str(error):
+            raise
+        return load_pretrain_recipe(name, [*overrides, "corpus=TEXT"]), False
+
+
+@dataclass(frozen=True)
+class Text:
+    """A store with its tokenizer, and the first step that a run of the recipe takes on it."""
+
+    store: TokenStore
+    tokenizer: TextTokenizer
+    step: FirstStep
+
+
+def open_text(settings: PretrainRecipe, names_text: bool, stack: ExitStack) -> Text | Finding:
+    """The recipe's text, or why it is not there.
+
+    Args:
+        names_text: as `load_recipe` says.
+        stack: keeps what is made for the moment.
+
+    Raises:
+        UserError: a corpus that cannot be read.
+    """
+    if not names_text:
+        advice = "give store=DIR or corpus=FILE for floors, decoded samples and exact figures"
+        return Finding("no-text", "note", "the recipe names no text: random tokens are measured", advice)
+    if settings.corpus is not None and (why := _why_not_read(settings, settings.corpus)):
+        advice = "make a store of it with `unmask prepare`, and give store=DIR"
+        return Finding("text-not-read", "note", f"the corpus is {why}: random tokens are measured in its place", advice)
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unmask-doctor-")))
+    try:
+        store = open_store(settings, directory, workers=1)
+        tokenizer = load_tokenizer(store.tokenizer_directory)
+        return Text(store, tokenizer, first_step(settings, store, tokenizer))
+    except (StoreError, InputError) as error:
+        if settings.store is None:
+            raise
+        return Finding("store-unusable", "fault", str(error), "random tokens are measured in its place")
+
+
+def _why_not_read(settings: PretrainRecipe, corpus: Sequence[str]) -> str | None:
+    """What keeps a corpus from being tokenized for a look at it; None where nothing does."""
+    if "-" in corpus:
+        return "standard input, which can be read once only"
+    if any(Path(path).suffix in MIXTURE_SUFFIXES for path in corpus):
+        return "a mixture, of which a store has to be made first"
+    size = sum(path.stat().st_size for path in find_files(corpus, settings.reading.format))
+    return f"{human_bytes(size)}, too large to be tokenized for this" if size > CORPUS_BYTES else None
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a recipe trains and is shown.
+
+    Args:
+        objective: masks the batches.
+        sizes: the encoder's.
+        text: None where random tokens stand in for it.
+    """
+
+    settings: PretrainRecipe
+    objective: MaskedLM
+    sizes: EncoderSettings
+    text: Text | None
+
+    @classmethod
+    def of(cls, settings: PretrainRecipe, text: Text | None) -> Material:
+        """Brings a recipe and its text together.
+
+        Raises:
+            UserError: `init_from` or the tokenizer does not load, or the sizes contradict each other.
+        """
+        if settings.init_from is not None:
+            sizes = load_encoder(model_directory(settings.init_from)).encoder.settings
+        elif text is not None:
+            sizes = settings.model.resolve(text.tokenizer.vocab_size, text.tokenizer.pad_id)
+        else:
+            sizes = settings.model.resolve(settings.model.vocab_size or _vocab_size(settings.tokenizer))
+        if text is not None:
+            return cls(settings, text.step.objective, sizes, text)
+        objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
+        return cls(settings, objective, sizes, None)
+
+    @property
+    def tokens_per_step(self) -> float:
+        if self.text is not None:
+            return float(self.text.step.num_tokens)
+        return self.settings.train.batch_size * expected_length(self.settings)
+
+    @property
+    def epochs_per_step(self) -> float | None:
+        """The share of an epoch that a step shows; None without a text."""
+        return None if self.text is None else self.text.step.epochs
+
+    def batches(self, sequences: int) -> Iterator[Batch]:
+        """Batches of so many sequences, without end, not masked yet."""
+        if self.text is None:
+            yield from random_batches(self.settings, self.sizes.vocab_size, sequences)
+            return
+        train = self.settings.train.model_copy(update={"batch_size": sequences, "micro_batch_size": None})
+        settings = self.settings.model_copy(update={"train": train})
+        for step in build_loader(settings, self.text.store, self.text.tokenizer, held_out=False).steps():
+            yield step.batches[0]
+
+    def prepared(self, sequences: int) -> Batch:
+        """The first so many sequences, masked."""
+        return self.objective.prepare(next(self.batches(sequences)))
+
+    def module(self) -> nn.Module:
+        """The module that a run would train, with its first weights."""
+        if self.text is not None:
+            return build_module(self.settings, self.objective, self.text.tokenizer)
+        return self.objective.build(
+            BertEncoder(self.sizes, pooler=self.settings.objective.sentence_objective != "none")
+        )
+
+
+def _vocab_size(tokenizer: str | TokenizerSettings) -> int:
+    if isinstance(tokenizer, TokenizerSettings):
+        return tokenizer.vocab_size
+    return load_tokenizer(Path(tokenizer)).vocab_size

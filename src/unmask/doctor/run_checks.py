@@ -1,0 +1,247 @@
+"""`unmask doctor` on a run: the floors its losses have to pass, whether they did, and why not.
+
+A pre-training run is judged by its figures, its weights, its store and its model's answers; a fine-tuning run by its
+figures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from unmask.doctor.findings import Finding
+from unmask.doctor.loss_floors import UNIGRAM_FLOOR, Floor, Row, check_floor, last_part, mean_of, series
+from unmask.doctor.run_evidence import Evidence, Record, gather_evidence, read_record
+from unmask.doctor.run_faults import find_causes, unstable
+from unmask.errors import InputError, UserError
+from unmask.info import describe, read_recipe
+from unmask.models.hub_files import CONFIG
+from unmask.paths import MODEL
+from unmask.recipe import FinetuneRecipe, PretrainRecipe
+from unmask.training.run_directory import RECIPE
+from unmask.training.run_log import METRICS, read_metrics
+
+MISLEADING = frozenset({"mask-rate-zero", "labels-shifted", "other-vocabulary"})
+"""Causes with which the figures of masked language modelling are not about the words of this store."""
+
+STALLING = frozenset({"learning-rate-too-high", "frozen-encoder", "other-vocabulary"})
+"""Causes for which a floor is not passed."""
+
+
+def check_run(run: Path) -> list[Finding]:
+    """Examines a run, finished or not.
+
+    Of a pre-training run the store has to be where the recipe says; about two thousand masked positions are shown to
+    its model.
+
+    Raises:
+        InputError: this is no run's directory, or its figures are damaged.
+        SettingsError: its recipe is.
+    """
+    if not (run / RECIPE).is_file():
+        raise InputError(f"{run}: not a run ({RECIPE} is missing): expected the --out of `unmask pretrain` or finetune")
+    recipe = read_recipe(run / RECIPE)
+    return list(check_finetuning(run, recipe) if isinstance(recipe, FinetuneRecipe) else check_pretraining(run, recipe))
+
+
+def check_pretraining(run: Path, recipe: PretrainRecipe) -> Iterator[Finding]:
+    """What `check_run` finds in a run of `unmask pretrain`."""
+    record = read_record(run, recipe)
+    evidence, failure = None, None
+    try:
+        evidence = gather_evidence(record)
+    except UserError as error:
+        failure = error
+    causes = find_causes(record, evidence)
+    yield from causes
+    yield from _progress(run, record.training, record.has_model)
+    if record.damage is not None:
+        advice = "its model is as it was; without a model, start again with --overwrite"
+        yield Finding("checkpoints-damaged", "fault", record.damage, advice)
+    if evidence is None:
+        yield Finding(
+            "inputs-unreadable",
+            "warning",
+            f"only the figures were judged: {failure}",
+            "run this where the paths in recipe.yaml hold",
+        )
+        return
+    if not evidence.is_held_out:
+        yield Finding(
+            "nothing-held-out",
+            "note",
+            f"held_out={recipe.held_out} keeps less than two documents: the model was asked about training text",
+            "set held_out so that some documents are kept for evaluation",
+        )
+    names = [cause.name for cause in causes]
+    misleading, stalling = (sorted(kind.intersection(names)) for kind in (MISLEADING, STALLING))
+    for floor in evidence.floors:
+        if misleading and floor.name.startswith("mlm"):
+            what = f"{floor.value:.3f}, that of {floor.what}"
+            yield Finding(
+                floor.name, "note", f"not judged against {what}: with {misleading[0]} the losses mean nothing"
+            )
+        else:
+            yield from _judged(floor, record.rows, stalling)
+    if evidence.answers is None:
+        yield Finding("no-weights", "note", "there are no weights that fit the store: the model could not be asked")
+    if not causes:
+        yield Finding("no-cause", "good", "none of the six usual causes of a failed run shows")
+        yield from _reproduction(record, evidence)
+        yield from _budget(record, evidence)
+        yield from _over_fitting(record.rows, "loss/mlm", "eval/mlm_loss", None)
+    yield from _clipping(record)
+    yield from _throughput(record.training)
+
+
+def _progress(run: Path, training: Sequence[Row], has_model: bool) -> Iterator[Finding]:
+    if not training:
+        yield Finding("no-figures", "warning", f"{METRICS} has no training row: no step was logged", "see log.txt")
+    if not has_model:
+        done = describe(run).get("progress", 0.0)
+        yield Finding(
+            "unfinished-run",
+            "warning",
+            f"the run stopped at {done:.0%} of its budget and has made no model yet",
+            "its command with --resume goes on; the end of log.txt says why it stopped",
+        )
+
+
+def _reproduction(record: Record, evidence: Evidence) -> Iterator[Finding]:
+    """Whether the model still scores what was logged; asked about fewer targets, so within four standard errors."""
+    logged = series(record.evaluations, "eval/mlm_loss")
+    if not (record.has_model and evidence.is_held_out and evidence.answers is not None and logged):
+        return
+    losses = evidence.answers.losses[0, 0]
+    step, value = logged[-1]
+    tolerance = 0.1 + 4 * float(losses.std()) / math.sqrt(len(losses))
+    if value is not None and abs(value - evidence.answers.loss) > tolerance:
+        yield Finding(
+            "held-out-loss-differs",
+            "warning",
+            f"the held-out loss is {evidence.answers.loss:.2f} now, and was logged as {value:.2f} at step {step:,}",
+            "the store, the model or the code that masks is not what the run had: restore it, or evaluate again",
+        )
+
+
+def _budget(record: Record, evidence: Evidence) -> Iterator[Finding]:
+    """A run that ends on the plateau of unigram entropy while its loss still falls."""
+    losses = series(record.training, "loss/mlm")
+    floor = next((floor.value for floor in evidence.floors if floor.name == UNIGRAM_FLOOR), None)
+    before, end = mean_of(last_part(losses[: -len(last_part(losses))])), mean_of(last_part(losses))
+    if floor is None or before is None or end is None or end < floor - 0.5:
+        return
+    falling = "still falls" if end < before else "falls no more"
+    yield Finding(
+        "more-tokens",
+        "note",
+        f"the loss of the last rows is {end:.2f}, within half a nat of unigram entropy ({floor:.2f}), and {falling}: "
+        "frequencies are known, context is little used",
+        "train on more tokens: BERT-Mini on Wikipedia stays on this plateau for more than 20 million",
+    )
+
+
+def _over_fitting(rows: Sequence[Row], training_key: str, held_out_key: str, chance: float | None) -> Iterator[Finding]:
+    """A held-out loss far over the training loss that has risen, or that is worse than `chance`."""
+    training, held_out = series(rows, training_key), series(rows, held_out_key)
+    shown = mean_of(last_part(training))
+    figures = [(value, step) for step, value in held_out if value is not None]
+    if shown is None or not figures or held_out[-1][1] is None:
+        return
+    (best, step), end = min(figures), held_out[-1][1]
+    if end > shown + 0.3 and (end > best + 0.1 or (chance is not None and end > chance)):
+        yield Finding(
+            "over-fitting",
+            "warning",
+            f"the held-out loss ends at {end:.2f} while the training loss is {shown:.2f}; its lowest was {best:.2f} at "
+            f"step {step:,}",
+            "stop earlier, or give more data and take fewer passes over it",
+        )
+
+
+def _clipping(record: Record) -> Iterator[Finding]:
+    limit = record.recipe.train.max_grad_norm
+    norms = [row["gradient_norm"] for row in record.training if row["gradient_norm"] is not None]
+    over = sum(norm > limit for norm in norms) if limit is not None else 0
+    if norms and over > 0.9 * len(norms):
+        yield Finding(
+            "always-clipped",
+            "note",
+            f"gradients were over train.max_grad_norm={limit} in {over} of {len(norms)} rows, in the median "
+            f"{np.median(norms):.2g}",
+            "usual for small models; where the loss spikes as well, lower the learning rate",
+        )
+
+
+def _throughput(training: Sequence[Row]) -> Iterator[Finding]:
+    rates = [row["tokens_per_s"] for row in training if row.get("tokens_per_s")]
+    slow = sum(rate < np.median(rates) / 2 for rate in rates)
+    if len(rates) >= 10 and slow > 0.1 * len(rates):
+        yield Finding(
+            "uneven-speed",
+            "note",
+            f"{slow} of {len(rates)} rows ran at less than half of the median speed ({np.median(rates):,.0f} tokens/s)",
+            "other work on the machine, or a slow disk under the store",
+        )
+
+
+def check_finetuning(run: Path, recipe: FinetuneRecipe) -> Iterator[Finding]:
+    """What `check_run` finds in a run of `unmask finetune`."""
+    rows: list[Row] = list(read_metrics(run / METRICS)) if (run / METRICS).is_file() else []
+    training = [row for row in rows if "loss" in row]
+    has_model = (run / MODEL / CONFIG).is_file()
+    causes = [cause for cause in (unstable(training), _constant_predictions(rows)) if cause is not None]
+    yield from causes
+    yield from _progress(run, training, has_model)
+    names = [cause.name for cause in causes]
+    chance = None
+    if has_model and (labels := describe(run / MODEL).get("labels")):
+        chance = math.log(len(labels))
+        even = f"guessing evenly among the {len(labels)} labels"
+        yield from _judged(
+            Floor("task-uniform-floor", even, chance, 0.02, "loss/task", None, True, "warning"), rows, names
+        )
+    if "constant-predictions" not in names and (majority := _majority(run)) is not None:
+        what = "always saying the most frequent label"
+        accuracy = Floor("task-majority-floor", what, majority, 0.02, None, "eval/accuracy", False, "warning")
+        yield from _judged(accuracy, rows, names)
+    if not causes:
+        yield Finding("no-cause", "good", "the loss is stable, and the predictions are not all the same")
+    yield from _over_fitting(rows, "loss/task", "eval/loss", chance)
+    yield from _throughput(training)
+
+
+def _constant_predictions(rows: Sequence[Row]) -> Finding | None:
+    """Matthews' correlation is exactly 0 where every prediction is the same."""
+    correlations = series(rows, "eval/matthews_correlation")
+    accuracies = series(rows, "eval/accuracy")
+    if not correlations or correlations[-1][1] != 0 or (accuracies and accuracies[-1][1] == 1):
+        return None
+    since = next(step for step, value in correlations if value == 0)
+    return Finding(
+        "constant-predictions",
+        "fault",
+        f"at step {correlations[-1][0]:,} every dev example gets the same label (Matthews' correlation is exactly 0; "
+        f"first at step {since:,})",
+        "a degenerate run: try another seed, a lower optimizer.learning_rate, a longer warm-up, or more epochs",
+    )
+
+
+def _majority(run: Path) -> float | None:
+    """The dev accuracy of always saying the most frequent label of the training file, as the run wrote it down."""
+    path = run / "results.json"
+    if not path.is_file():
+        return None
+    try:
+        return float(json.loads(path.read_bytes())["floors"]["eval/accuracy"]["most frequent label"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _judged(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Iterator[Finding]:
+    if (finding := check_floor(floor, rows, causes)) is not None:
+        yield finding

@@ -1,0 +1,304 @@
+"""What there is to judge a pre-training run by: its figures, its weights, its store, and what its model answers.
+
+Everything is opened as the run itself opens it, so that the text, the masks and the labels are the ones it saw.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor
+
+from unmask.batch import IGNORE_INDEX, Batch
+from unmask.data.packing import Split
+from unmask.data.store import TokenStore
+from unmask.doctor.loss_floors import UNIGRAM_FLOOR, Floor, Row, masked_lm_floors
+from unmask.errors import CheckpointError, UserError
+from unmask.models.hub import load_masked_lm
+from unmask.models.hub_files import CONFIG
+from unmask.models.settings import ModelSettings
+from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
+from unmask.objectives.table import OBJECTIVES
+from unmask.paths import MODEL
+from unmask.pretraining import build_loader, build_module, has_tokenizer, prepare_held_out
+from unmask.recipe import PretrainRecipe
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.training.checkpoint import WEIGHTS, Checkpoint, find_checkpoint
+from unmask.training.device import Compute, choose_compute
+from unmask.training.run_log import LOG, METRICS, read_metrics
+
+NUM_TARGETS = 2000
+"""Masked positions that the model is asked about: enough that a mean loss is known to .05 nats."""
+_SEQUENCES_AT_ONCE = 16
+
+Reading = tuple[int, int]
+"""(a, b): the answer is read at the place a after a target, and compared with the token that stood at the place b
+after it. (0, 0) is what training means."""
+READINGS: tuple[Reading, ...] = ((0, 0), (0, -1), (0, 1), (-1, 0), (1, 0))
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run has written of itself.
+
+    Attributes:
+        directory: the run's.
+        training, evaluations: rows of `metrics.jsonl`.
+        checkpoint: the newest sound one; None where there is none.
+        damage: what is wrong with checkpoints of which none is sound.
+        resumed_steps: where sessions after the first began.
+        store_sizes: the documents and tokens of the store that each session opened, as `log.txt` tells them.
+    """
+
+    directory: Path
+    recipe: PretrainRecipe
+    training: list[Row]
+    evaluations: list[Row]
+    checkpoint: Checkpoint | None
+    damage: str | None
+    resumed_steps: list[int]
+    store_sizes: list[tuple[str, str]]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [*self.training, *self.evaluations]
+
+    @property
+    def store_directory(self) -> Path:
+        return Path(self.recipe.store) if self.recipe.store is not None else self.directory / "store"
+
+    @property
+    def has_model(self) -> bool:
+        return (self.directory / MODEL / CONFIG).is_file()
+
+
+def read_record(directory: Path, recipe: PretrainRecipe) -> Record:
+    """Reads what needs neither the store nor a model; a run that never logged has no rows.
+
+    Raises:
+        InputError: `metrics.jsonl` is damaged.
+    """
+    checkpoint, damage = None, None
+    try:
+        checkpoint = find_checkpoint(directory / "checkpoints")
+    except CheckpointError as error:
+        damage = str(error)
+    rows: list[Row] = list(read_metrics(directory / METRICS)) if (directory / METRICS).is_file() else []
+    log = (directory / LOG).read_text("utf-8", errors="replace") if (directory / LOG).is_file() else ""
+    return Record(
+        directory,
+        recipe,
+        training=[row for row in rows if "loss" in row],
+        evaluations=[row for row in rows if "loss" not in row],
+        checkpoint=checkpoint,
+        damage=damage,
+        resumed_steps=[int(step.replace(",", "")) for step in re.findall(r"resumed from step ([\d,]+)", log)],
+        store_sizes=re.findall(r"; ([\d,]+) documents, (\S+) tokens", log),
+    )
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says at masked positions.
+
+    Attributes:
+        losses: for each reading (targets,) float32, in nats.
+        mean_probabilities: (vocabulary,) float64, its answers' mean.
+        special_share: share of the tokens beside targets that packing has added.
+    """
+
+    losses: dict[Reading, Tensor]
+    mean_probabilities: Tensor
+    special_share: float
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses[0, 0].mean())
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A run with its inputs opened.
+
+    Attributes:
+        tokenizer: of the store.
+        model_tokenizer: of the run's model; None where it has none.
+        token_counts: (vocabulary,) of the store.
+        batches: prepared sequences: held out, or of the training documents where nothing is.
+        is_held_out: which of the two.
+        module: the run's model; None where no weights are left.
+        start: the same before its first step; None where that cannot be made again.
+        answers, start_answers: of these two; None too where the vocabulary is of another size than the store's.
+        floors: of the figures.
+        unchanged: names of the encoder's weights that are as they were, while others have moved.
+    """
+
+    record: Record
+    store: TokenStore
+    tokenizer: TextTokenizer
+    model_tokenizer: TextTokenizer | None
+    token_counts: NDArray[np.int64]
+    batches: list[Batch]
+    is_held_out: bool
+    module: MaskedLMModule | None = None
+    start: MaskedLMModule | None = None
+    answers: Answers | None = None
+    start_answers: Answers | None = None
+    floors: list[Floor] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+
+    def has_floor_unpassed(self) -> bool:
+        """Whether the model's answers are no better than those of knowing how frequent each entry is."""
+        loss = None if self.answers is None else self.answers.loss
+        return any(floor.name == UNIGRAM_FLOOR and not floor.is_passed_by(loss) for floor in self.floors)
+
+
+def gather_evidence(record: Record) -> Evidence:
+    """Opens the store, makes the batches again, loads the weights and asks the model.
+
+    PyTorch's generator is left as it was found.
+
+    Raises:
+        UserError: the store is not where the recipe says, or is damaged; the model does not load.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return _gather(record)
+
+
+def _gather(record: Record) -> Evidence:
+    recipe = record.recipe
+    store = TokenStore(record.store_directory)
+    tokenizer = load_tokenizer(store.tokenizer_directory)
+    objective = OBJECTIVES[recipe.objective.name](recipe.objective, tokenizer.vocabulary)
+    is_held_out = Split(store, recipe.held_out, is_held_out=True).num_documents >= 2
+    batches = _prepare_batches(recipe, store, tokenizer, objective, is_held_out)
+    start = _build_start(recipe, objective, tokenizer)
+    module = _load_module(record, objective, start)
+    fits = module is not None and module.encoder.settings.vocab_size == tokenizer.vocab_size
+    if not fits:
+        start = None
+    compute = choose_compute("auto", "fp32")
+    model = record.directory / MODEL
+    token_counts = store.token_counts()
+    return Evidence(
+        record,
+        store,
+        tokenizer,
+        model_tokenizer=load_tokenizer(model) if has_tokenizer(model) else None,
+        token_counts=token_counts,
+        batches=batches,
+        is_held_out=is_held_out,
+        module=module,
+        start=start,
+        answers=ask(module, batches, compute) if module is not None and fits else None,
+        start_answers=ask(start, batches, compute) if start is not None and recipe.init_from is not None else None,
+        floors=masked_lm_floors(batches, token_counts, recipe.objective.sentence_objective == "nsp"),
+        unchanged=_find_unchanged(record, module, start),
+    )
+
+
+def _prepare_batches(
+    recipe: PretrainRecipe, store: TokenStore, tokenizer: TextTokenizer, objective: MaskedLM, is_held_out: bool
+) -> list[Batch]:
+    """What the run evaluates on, a few sequences at a time: the logits of three places for each target are kept."""
+    at_once = min(_SEQUENCES_AT_ONCE, recipe.train.batch_size)
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"micro_batch_size": at_once})})
+    if is_held_out:
+        return prepare_held_out(recipe, store, tokenizer, objective)
+    loader = build_loader(recipe, store, tokenizer, held_out=False)
+    return [objective.prepare(batch) for batch in loader.epoch(recipe.train.eval_sequences)]
+
+
+def _build_start(recipe: PretrainRecipe, objective: MaskedLM, tokenizer: TextTokenizer) -> MaskedLMModule | None:
+    """The module as it was before the first step: it follows from the seed, or from `init_from` if that is there."""
+    if (
+        recipe.init_from is not None
+    ):  # whose sizes hold; those of a resolved recipe are written out, and would be refused
+        recipe = recipe.model_copy(update={"model": ModelSettings()})
+    torch.manual_seed(recipe.seed)
+    try:
+        return build_module(recipe, objective, tokenizer)
+    except UserError:
+        return None
+
+
+def _load_module(record: Record, objective: MaskedLM, start: MaskedLMModule | None) -> MaskedLMModule | None:
+    """The run's model, or its newest checkpoint where it has not come to its end."""
+    if record.has_model:
+        loaded = load_masked_lm(record.directory / MODEL)
+        module = objective.build(loaded.encoder)
+        assert loaded.masked_lm_head is not None
+        module.masked_lm_head = loaded.masked_lm_head
+        if loaded.next_sentence_head is not None:
+            module.next_sentence_head = loaded.next_sentence_head
+        return module
+    if record.checkpoint is None or start is None:
+        return None
+    weights = load_file(record.checkpoint.directory / WEIGHTS)
+    expected = start.state_dict()
+    if {name: weight.shape for name, weight in weights.items()} != {n: w.shape for n, w in expected.items()}:
+        return None
+    settings = start.encoder.settings
+    module = objective.build(type(start.encoder)(settings, pooler=start.encoder.pooler is not None))
+    module.load_state_dict(weights)
+    return module
+
+
+@torch.no_grad()
+def ask(module: MaskedLMModule, batches: Sequence[Batch], compute: Compute) -> Answers:
+    """Runs a module, in eval mode, over prepared batches until it has answered for `NUM_TARGETS` targets.
+
+    A target is never the first or the last token of a sequence, since those are special: it has two neighbours.
+    """
+    module = module.to(compute.device).eval()
+    losses: dict[Reading, list[Tensor]] = {reading: [] for reading in READINGS}
+    total = torch.zeros(module.encoder.settings.vocab_size, dtype=torch.float64)
+    num_targets = num_special = 0
+    for batch in batches:
+        labels, targets = batch.columns["labels"], batch.columns["target_positions"]
+        text = torch.where(labels == IGNORE_INDEX, batch.input_ids, labels)
+        places = torch.cat([targets, targets - 1, targets + 1])
+        asked = batch.with_columns(labels=text, target_positions=places)
+        logits, tokens, _ = module.logits(asked.to(compute.device))
+        log_probabilities = torch.log_softmax(logits.float(), -1)
+        answers = dict(zip((0, -1, 1), torch.split(log_probabilities, len(targets)), strict=True))
+        truths = dict(zip((0, -1, 1), torch.split(tokens, len(targets)), strict=True))
+        for at, of in READINGS:
+            losses[at, of].append(-answers[at].gather(1, truths[of][:, None]).squeeze(1).cpu())
+        total += answers[0].exp().double().sum(0).cpu()
+        num_special += int(batch.columns["special_tokens_mask"][torch.cat([targets - 1, targets + 1])].sum())
+        num_targets += len(targets)
+        if num_targets >= NUM_TARGETS:
+            break
+    return Answers(
+        {reading: torch.cat(parts) for reading, parts in losses.items()},
+        mean_probabilities=total / max(1, num_targets),
+        special_share=num_special / max(1, 2 * num_targets),
+    )
+
+
+def _find_unchanged(record: Record, module: MaskedLMModule | None, start: MaskedLMModule | None) -> list[str]:
+    """The encoder's weights that are bit for bit those before the first step, or those of an older checkpoint.
+
+    None where the head's bias has not moved either: then there was nothing to learn from, and what else has moved has
+    only decayed.
+    """
+    pairs: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
+    if module is not None and start is not None:
+        pairs.append((start.state_dict(), module.state_dict()))
+    checkpoints = sorted((record.directory / "checkpoints").glob("step-*"))
+    if len(checkpoints) > 1 and all((path / WEIGHTS).is_file() for path in checkpoints):
+        pairs.append((load_file(checkpoints[0] / WEIGHTS), load_file(checkpoints[-1] / WEIGHTS)))
+    for before, after in pairs:
+        same = [name for name, weight in after.items() if name in before and torch.equal(before[name], weight.cpu())]
+        unchanged = [name for name in same if name.startswith("encoder.")]
+        if unchanged and "masked_lm_head.bias" not in same:
+            return unchanged
+    return []

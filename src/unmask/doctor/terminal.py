@@ -1,0 +1,150 @@
+"""A diagnosis on a terminal, within 100 columns; nothing is said by colour alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from unmask.doctor.findings import Diagnosis, Finding, Histogram, Level, Sample, SampleToken, Table
+
+WIDTH = 100
+_BAR_WIDTH = 50
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+LEVEL_STYLES: dict[Level, str] = {"fault": "bold red", "warning": "yellow", "note": "cyan", "good": "green"}
+SEGMENT_STYLES = ("blue", "magenta")
+
+
+def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
+    """Writes a diagnosis for people.
+
+    Args:
+        stream: standard output where left out; colours only on a terminal.
+    """
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    with console.capture() as captured:
+        _print(console, diagnosis)
+    lines = captured.get().splitlines()  # rich fills every line up to the width
+    print("\n".join(line.rstrip() for line in lines), file=console.file)
+
+
+def _print(console: Console, diagnosis: Diagnosis) -> None:
+    console.print(f"{diagnosis.target}: a {diagnosis.kind}", style="bold", soft_wrap=True)
+    for line in _lines_of([f"{name} {value}" for name, value in diagnosis.headline], console.width):
+        console.print(line)
+    console.print()
+    console.print(_findings(diagnosis.findings))
+    for table in diagnosis.tables:
+        _print_section(console, table.title, _grid(table))
+        if table.note:
+            console.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2)))
+    for title, text in diagnosis.listings:
+        console.print(f"\n{title}", style="bold")
+        console.print(Padding(Text(text), (0, 0, 0, 2)), soft_wrap=True)
+    for histogram in diagnosis.histograms:
+        _print_section(console, f"{histogram.title} ({histogram.counted} by {histogram.unit})", _bars(histogram))
+    if diagnosis.samples:
+        console.print("\nSequences as the model sees them", style="bold")
+        console.print(Padding(Text(LEGEND, style="dim"), (0, 0, 0, 2)))
+        for number, sample in enumerate(diagnosis.samples, start=1):
+            _print_sample(console, number, sample)
+
+
+def _lines_of(items: Iterable[str], width: int) -> list[str]:
+    """Items with dots between them, none of them cut at the end of a line."""
+    lines: list[str] = []
+    for item in items:
+        if lines and cell_len(f"{lines[-1]} · {item}") <= width:
+            lines[-1] += f" · {item}"
+        else:
+            lines.append(item)
+    return lines
+
+
+def _print_section(console: Console, title: str, grid: Grid) -> None:
+    console.print(f"\n{title}", style="bold")
+    console.print(Padding(grid, (0, 0, 0, 2)))
+
+
+def _findings(findings: Iterable[Finding]) -> Grid:
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    for finding in findings:
+        said = Text(f"{finding.name}: {finding.message}")
+        if finding.advice:
+            said.append(f"\n→ {finding.advice}", style="dim")
+        grid.add_row(Text(finding.level, style=LEVEL_STYLES[finding.level]), said)
+    return grid
+
+
+def _grid(table: Table) -> Grid:
+    num_columns = max([len(table.columns), *(len(row) for row in table.rows)])
+    has_head = any(table.columns)
+    grid = Grid(box=None, show_header=has_head, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for place in range(num_columns):
+        cells = [row[place] for row in table.rows if place < len(row)]
+        is_narrow = max((cell_len(cell) for cell in cells), default=0) <= WIDTH // 3
+        grid.add_column(
+            table.columns[place] if has_head else "",
+            justify="right" if place and _are_numbers(cells) else "left",
+            no_wrap=is_narrow,
+            overflow="fold",
+        )
+    for row in table.rows:
+        grid.add_row(*(Text(cell, style="dim" if not has_head and not place else "") for place, cell in enumerate(row)))
+    return grid
+
+
+def _are_numbers(cells: Iterable[str]) -> bool:
+    return all(cell.replace(",", "").replace(".", "").replace("%", "").strip().isdigit() for cell in cells if cell)
+
+
+def _bars(histogram: Histogram) -> Grid:
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    for justify in ("right", "left", "right", "right"):
+        grid.add_column(justify=justify, no_wrap=True)
+    most, total = max(1, *histogram.counts), max(1, sum(histogram.counts))
+    for place, count in enumerate(histogram.counts):
+        bar = Text(bar_of_blocks(count / most, _BAR_WIDTH), style="blue")
+        grid.add_row(histogram.label(place), bar, f"{count:,}", f"{count / total:.1%}")
+    return grid
+
+
+def bar_of_blocks(share: float, width: int) -> str:
+    """A bar of block characters, exact to an eighth of one; what is not nothing is seen."""
+    eighths = max(round(share * width * 8), 1 if share > 0 else 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+LEGEND = "A and B are the segments; at a target stands ‹what is shown=what is to be predicted›"
+
+
+def _print_sample(console: Console, number: int, sample: Sample) -> None:
+    num_targets = sum(token.label is not None for token in sample.tokens)
+    facts = [f"{len(sample.tokens)} tokens", f"{num_targets} targets", *filter(None, [sample.sequence_label])]
+    console.print(Padding(Text(f"sequence {number}: {', '.join(facts)}"), (0, 0, 0, 2)))
+    grid = Grid.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    for segment in sorted({token.segment for token in sample.tokens}):
+        tokens = [token for token in sample.tokens if token.segment == segment]
+        grid.add_row(Text("AB"[segment], style="bold"), _segment(tokens, SEGMENT_STYLES[segment]))
+    console.print(Padding(grid, (0, 0, 0, 4)))
+
+
+def _segment(tokens: Iterable[SampleToken], style: str) -> Text:
+    text = Text(overflow="fold")
+    for token in tokens:
+        if token.label is not None:
+            text.append(f"‹{token.shown}={token.label}›", style="reverse")
+        else:
+            text.append(token.shown, style="bold" if token.special else style)
+        text.append(" ")
+    return text

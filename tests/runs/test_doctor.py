@@ -1,0 +1,187 @@
+"""The doctor on a real store and on recipes that train for a moment."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unmask.batch import IGNORE_INDEX
+from unmask.data.store import TokenStore
+from unmask.doctor.diagnosis import diagnose, to_json
+from unmask.doctor.findings import Diagnosis, Finding, Sample
+from unmask.errors import SettingsError, StoreError
+from unmask.objectives.masked_lm import MaskedLM
+from unmask.pretraining import build_loader, build_module
+from unmask.recipe import load_pretrain_recipe
+from unmask.tokenization.tokenizer import load_tokenizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def levels(diagnosis: Diagnosis) -> dict[str, str]:
+    return {finding.name: finding.level for finding in diagnosis.findings}
+
+
+def tables(diagnosis: Diagnosis) -> dict[str, dict[str, str]]:
+    """Of each table the first two columns."""
+    return {table.title: {row[0]: row[1] for row in table.rows} for table in diagnosis.tables}
+
+
+def check_samples(samples: tuple[Sample, ...], store: TokenStore, recipe: Path, overrides: list[str]) -> None:
+    """Compares samples, token for token, with the first batch of a run of the recipe."""
+    settings = load_pretrain_recipe(str(recipe), [f"store={store.directory}", *overrides])
+    tokenizer = load_tokenizer(store.tokenizer_directory)
+    objective = MaskedLM(settings.objective, tokenizer.vocabulary)
+    batch = objective.prepare(next(build_loader(settings, store, tokenizer, held_out=False).steps()).batches[0])
+    strings = tokenizer.token_strings
+    tokens = [token for sample in samples for token in sample.tokens]
+    for place, token in enumerate(tokens):
+        label = int(batch.columns["labels"][place])
+        assert token.shown == strings[int(batch.input_ids[place])]
+        assert token.label == (None if label == IGNORE_INDEX else strings[label])
+        assert token.segment == int(batch.token_type_ids[place])
+        assert token.special == bool(batch.columns["special_tokens_mask"][place])
+    assert len(tokens) == int(batch.bounds[len(samples)])
+    names = ["IsNext (label 0)", "NotNext (label 1)"]
+    expected = [names[label] for label in batch.columns["next_sentence_label"].tolist()]
+    assert [sample.sequence_label for sample in samples] == expected[: len(samples)]
+
+
+def test_a_store(tiny_store: Path, tiny_recipe: Path) -> None:
+    found = diagnose(tiny_store, recipe=str(tiny_recipe))
+    store = TokenStore(tiny_store)
+    counts = store.token_counts()
+    shares = counts[counts > 0] / counts.sum()
+    figures = found.figures
+    assert (found.kind, figures["documents"], figures["tokens"]) == ("store", 12, store.num_tokens)
+    assert figures["floors"] == pytest.approx(
+        {
+            "ln_vocab_size": math.log(200),
+            "unigram_entropy": float(-(shares * np.log(shares)).sum()),
+            "commonest_share": float(shares.max()),
+            "nsp_chance": math.log(2),
+            "nsp_chance_accuracy": 0.5,
+        }
+    )
+    assert "fault" not in levels(found).values()
+    check_samples(found.samples, store, tiny_recipe, [])
+    assert len(found.samples) == 3
+    assert json.loads(json.dumps(to_json(found)))["kind"] == "store"
+    shown = tables(found)["What the first step shows the model"]
+    assert shown["sequences"] == "8"
+    assert float(shown["targets"].split("%")[0]) == pytest.approx(15, abs=2)  # of 30 tokens, rounded to whole ones
+
+
+def test_a_store_with_other_settings(tiny_store: Path) -> None:
+    found = diagnose(tiny_store, ["packing.max_length=24", "objective.sentence_objective=none"], num_samples=2)
+    assert len(found.samples) == 2
+    assert max(len(sample.tokens) for sample in found.samples) <= 24
+    assert found.samples[0].sequence_label == ""
+    assert "NSP chance" not in tables(found)["Floors that a loss must pass (nats)"]
+
+
+def test_a_damaged_store(tiny_store: Path, tmp_path: Path) -> None:
+    for part in ("tokens-00000.bin", "sentences-00000.bin", "documents-00000.bin", "tokenizer/tokenizer.json"):
+        shutil.copytree(tiny_store, tmp_path / "store", dirs_exist_ok=True)
+        path = tmp_path / "store" / part
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(StoreError, match="its checksum is not the manifest's"):
+            diagnose(tmp_path / "store")
+
+
+def test_a_recipe_with_its_store(tiny_store: Path, tiny_recipe: Path) -> None:
+    overrides = [f"store={tiny_store}"]
+    found = diagnose(tiny_recipe, overrides, probe_s=0.1, num_samples=2)
+    store = TokenStore(tiny_store)
+    settings = load_pretrain_recipe(str(tiny_recipe), overrides)
+    tokenizer = load_tokenizer(store.tokenizer_directory)
+    module = build_module(settings, MaskedLM(settings.objective, tokenizer.vocabulary), tokenizer)
+    parameters = found.figures["parameters"]
+    assert isinstance(parameters, dict)
+    assert parameters["total"] == sum(parameter.numel() for parameter in module.parameters())
+    assert found.figures["steps"] == 12
+    probe = found.figures["probe"]
+    assert isinstance(probe, dict)
+    assert probe["sequences"] <= 3  # a micro-batch
+    assert found.figures["seconds"] == pytest.approx(12 * probe["step_s"])
+    assert {"memory", "disk"} <= set(levels(found))
+    assert "Floors that a loss must pass (nats)" in tables(found)
+    check_samples(found.samples, store, tiny_recipe, [])
+
+
+def test_a_recipe_with_a_small_corpus(tiny_recipe: Path, tiny_text: Path) -> None:
+    found = diagnose(tiny_recipe, [f"corpus={tiny_text}"], probe_s=0)
+    assert found.figures["store"]["documents"] == 12  # type: ignore[index]
+    assert found.figures["probe"] is None
+    assert found.figures["seconds"] is None
+    assert len(found.samples) == 3
+    assert "no-text" not in levels(found)
+
+
+@pytest.mark.parametrize("corpus", ["large.txt", "mixture.yaml", "-"])
+def test_a_recipe_whose_corpus_is_not_read(
+    tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: str
+) -> None:
+    monkeypatch.setattr("unmask.doctor.recipe_material.CORPUS_BYTES", 1000)
+    (tmp_path / "large.txt").write_text("One line.\n" * 200, encoding="utf-8")
+    path = corpus if corpus == "-" else str(tmp_path / corpus)
+    found = diagnose(tiny_recipe, [f"corpus={path}"], probe_s=0)
+    assert levels(found)["text-not-read"] == "note"
+    assert found.samples == ()
+
+
+def test_a_recipe_without_a_text(tiny_recipe: Path) -> None:
+    found = diagnose(tiny_recipe, ["schedule.warmup_steps=30"], probe_s=0.1)
+    assert levels(found)["no-text"] == "note"
+    assert levels(found)["warmup-longer-than-run"] == "fault"
+    assert found.findings[0].level == "fault"
+    assert found.samples == ()
+    assert found.figures["probe"] is not None
+
+
+def test_a_recipe_whose_store_is_not_there(tiny_recipe: Path, tmp_path: Path) -> None:
+    found = diagnose(tiny_recipe, [f"store={tmp_path / 'absent'}"], probe_s=0)
+    assert levels(found)["store-unusable"] == "fault"
+    assert "no such store" in found.findings[0].message
+    assert found.samples == ()
+
+
+def test_a_model_too_large_is_told_and_not_tried(tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.doctor.recipe_examination.available_memory", lambda compute: 1_000_000_000)
+
+    def tried(*arguments: object, **settings: object) -> None:
+        raise AssertionError("the probe was started")
+
+    monkeypatch.setattr("unmask.doctor.recipe_examination.probe_speed", tried)
+    monkeypatch.setattr("unmask.doctor.recipe_examination.estimate_memory", tried)
+    # 1.3 billion parameters: 21 GB of weights, gradients and moments
+    sizes = ["model.hidden_size=2048", "model.num_hidden_layers=24", "model.num_attention_heads=16"]
+    found = diagnose(tiny_recipe, sizes)
+    assert levels(found)["too-large-for-memory"] == "fault"
+    assert found.figures["probe"] is None
+    assert found.figures["parameters"]["total"] > 1.2e9  # type: ignore[index]
+
+
+def test_the_generators_are_left_as_they_were(tiny_store: Path, tiny_recipe: Path) -> None:
+    import torch
+
+    before = torch.get_rng_state()
+    diagnose(tiny_recipe, [f"store={tiny_store}"], probe_s=0.05)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_run_is_handed_to_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 5}\n")
+    findings = [Finding("mlm", "good", "below"), Finding("frozen-encoder", "fault", "it has not moved")]
+    monkeypatch.setattr("unmask.doctor.run_checks.check_run", lambda run: findings)
+    found = diagnose(tmp_path)
+    assert found == Diagnosis("run", str(tmp_path), tuple(reversed(findings)))
+    with pytest.raises(SettingsError, match=r"is a run, whose recipe is settled: leave out seed=3"):
+        diagnose(tmp_path, ["seed=3"])

@@ -1,0 +1,183 @@
+"""How a diagnosis is shown, on a terminal and as a page, and what the doctor refuses to look at."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from unmask.doctor.diagnosis import diagnose, to_json
+from unmask.doctor.findings import Diagnosis, Finding, Histogram, Sample, SampleToken, Table, sorted_findings
+from unmask.doctor.page import make_page, write_page
+from unmask.doctor.terminal import bar_of_blocks, print_diagnosis
+from unmask.errors import InputError, SettingsError, StoreError
+
+NASTY = '<script>alert("1")</script> & [bold]'
+
+DIAGNOSIS = Diagnosis(
+    "store",
+    f"runs/{NASTY}",
+    (
+        Finding("repeated-corpus", "fault", f"seen {NASTY} " + "word " * 60, "give each file once"),
+        Finding("checksums", "good", "all 7 files"),
+    ),
+    headline=(("Documents", "1,234"), ("Unknown tokens", "1.04%")) * 4,
+    tables=(
+        Table("Facts", (("documents", "12"), ("text", "말뭉치 " * 30))),
+        Table("Lengths", (("sentence", "12.5", "1,024"), ("document", "3", "9")), ("", "mean", "longest"), "a note"),
+        Table("Entries", (("כלב  2.00%", "كلب  1.00%"),), ("", "")),
+    ),
+    histograms=(Histogram("Sentence lengths", "tokens", "sentences", (1, 8, 15), (10, 0, 1)),),
+    samples=(
+        Sample(
+            (
+                SampleToken("[CLS]", 0, True),
+                SampleToken("man", 0, False),
+                SampleToken("[MASK]", 0, False, "דג"),
+                SampleToken("[SEP]", 0, True),
+                SampleToken("한국어", 1, False),
+                SampleToken("dog", 1, False, "dog"),
+                SampleToken("[SEP]", 1, True),
+            ),
+            "NotNext (label 1)",
+        ),
+    ),
+    listings=(("Account", "came in   3\nwent out  2"),),
+    figures={"documents": 1234},
+)
+
+
+def terminal_of(diagnosis: Diagnosis) -> str:
+    stream = io.StringIO()
+    print_diagnosis(diagnosis, stream)
+    return stream.getvalue()
+
+
+def test_the_terminal_says_everything_without_colours() -> None:
+    shown = terminal_of(DIAGNOSIS)
+    assert "\x1b" not in shown
+    assert all(cell_len(line) <= 100 for line in shown.splitlines()[1:])  # the first is the person's own path
+    assert all(line == line.rstrip() for line in shown.splitlines())
+    assert f"runs/{NASTY}: a store" in shown
+    assert "fault  repeated-corpus: seen" in shown
+    assert "→ give each file once" in shown
+    assert "A [CLS] man ‹[MASK]=דג› [SEP]" in shown
+    assert "B 한국어 ‹dog=dog› [SEP]" in shown
+    assert "7 tokens, 2 targets, NotNext (label 1)" in shown
+    assert "  came in   3\n  went out  2\n" in shown
+    assert re.search(r"^ +1–7 +█{50} +10 +90\.9%$", shown, flags=re.MULTILINE)
+    assert re.search(r"^ +15\+ +█{5} +1 +9\.1%$", shown, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("share", "bar"), [(0.0, ""), (1e-9, "▏"), (0.5, "██"), (0.53125, "██▏"), (1.0, "████"), (0.96875, "███▉")]
+)
+def test_bars_are_exact_to_an_eighth(share: float, bar: str) -> None:
+    assert bar_of_blocks(share, 4) == bar
+
+
+class Strict(HTMLParser):
+    """Every element closed in order; what the page refers to outside itself is kept."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.outside: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.outside += [value or "" for name, value in attributes if name in ("src", "href", "data", "action")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_escaped_and_needs_no_network(tmp_path: Path) -> None:
+    write_page(DIAGNOSIS, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page == make_page(DIAGNOSIS)
+    parsed = Strict(page)
+    assert "script" not in parsed.tags
+    assert parsed.outside == []
+    assert not re.search(r"https?:|//|url\(|@import|@font-face", page)
+    assert page.count("&lt;script&gt;") == 3  # title, heading, finding
+    sections = re.findall("<h2>(.*?)</h2>", page)
+    assert sections == [
+        "Findings",
+        "Facts",
+        "Lengths",
+        "Entries",
+        "Account",
+        "Lengths",
+        "Sequences as the model sees them",
+    ]
+    assert '<span class="level fault">fault</span>' in page
+    assert '<span class="token a control"><bdi>[CLS]</bdi></span>' in page
+    assert '<ruby class="token a target"><bdi>[MASK]</bdi><rt><bdi>דג</bdi></rt></ruby>' in page
+    assert '<span class="token b"><bdi>한국어</bdi></span>' in page
+    assert "<td><bdi>כלב</bdi> <bdi>2.00%</bdi></td>" in page
+    assert 'style="width:100.00%"' in page
+
+
+def test_a_diagnosis_without_pictures_has_no_empty_sections() -> None:
+    bare = Diagnosis("run", "runs/a", (Finding("loss", "good", "below its floor"),))
+    assert re.findall("<h2>(.*?)</h2>", make_page(bare)) == ["Findings"]
+    assert terminal_of(bare) == "runs/a: a run\n\ngood  loss: below its floor\n"
+
+
+def test_json_holds_everything() -> None:
+    told = json.loads(json.dumps(to_json(DIAGNOSIS)))
+    assert told["kind"] == "store"
+    assert told["figures"] == {"documents": 1234}
+    assert told["findings"][0]["name"] == "repeated-corpus"
+    assert told["samples"][0]["tokens"][2] == {"shown": "[MASK]", "segment": 0, "special": False, "label": "דג"}
+
+
+def test_faults_come_first() -> None:
+    found = [Finding(level, level, "") for level in ("good", "note", "fault", "warning", "fault")]  # type: ignore[arg-type]
+    assert [finding.level for finding in sorted_findings(found)] == ["fault", "fault", "warning", "note", "good"]
+
+
+def test_what_is_none_of_the_three_is_told(tmp_path: Path, tiny_model: Path) -> None:
+    with pytest.raises(InputError, match=r"no such file or directory, and no recipe of that name: expected a store"):
+        diagnose("pretrain/bert_tinny")
+    with pytest.raises(InputError, match=r"did you mean pretrain/bert_tiny"):
+        diagnose("pretrain/bert_tinny")
+    with pytest.raises(InputError, match=r"is none of what `unmask` knows: expected a store"):
+        diagnose(tmp_path)
+    with pytest.raises(InputError, match=r"model is a model: expected a store .*, a run .* or a recipe"):
+        diagnose(tiny_model)
+    (tmp_path / "notes.txt").write_text("text")
+    with pytest.raises(InputError, match=r"notes\.txt is none of what"):
+        diagnose(tmp_path / "notes.txt")
+    (tmp_path / "tokens-00000.bin").write_bytes(b"")
+    with pytest.raises(StoreError, match="an unfinished store"):
+        diagnose(tmp_path)
+
+
+def test_a_recipe_with_mistakes_is_told(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("modle: {preset: tiny}\ntrain: {steps: 5}\n")
+    with pytest.raises(SettingsError, match=r"unknown key modle; did you mean model\?"):
+        diagnose(recipe)
+    recipe.write_text("corpus: [a.txt]\nstore: b\ntrain: {steps: 5}\n")
+    with pytest.raises(SettingsError, match="both are given"):
+        diagnose(recipe)
+    recipe.write_text("train: {steps: 5}\npacking: {max_length: 1024}\n")
+    with pytest.raises(SettingsError, match=r"packing\.max_length 1024 is over the model's 512 positions"):
+        diagnose(recipe)
+    with pytest.raises(SettingsError, match="a recipe for `unmask finetune`"):
+        diagnose("finetune/sst2")
+    with pytest.raises(SettingsError, match=r"--recipe says how a store's samples are made, and .* is a recipe"):
+        diagnose("pretrain/bert_tiny", recipe="pretrain/bert_mini")

@@ -1,0 +1,190 @@
+"""Floors, worked by hand, and what the doctor reads from a run's figures alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.batch import pack
+from unmask.doctor.loss_floors import Floor, check_floor, masked_lm_floors, passed_step
+from unmask.doctor.run_checks import check_run
+
+FLOOR = Floor("mlm-unigram-floor", "knowing frequencies", 5.0, 0.02, "loss/mlm", "eval/mlm_loss", True, "warning")
+ACCURACY = Floor("nsp-majority-floor", "one label", 0.6, 0.1, None, "eval/nsp_accuracy", False, "note")
+
+
+Rows = list[dict[str, float | None]]
+
+
+def losses(*values: float | None) -> Rows:
+    """Training rows, ten steps apart."""
+    return [{"step": 10 * number, "loss": value, "loss/mlm": value} for number, value in enumerate(values, start=1)]
+
+
+# Floors
+
+
+def test_floors_of_known_targets() -> None:
+    """Four entries seen 4, 2, 1 and 1 times in eight tokens; the targets are the entries 0, 0, 1, 3."""
+    batch = pack([[0, 1, 0], [2, 3, 1]]).with_columns(
+        labels=torch.tensor([0, -100, 0, -100, 3, 1]),
+        target_positions=torch.tensor([0, 2, 4, 5]),
+        next_sentence_label=torch.tensor([0, 1]),
+    )
+    floors = {floor.name: floor for floor in masked_lm_floors([batch, batch], np.array([4, 2, 1, 1]), True)}
+    assert floors["mlm-uniform-floor"].value == pytest.approx(math.log(4))
+    expected = (math.log(2) + math.log(2) + math.log(4) + math.log(8)) / 4
+    assert floors["mlm-unigram-floor"].value == pytest.approx(expected)
+    assert floors["mlm-majority-floor"].value == 0.5
+    assert floors["nsp-chance-floor"].value == pytest.approx(math.log(2))
+    assert floors["nsp-majority-floor"].value == 0.5
+    # Two standard errors of a share of one half among four labels.
+    assert floors["nsp-majority-floor"].margin == pytest.approx(2 * math.sqrt(0.25 / 4))
+
+
+def test_chance_of_next_sentence_follows_the_labels() -> None:
+    batch = pack([[1], [2], [3], [1]]).with_columns(
+        labels=torch.full((4,), -100),
+        target_positions=torch.zeros(0, dtype=torch.int64),
+        next_sentence_label=torch.tensor([0, 1, 1, 1]),
+    )
+    floors = {floor.name: floor for floor in masked_lm_floors([batch], np.ones(4, dtype=int), True)}
+    assert floors["nsp-chance-floor"].value == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
+    assert floors["nsp-majority-floor"].value == 0.75
+    assert set(floors) == {"nsp-chance-floor", "nsp-majority-floor"}  # there is no target
+    assert masked_lm_floors([batch], np.ones(4, dtype=int), False) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ((6.0, 4.9, 4.8), 20),
+        ((4.9, 6.0, 4.8), 30),  # passed for good only after it was lost again
+        ((4.9, 4.8, 5.0), None),
+        ((4.9, 4.8, None), None),
+        ((5.1, 4.99), None),  # within the margin
+        ((), None),
+    ],
+)
+def test_the_step_from_which_on_a_floor_is_passed(values: tuple[float | None, ...], step: int | None) -> None:
+    assert passed_step([(10 * n, value) for n, value in enumerate(values, start=1)], FLOOR) == step
+
+
+def test_held_out_rows_decide_and_training_rows_date() -> None:
+    rows: Rows = [*losses(6.0, 5.5, 4.9, 4.8), {"step": 40, "eval/mlm_loss": 4.7}]
+    passed = check_floor(FLOOR, rows, [])
+    assert passed is not None
+    assert (passed.level, passed.advice) == ("good", "")
+    assert "the last eval/mlm_loss 4.700 is below 5.000" in passed.message
+    assert "passed by step 30" in passed.message
+    failed = check_floor(FLOOR, [*rows, {"step": 50, "eval/mlm_loss": 5.2}], ["frozen-encoder"])
+    assert failed is not None
+    assert failed.level == "warning"
+    assert "frozen-encoder" in failed.advice
+
+
+def test_a_floor_lost_again_is_told() -> None:
+    rows: Rows = [{"step": 10, "eval/mlm_loss": 4.0}, {"step": 20, "eval/mlm_loss": None}]
+    finding = check_floor(FLOOR, rows, [])
+    assert finding is not None
+    assert finding.level == "warning"
+    assert "not finite" in finding.message
+    assert "passed at step 10 and lost again" in finding.message
+
+
+def test_an_accuracy_has_to_be_above_its_floor() -> None:
+    levels = [
+        finding.level
+        for value in (0.5, 0.65, 0.75)
+        if (finding := check_floor(ACCURACY, [{"step": 1, "eval/nsp_accuracy": value}], [])) is not None
+    ]
+    assert levels == ["note", "note", "good"]
+
+
+def test_a_floor_without_figures_is_not_told() -> None:
+    assert check_floor(FLOOR, [{"step": 1, "loss/nsp": 0.7}], []) is None
+
+
+# Runs of which only the figures are left
+
+PRETRAIN = "store: nowhere\ntrain: {steps: 400}\n"
+FINETUNE = "init_from: nowhere\ndata: {train: train.tsv, dev: dev.tsv}\n"
+
+
+def run_of(directory: Path, recipe: str, rows: Rows) -> dict[str, str]:
+    """The levels of what is found in a run of these rows."""
+    common: dict[str, float | None] = {"tokens": 9, "learning_rate": 1e-3, "gradient_norm": 0.5, "tokens_per_s": 100.0}
+    whole = [(common | row if "loss" in row else row) for row in rows]
+    (directory / "recipe.yaml").write_text(recipe)
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in whole))
+    return {finding.name: finding.level for finding in check_run(directory)}
+
+
+def test_a_loss_that_rises_for_good(tmp_path: Path) -> None:
+    found = run_of(tmp_path, PRETRAIN, losses(10.0, 8.0, 6.5, 6.0, 5.9, 7.3, 7.3, 7.2, 7.3, 7.3, 7.2, 7.3))
+    assert found["learning-rate-too-high"] == "fault"
+    assert found["inputs-unreadable"] == "warning"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_few_sequences_jump_without_a_fault(tmp_path: Path, seed: int) -> None:
+    """A standard deviation of half a nat is that of twenty targets."""
+    noise = np.random.default_rng(seed).normal(0, 0.5, 120)
+    falling = np.linspace(6.4, 5.6, 120)
+    found = run_of(tmp_path, PRETRAIN, losses(*(falling + noise).tolist()))
+    assert "learning-rate-too-high" not in found
+
+
+def test_a_spike_that_is_left_again_is_no_fault(tmp_path: Path) -> None:
+    values = [10.0, 8.0, 6.5, 6.0, 7.9, 6.1, 5.9, 5.8, 5.8, 5.7, 5.7, 5.6]
+    assert "learning-rate-too-high" not in run_of(tmp_path, PRETRAIN, losses(*values))
+
+
+def test_a_run_without_rows(tmp_path: Path) -> None:
+    found = run_of(tmp_path, PRETRAIN, [])
+    assert found == {"no-figures": "warning", "unfinished-run": "warning", "inputs-unreadable": "warning"}
+
+
+def task_rows(training: list[float], held_out: list[float], correlation: float = 0.5) -> Rows:
+    rows: Rows = [{"step": 10 * n, "loss": value, "loss/task": value} for n, value in enumerate(training, start=1)]
+    figures = {"eval/accuracy": 0.6, "eval/matthews_correlation": correlation}
+    return rows + [{"step": 10 * n, "eval/loss": value, **figures} for n, value in enumerate(held_out, start=1)]
+
+
+def test_a_sound_fine_tuning_run(tmp_path: Path) -> None:
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.6, 0.5, 0.4], [0.6, 0.5]))
+    assert found == {"no-cause": "good", "unfinished-run": "warning"}
+
+
+def test_over_fitting(tmp_path: Path) -> None:
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.5, 0.2, 0.1], [0.6, 0.5, 0.8]))
+    assert found["over-fitting"] == "warning"
+
+
+def test_constant_predictions(tmp_path: Path) -> None:
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.7, 0.7, 0.7], [0.7], correlation=0.0))
+    assert found["constant-predictions"] == "fault"
+
+
+def test_a_fine_tuning_run_that_diverges(tmp_path: Path) -> None:
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.5, 0.4, 0.4, 1.3, 1.4, 1.4, 1.4], [0.7]))
+    assert found["learning-rate-too-high"] == "fault"
+
+
+def test_uneven_speed(tmp_path: Path) -> None:
+    rows = task_rows([0.5] * 20, [0.5])
+    for row in rows[:6]:
+        row["tokens_per_s"] = 10.0
+    assert run_of(tmp_path, FINETUNE, rows)["uneven-speed"] == "note"
+
+
+def test_the_majority_comes_from_the_results(tmp_path: Path) -> None:
+    results = {"floors": {"eval/accuracy": {"most frequent label": 0.59}}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.6, 0.5, 0.4], [0.6]))
+    assert found["task-majority-floor"] == "warning"
