@@ -91,7 +91,8 @@ def build_theirs(corpus: Path, tokenizer: Path, threads: int) -> Callable[[str],
     use_cores(threads)
     from tokenizers import Tokenizer
 
-    from unmask.data.corpus import CorpusCounts, read_documents
+    from unmask.data.corpus import read_documents
+    from unmask.data.documents import CorpusCounts
 
     texts = [document.text for document in read_documents([corpus], CorpusCounts())]
     backend = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))

@@ -36,7 +36,7 @@ def test_a_store_and_an_unfinished_one(tiny_model: Path, tmp_path: Path) -> None
     assert (description["documents"], description["sentences"]) == (2, 3)
     assert description["stored_bytes_per_token"] == 2
     assert description["bytes_per_token"] == pytest.approx(description["text_bytes"] / description["tokens"])
-    assert description["mended_or_skipped"]["zero_width_characters"] == 1
+    assert description["removed"] == {"zero-width characters": 1}
     assert description["sources"][0]["file"] == str(text)
     assert json.loads(json.dumps(description)) == description
     (tmp_path / "store" / "manifest.json").unlink()
