@@ -112,8 +112,10 @@ def _describe_store(path: Path) -> dict[str, Any]:
     manifest = read_manifest(path)
     text = manifest["text"]
     tokens, utf8_bytes = manifest["tokens"], text["utf8_bytes"]
-    changed = {what: {name: amount["count"] for name, amount in text[what].items()} for what in ("dropped", "removed")}
-    changed["skipped"] = text["skipped"]
+    changed = {
+        what: {name: amount["count"] for name, amount in text.get(what, {}).items()} for what in ("dropped", "removed")
+    }
+    changed["skipped"] = text.get("skipped", {})
     changed["left_out"] = {"documents_without_tokens": manifest["documents_without_tokens"]}
     sources = manifest["sources"]
     return {
@@ -129,7 +131,7 @@ def _describe_store(path: Path) -> dict[str, Any]:
         "size_bytes": sum(file["bytes"] for file in manifest["files"].values()),
         "stored_bytes_per_token": manifest["files"][part_name("tokens", 0)]["bytes"] / manifest["shards"][0]["tokens"],
         **{what: counts for what, counts in changed.items() if any(counts.values())},
-        "sentences_by": manifest["sentences_by"],
+        "sentences_by": manifest.get("sentences_by", "rules"),
         **({"mixture": manifest["mixture"]} if "mixture" in manifest else {}),
         "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
         "sources": sources,

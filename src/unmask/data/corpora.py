@@ -50,8 +50,10 @@ def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning:
         raise InputError(f"{', '.join(map(str, text))}: expected either one mixture (a YAML file) or corpus files")
     mixture = read_mixture(Path(text[0]))
     files = {name: find_files(corpus.text, reading.format) for name, corpus in mixture.corpora.items()}
-    if any(STANDARD_INPUT in some for some in files.values()):
-        raise InputError(f"{text[0]}: a mixture is read twice, which standard input (-) cannot be: name files")
+    for path in (path for some in files.values() for path in some):
+        if not path.is_file():
+            name = "standard input (-)" if path == STANDARD_INPUT else path
+            raise InputError(f"{text[0]}: a mixture is read twice, which {name} cannot be: name files")
     sizes = {}
     total = max(1, sum(path.stat().st_size for some in files.values() for path in some))
     counts = CorpusCounts()

@@ -57,8 +57,15 @@ def find_files(paths: Sequence[str | Path], format: str = "auto") -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for path in paths:
-        for file in _files_of(path, format):
-            found.setdefault(file if file == STANDARD_INPUT else file.resolve(), file)
+        if not str(path):  # as a Path it would be this folder, and all that is below it
+            raise InputError(
+                f"an empty name among the corpus files: expected files, folders or globs of {known_suffixes()}"
+            )
+        try:
+            for file in _files_of(path, format):
+                found.setdefault(file if file == STANDARD_INPUT else file.resolve(), file)
+        except OSError as error:  # no permission for a folder on the way, a name too long
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     if not found:
         raise InputError(f"no corpus was named: expected files, folders or globs of {known_suffixes()}")
     return list(found.values())

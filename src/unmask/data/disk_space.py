@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.data.corpus import read_documents
-from unmask.data.corpus_files import STANDARD_INPUT
 from unmask.data.documents import CorpusCounts
-from unmask.data.encoding import Encoder
+from unmask.data.encoding import Chunk, Encoder
 from unmask.data.settings import CleaningSettings, ReadingSettings
 from unmask.data.store import DOCUMENT, SENTENCE
 from unmask.errors import OutputError
@@ -20,7 +19,7 @@ from unmask.progress import human_bytes, human_count
 _SAMPLED_FILES = 4
 _ENCODED_BYTES = 1 << 18
 """Text that is encoded, from the beginning of each of a few files."""
-_READ_BYTES = 8 << 20
+_READ_BYTES = 32 << 20
 _READ_S = 0.3
 """Text and time to see how much of it there is in a file's bytes; the files are read ahead, so it takes some."""
 
@@ -60,37 +59,35 @@ def estimate_store(
     """Encodes the beginnings of a few files, and takes the rest to be like them.
 
     Returns:
-        None where standard input is among the files, which can be read but once.
+        None where one of them can be read but once: standard input, a pipe.
 
     Raises:
         InputError: a beginning cannot be read.
     """
-    if STANDARD_INPUT in files:
+    if not all(path.is_file() for path in files):
         return None
-    largest = sorted(files, key=lambda path: path.stat().st_size, reverse=True)[:_SAMPLED_FILES]
-    texts: list[str] = []
-    text_bytes = file_bytes = encoded_bytes = 0
-    for path in largest:
+    sizes = {path: path.stat().st_size for path in files}
+    sample = Chunk(0)
+    documents = text_bytes = file_bytes = 0
+    for path in sorted(files, key=sizes.__getitem__, reverse=True)[:_SAMPLED_FILES]:
         counts = CorpusCounts()
+        sampled_before = sample.bytes
         stop_at = time.monotonic() + _READ_S
         for document in read_documents([path], counts, reading, cleaning):
-            if counts.utf8_bytes <= _ENCODED_BYTES or not texts:
-                texts.append(document.text)
-                encoded_bytes += len(document.text.encode("utf-8"))
+            if sample.bytes - sampled_before < _ENCODED_BYTES:
+                sample.add(document.text[:_ENCODED_BYTES])
             if counts.utf8_bytes >= _READ_BYTES or time.monotonic() >= stop_at:
                 break
+        documents += counts.documents
         text_bytes += counts.utf8_bytes
         file_bytes += counts.file_bytes
-    encoded = encoder.encode(texts)
-    store_bytes = (
-        encoded.tokens.nbytes
-        + len(encoded.sentence_lengths) * SENTENCE.itemsize
-        + len(encoded.document_sentences) * DOCUMENT.itemsize
-    )
-    sample = Estimate(encoded_bytes, len(texts), len(encoded.tokens), store_bytes)
-    text_per_file_byte = text_bytes / max(1, file_bytes)
-    whole = sum(path.stat().st_size for path in files) * text_per_file_byte
-    return sample.times(whole / max(1, encoded_bytes))
+    encoded = encoder.encode(sample)
+    whole_bytes = sum(sizes.values()) * text_bytes / max(1, file_bytes)
+    per_byte = whole_bytes / max(1, sample.bytes)
+    num_documents = round(documents * whole_bytes / max(1, text_bytes))
+    sentence_bytes = len(encoded.sentence_lengths) * SENTENCE.itemsize
+    store_bytes = round((encoded.tokens.nbytes + sentence_bytes) * per_byte) + num_documents * DOCUMENT.itemsize
+    return Estimate(round(whole_bytes), num_documents, round(len(encoded.tokens) * per_byte), store_bytes)
 
 
 def check_free_space(out: Path, estimate: Estimate) -> str:

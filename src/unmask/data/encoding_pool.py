@@ -37,7 +37,7 @@ def encoder_pool(
         OutputError: a worker was killed.
     """
     if workers == 1:
-        yield lambda chunks: (encoder.encode(chunk.texts) for chunk in chunks)
+        yield lambda chunks: (encoder.encode(chunk) for chunk in chunks)
         return
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(settings,))
@@ -53,7 +53,7 @@ def encoder_pool(
 def _encode_ahead(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int) -> Iterator[EncodedChunk]:
     waiting: deque[Future[EncodedChunk]] = deque()
     for chunk in chunks:
-        waiting.append(pool.submit(_encode_in_worker, chunk.texts))
+        waiting.append(pool.submit(_encode_in_worker, chunk))
         if len(waiting) >= most:
             yield waiting.popleft().result()
     while waiting:
@@ -79,6 +79,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _encode_in_worker(texts: list[str]) -> EncodedChunk:
+def _encode_in_worker(chunk: Chunk) -> EncodedChunk:
     assert _encoder_of_worker is not None
-    return _encoder_of_worker.encode(texts)
+    return _encoder_of_worker.encode(chunk)

@@ -61,10 +61,14 @@ def read_mixture(path: Path) -> MixtureSettings:
     """
     mixture = build_settings(MixtureSettings, read_settings_file(path), str(path))
     corpora = {
-        name: corpus.model_copy(update={"text": [str(path.parent / text) for text in corpus.text]})
+        name: corpus.model_copy(update={"text": [_seen_from(path.parent, text) for text in corpus.text]})
         for name, corpus in mixture.corpora.items()
     }
     return mixture.model_copy(update={"corpora": corpora})
+
+
+def _seen_from(folder: Path, text: str) -> str:
+    return text if text in ("", "-") else str(folder / text)  # neither is a path: `find_corpora` refuses both
 
 
 def times_taken(mixture: MixtureSettings, sizes: Mapping[str, int]) -> dict[str, float]:

@@ -83,13 +83,13 @@ def write_shards_on_ray(
                 check_resumed(job, record, digest)
                 waiting.append(record)
             else:
-                texts = [ray.put(chunk.texts) for chunk in digested(of_shard, digest)]
+                text = [ray.put(chunk) for chunk in digested(of_shard, digest)]
                 waiting.append(
                     write_shard.remote(
-                        job.encoder, job.out.resolve(), shard, job.dtype.str, job.made_from(digest), texts
+                        job.encoder, job.out.resolve(), shard, job.dtype.str, job.made_from(digest), text
                     )
                 )
-                del texts
+                del text
             if len(waiting) >= most:
                 yield finished(waiting.popleft())
         while waiting:
@@ -121,7 +121,7 @@ _encoders: dict[EncoderSettings, Encoder] = {}
 
 
 def _write_shard(
-    settings: EncoderSettings, out: Path, shard: int, dtype: str, made_from: dict[str, Any], texts: list[Any]
+    settings: EncoderSettings, out: Path, shard: int, dtype: str, made_from: dict[str, Any], text: list[Any]
 ) -> dict[str, Any]:
     """Runs on a machine of the cluster: encodes a shard beside the store, then moves it in.
 
@@ -131,7 +131,7 @@ def _write_shard(
         shard: its number.
         dtype: of a token.
         made_from: what the record of the shard is to say.
-        texts: Ray's references to the documents of each chunk.
+        text: Ray's references to the chunks.
     """
     import numpy as np
     import ray
@@ -144,7 +144,7 @@ def _write_shard(
         raise OutputError(f"{out}: a machine of the cluster does not see this folder: name one that all of them share")
     attempt.mkdir()
     with ShardWriter(attempt, shard, np.dtype(dtype)) as writer:
-        for reference in texts:
+        for reference in text:
             writer.add(_encoders[settings].encode(ray.get(reference)))
         record = writer.finish(made_from)
     move_shard(attempt, out, shard)

@@ -22,6 +22,7 @@ from unmask.data.settings import ReadingSettings
 from unmask.data.source import LONG_LINE_BYTES, Source
 from unmask.data.tables import read_csv, read_parquet, read_tsv
 from unmask.data.wikipedia import read_wikipedia
+from unmask.errors import InputError
 from unmask.input_files import (
     BUFFER_BYTES,
     COMPRESSIONS,
@@ -68,7 +69,7 @@ def _read_file(
     try:
         with ExitStack() as stack:
             if path == STANDARD_INPUT:
-                raw = stdin or sys.stdin.buffer
+                raw = stdin or _standard_input()
             else:
                 raw = stack.enter_context(open(path, "rb", buffering=0))
             counted = io.BufferedReader(_CountedBytes(raw, counts), BUFFER_BYTES)
@@ -94,6 +95,12 @@ def _read_file(
     except OSError as error:
         source.refuse(source.name, "unreadable file", f"cannot be read: {error.strerror or error}")
     counts.empty_files += is_empty
+
+
+def _standard_input() -> IO[bytes]:
+    if sys.stdin is None:  # `<&-` in a shell, or a service that has none
+        raise InputError("standard input is closed, so - stands for nothing: give it text, or name files")
+    return sys.stdin.buffer
 
 
 def _refuse_surrogate(source: Source, document: Document, surrogate: str) -> None:
@@ -131,12 +138,28 @@ def _choose_format(source: Source) -> str:
         return "txt"
     form = format_of(source.path)
     assert form is not None, f"{source.path}: `find_files` lets no unknown suffix pass"
-    if form == "txt":
-        head = source.stream.readlines(GUTENBERG_HEADER_BYTES)
-        source.head = head
-        if is_gutenberg(head):
-            return "gutenberg"
+    if form == "txt" and is_gutenberg(_look_ahead(source)):
+        return "gutenberg"
     return form
+
+
+def _look_ahead(source: Source) -> list[bytes]:
+    """The first lines of a file, which are read again afterwards; and then the damage, if it is among them."""
+    lines: list[bytes] = []
+    size = 0
+    try:
+        while size < GUTENBERG_HEADER_BYTES and (line := source.stream.readline()):
+            lines.append(line)
+            size += len(line)
+        source.head = lines
+    except (DamagedData, OSError) as error:
+        source.head = _lines_before(lines, error)
+    return lines
+
+
+def _lines_before(lines: list[bytes], error: Exception) -> Iterator[bytes]:
+    yield from lines
+    raise error
 
 
 def read_txt(source: Source) -> Iterator[Document]:

@@ -133,8 +133,9 @@ class TextDigest:
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
 
-    def add(self, text: str) -> None:
-        self._digest.update(hashlib.sha256(text.encode("utf-8")).digest())
+    def add(self, text_digest: bytes) -> None:
+        """Takes in the SHA-256 of the next document's text in UTF-8."""
+        self._digest.update(text_digest)
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()

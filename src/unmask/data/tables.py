@@ -11,11 +11,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from unmask.data.documents import Document
 from unmask.data.source import Source
 from unmask.errors import InputError
+from unmask.files import told_as_output_error
 
 if TYPE_CHECKING:
     from pyarrow import DataType
@@ -108,6 +110,7 @@ def read_parquet(source: Source) -> Iterator[Document]:
 
     Raises:
         InputError: `pyarrow` is not installed.
+        OutputError: there is no room for the temporary file.
     """
     try:
         import pyarrow
@@ -117,8 +120,10 @@ def read_parquet(source: Source) -> Iterator[Document]:
     with ExitStack() as stack:
         try:
             if source.compressed or not source.path.is_file():
-                file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
-                shutil.copyfileobj(source.stream, file)
+                with told_as_output_error(Path(tempfile.gettempdir())):
+                    file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
+                    shutil.copyfileobj(source.stream, file)
+                    file.flush()
                 size = 0  # counted as it was unpacked
             else:
                 file = stack.enter_context(open(source.path, "rb"))

@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -133,7 +134,11 @@ class _Timer:
         num_steps: int,
         until: float = float("inf"),
     ) -> None:
-        """Trains for so many steps, or until a time; at least one."""
+        """Trains for so many steps, or until a time; at least one.
+
+        The first batch is made before the clock starts, since a whole block of documents may be planned for it.
+        """
+        batches = chain([next(batches)], batches)
         self._step_began = self._now()
         train(
             module,

@@ -93,6 +93,13 @@ def unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
     return lowercase, _ASCII + _common_characters() + (_HANGUL if hangul_stays else "")
 
 
+def splits_han(backend: Tokenizer) -> bool:
+    """Whether BERT's normaliser is there and sets spaces around Han characters."""
+    said = json.loads(backend.to_str())["normalizer"] or {}
+    steps = said["normalizers"] if said.get("type") == "Sequence" else [said]
+    return any(step.get("type") == "BertNormalizer" and step["handle_chinese_chars"] for step in steps)
+
+
 @cache
 def _common_characters() -> str:
     """Letters, numbers, marks and symbols of common use that are in one piece under every normalisation to come.

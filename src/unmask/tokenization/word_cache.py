@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from unmask.tokenization.longest_match import longest_match
-from unmask.tokenization.plain_text import PlainTextEncoder, plain_copy, unchanged_characters
+from unmask.tokenization.plain_text import PlainTextEncoder, plain_copy, splits_han, unchanged_characters
 
 MAX_STRETCHES = 1 << 19
 """Stretches remembered at most: about 200 bytes each, so some 100 MB in every process that encodes."""
@@ -188,6 +188,8 @@ def word_rules(backend: Tokenizer, dtype: np.dtype[Any]) -> WordRules | None:
 _BETWEEN_TEXTS = "\x1f"
 _ODD_SPACES = "\x0b\x0c\x1c\x1d\x1e\x85"
 """Python splits at these and at `_BETWEEN_TEXTS`, and the library drops them or leaves them."""
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff"
+"""Each of them is a word of its own, where the normaliser sets spaces around it."""
 _MARKS = ",.()-'\""
 """Marks that are words of their own wherever they stand: with spaces round them half as many stretches are new."""
 
@@ -213,7 +215,7 @@ def _white_space_rules(backend: Tokenizer, model: dict[str, Any], dtype: np.dtyp
         is_edge = np.array([entry.endswith(suffix) for entry in entries])
     else:
         return None
-    is_plain = re.compile(f"[{re.escape(unchanged)}]*").fullmatch
+    is_plain = re.compile(f"[{re.escape(unchanged)}{_HAN if splits_han(backend) else ''}]*").fullmatch
     letters = "".join(c for c in unchanged if c.isalnum() or not (c.isascii() or unicodedata.category(c)[0] == "P"))
     is_word = re.compile(f"[{re.escape(letters)}]+").fullmatch
     find_words = re.compile(f"[{re.escape(letters)}]+|.").findall

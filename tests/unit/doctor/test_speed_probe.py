@@ -27,7 +27,7 @@ SIZES = EncoderSettings(
 
 
 class Work:
-    """A clock that goes on by what is done: `per_sequence` seconds for each sequence handed out."""
+    """A clock that goes on by what is done: `per_sequence` seconds for each sequence prepared for the model."""
 
     def __init__(self, per_sequence: float) -> None:
         self.now = 0.0
@@ -35,20 +35,39 @@ class Work:
         self.sizes: list[int] = []
 
     def batches(self, sequences: int) -> Iterator[Batch]:
-        for batch in random_batches(SETTINGS, SIZES.vocab_size, sequences):
-            self.now += self.per_sequence * sequences
-            self.sizes.append(sequences)
-            yield batch
+        return random_batches(SETTINGS, SIZES.vocab_size, sequences)
+
+    def do(self, batch: Batch) -> None:
+        self.now += self.per_sequence * batch.num_sequences
+        self.sizes.append(batch.num_sequences)
 
 
 def probe(work: Work, limit_s: float, most_sequences: int = 64) -> SpeedProbe:
     torch.manual_seed(0)
     objective = MaskedLM(SETTINGS.objective, any_vocabulary(SIZES.vocab_size))
+    prepare = objective.prepare
+
+    def work_and_prepare(batch: Batch) -> Batch:
+        work.do(batch)
+        return prepare(batch)
+
+    objective.prepare = work_and_prepare  # type: ignore[method-assign]
     module = objective.build(BertEncoder(SIZES))
     return probe_speed(
         SETTINGS, module, objective, work.batches, choose_compute("cpu", "fp32"),
         limit_s=limit_s, most_sequences=most_sequences, clock=lambda: work.now,
     )  # fmt: skip
+
+
+def test_planning_the_first_batch_does_not_count() -> None:
+    class Planned(Work):
+        def batches(self, sequences: int) -> Iterator[Batch]:
+            self.now += 3.0
+            yield from super().batches(sequences)
+
+    found = probe(Planned(per_sequence=0.001), limit_s=60.0)
+    assert found.sequences == 64
+    assert found.steps_s == pytest.approx([0.064] * len(found.steps_s))
 
 
 def test_a_quick_step_is_measured_whole() -> None:
