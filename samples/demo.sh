@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job, from raw text to predictions, on the files of samples/: eight commands, each printed as you would type it.
+# The main job, from raw text to predictions, on the files of samples/: nine commands, each printed as you would type it.
 # Everything goes into runs/demo, which is replaced when this script made it and refused when it did not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +26,9 @@ step 'A WordPiece vocabulary from raw text: seven English books.' \
 step 'The same text as a token store: tokenized once, for every later run.' \
     'unmask prepare samples/text/en-books.jsonl --tokenizer runs/demo/tokenizer --out runs/demo/store'
 
+step 'What is in that store, and is anything wrong with it? (The whole, with decoded samples, is on the page.)' \
+    'unmask doctor runs/demo/store --out runs/demo/store.html | head -n 32'
+
 step 'Pre-training a tiny BERT: masked words and next sentences.' \
     'unmask pretrain pretrain/bert_tiny store=runs/demo/store --out runs/demo/pretrained'
 
@@ -46,7 +49,8 @@ step 'What does it say about a pair of our own?' \
 
 cat <<'END'
 
-Done. Open runs/demo/pretrained/report.html and runs/demo/finetuned/report.html in a browser for the curves.
+Done. Open runs/demo/pretrained/report.html and runs/demo/finetuned/report.html in a browser for the curves,
+and runs/demo/store.html for what the model was shown.
 A model this small, trained for a minute on seven books and 600 examples, is not a good one: three labels mean that guessing
 scores about 0.33. The same commands on more text, with a larger recipe, make one that is.
 END
