@@ -71,6 +71,7 @@ def tokenizer_train(
     overwrite: Overwrite = False,
 ) -> None:
     """Train a tokenizer on text; AutoTokenizer opens what it saves."""
+    from unmask.corpus_account import format_account
     from unmask.recipe import read_tokenizer_options
     from unmask.tokenizer_training import train_tokenizer
 
@@ -87,6 +88,7 @@ def tokenizer_train(
         cleaning=options.cleaning,
     )
     print(f"{out}: {report.summary()}")
+    print(format_account(json.loads((out / "training.json").read_text("utf-8"))["text"]))
 
 
 @tokenizer_app.command("report")

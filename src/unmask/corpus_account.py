@@ -33,6 +33,13 @@ def format_account(counts: CorpusCounts | Mapping[str, Any], written: Mapping[st
     return "\n".join(lines)
 
 
+def describe_losses(counts: CorpusCounts) -> str:
+    """What did not come through, in brackets, for an error: ` (3 records passed over: not JSON; ...)`; else nothing."""
+    losses = [f"{_counted(count, 'record')} passed over: {reason}" for reason, count in counts.skipped.items()]
+    losses += [f"{_counted(lost.count, 'document')} dropped: {reason}" for reason, lost in counts.dropped.items()]
+    return f" ({'; '.join(losses)})" if losses else ""
+
+
 def _describe_input(account: Mapping[str, Any]) -> Iterator[str]:
     """The files, and what stands apart from the table since it never was a document."""
     empty = f", {account['empty_files']:,} without a document" if account["empty_files"] else ""

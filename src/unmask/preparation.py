@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from unmask.corpus_account import describe_losses
 from unmask.data.corpora import find_corpora, read_corpora
 from unmask.data.corpus_files import STANDARD_INPUT
 from unmask.data.disk_space import check_free_space, estimate_store
@@ -183,7 +184,9 @@ def _prepare(
         raise made_from_another(out, ["text"])
     if sum(record["documents"] for record in records) == 0:
         remove_records(out)
-        raise InputError(f"{_named(job.files)}: no text with a sentence in it: give text to prepare")
+        raise InputError(
+            f"{_named(job.files)}: no text with a sentence in it{describe_losses(counts)}: give text to prepare"
+        )
     with told_as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
     tokenizer.save(out / "tokenizer")

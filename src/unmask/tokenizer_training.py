@@ -7,6 +7,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+from unmask.corpus_account import describe_losses
 from unmask.data.corpora import find_corpora, read_corpora
 from unmask.data.corpus_files import STANDARD_INPUT
 from unmask.data.documents import CorpusCounts
@@ -66,10 +67,10 @@ def train_tokenizer(
                 yield document.text
             if counts.documents == 0:
                 others = f" and {len(files) - 1} more file(s)" if len(files) > 1 else ""
-                raise InputError(f"{files[0]}{others}: no text in it: give text to train on")
+                raise InputError(f"{files[0]}{others}: no text in it{describe_losses(counts)}: give text to train on")
 
         tokenizer, report = train(texts(), settings, seed)
-    libraries = ["tokenizers", *(["kiwipiepy"] if settings.segmenter == "kiwi" else [])]
+    libraries = ["tokenizers", *(["kiwipiepy", "kiwipiepy_model"] if settings.segmenter == "kiwi" else [])]
     with writing_directory(out, overwrite) as directory:
         tokenizer.save(directory)
         sources = [{"file": str(path), "bytes": sizes.get(path)} for path in files]

@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.corpus_account import format_account
+from unmask.corpus_account import describe_losses, format_account
 from unmask.data.documents import Amount, CorpusCounts
 
 COUNTS = CorpusCounts(
@@ -85,3 +85,12 @@ def test_columns_add_up_within_100_columns(
 def _number_ending_at(line: str, end: int) -> int:
     match = re.search(r"[-+]?[\d,]+$", line[:end])
     return int(match.group().replace(",", "")) if match else 0
+
+
+def test_losses_in_an_error() -> None:
+    counts = CorpusCounts()
+    assert describe_losses(counts) == ""
+    counts.skip("a:1", "not JSON")
+    counts.drop("too short", 5)
+    counts.drop("too short", 7)
+    assert describe_losses(counts) == " (1 record passed over: not JSON; 2 documents dropped: too short)"

@@ -53,11 +53,22 @@ def encoder_pool(
 def _encode_ahead(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int) -> Iterator[EncodedChunk]:
     waiting: deque[Future[EncodedChunk]] = deque()
     for chunk in chunks:
-        waiting.append(pool.submit(_encode_in_worker, chunk))
+        with _ctrl_c_held_back():  # the pool starts its processes when it gets work
+            waiting.append(pool.submit(_encode_in_worker, chunk))
         if len(waiting) >= most:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Processes that are started meanwhile get no Ctrl-C, not even before they can say that they ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _encoder_of_worker: Encoder | None = None

@@ -41,12 +41,13 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
     """Makes the directory; when anything goes wrong, leaves nothing but finished shards, and says so.
 
     Args:
-        out: the store's directory.
+        out: the store's directory, which holds no complete store.
         keeps_shards: False leaves not even those, since a store that was to be replaced comes back in their place.
     """
     existed = out.is_dir()
     with told_as_output_error(out):
         out.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(out)  # of an attempt that was killed
     try:
         yield
     except BaseException as error:

@@ -275,7 +275,7 @@ def truncated_lengths(length_a: int, length_b: int, room: int) -> tuple[int, int
     return (room - shorter, shorter) if length_a > length_b else (shorter, room - shorter)
 
 
-def load_tokenizer(path: Path, lowercase: bool | None = None) -> TextTokenizer:
+def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> TextTokenizer:
     """Opens a tokenizer.
 
     `tokenizer.json` is taken as it is. A `vocab.txt`, or a vocabulary with its merges, gets the steps that its family
@@ -289,5 +289,6 @@ def load_tokenizer(path: Path, lowercase: bool | None = None) -> TextTokenizer:
     Raises:
         ModelError: the path, or a file that is needed, is missing, unreadable, or not what its name says.
     """
+    path = Path(path)
     opened = read_directory(path, lowercase)
     return TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)
