@@ -212,7 +212,7 @@ def measure(corpus: Path, sentences: Path, tokenizer: Path, rounds: int) -> tupl
 
 def main() -> int:
     words = parser(__doc__)
-    words.add_argument("--megabytes", type=float, default=24, help="of text for ours")
+    words.add_argument("--megabytes", type=float, default=60, help="of text for ours")
     words.add_argument("--peer-megabytes", type=float, default=3, help="for the peer: the first part of the same text")
     words.add_argument("--rounds", type=int, default=3)
     given = words.parse_args()
@@ -220,7 +220,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         corpus, sentences = Path(folder, "text.jsonl.zst"), Path(folder, "sentences.txt")
         tokenizer = Path(folder, "tokenizer")
-        megabytes = write_part(corpus, given.megabytes)
+        megabytes = write_part(corpus, "English", given.megabytes)
         make_vocabulary(corpus, tokenizer)
         peer_megabytes = write_sentences(corpus, given.peer_megabytes, sentences)
         num_sentences, different = different_ids(sentences, tokenizer)
@@ -243,7 +243,7 @@ def main() -> int:
         )
     )
     notes = [
-        f"text: {source().name}; ours {megabytes:.1f} MB, {done.tokens:,} tokens; the peer its first "
+        f"text: {source('English').name}; ours {megabytes:.1f} MB, {done.tokens:,} tokens; the peer its first "
         f"{peer_megabytes:.1f} MB, one sentence a line",
         f"one epoch of {BATCH_SIZE} x {LENGTH} batches takes us {median(done.epoch_seconds):.2f} s beside "
         f"{done.store_seconds:.2f} s to the verified store; during training it runs beside the steps",

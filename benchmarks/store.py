@@ -218,8 +218,8 @@ def main() -> int:
         )
     notes = [
         f"spread: the peer's median over our 95th and 5th percentile; {given.openings} openings of each store",
-        f"{len(ours):,} batches, one epoch of {given.megabytes:g} MB of {source().name}; the first, before which its "
-        f"block is planned, took {ours[0]:.0f} ms",
+        f"{len(ours):,} batches, one epoch of {given.megabytes:g} MB of {source('English').name}; the first, before "
+        f"which its block is planned, took {ours[0]:.0f} ms",
     ]
     report("Opening a store and making batches, on one core", rows, on, notes, given.json)
     return 0
@@ -230,7 +230,7 @@ def make_store(folder: Path, megabytes: float, store: Path) -> None:
     from unmask import prepare, train_tokenizer
 
     corpus = folder / "text.jsonl.zst"
-    write_part(corpus, megabytes)
+    write_part(corpus, "English", megabytes)
     train_tokenizer([corpus], folder / "tokenizer")
     prepare([corpus], folder / "tokenizer", store)
 
