@@ -5,7 +5,9 @@ than 0.01 under those libraries'.
 Everybody works on one core, line by line, on text in memory. Ours gets more of it, since the libraries are slow: they
 get every n-th line of what we get. A boundary is the position in a marked line where its next sentence starts; the
 lines' own ends are not counted. The marked lines are those of `tests/unit/data/marked`: their heads say where they come
-from and what counts as a sentence. Beside it stands the rate at which `kiwipiepy` cuts Korean into morphemes for us.
+from and what counts as a sentence. Nothing is claimed on `korean_reviews`, further lines of film reviews alone, whose
+writers leave out most of what a rule can hold on to. Beside it stands the rate at which `kiwipiepy` cuts Korean into
+morphemes for us.
 
 The timed text is of the Wikipedias of UNMASK_DATA; without that folder, the sample texts.
 """
@@ -64,6 +66,7 @@ class Language:
         corpus: large text, below UNMASK_DATA.
         sample: small text, where that is missing.
         least_f1: what is claimed of ours.
+        further: the file of further marked lines, on which nothing is claimed; empty where there are none.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Language:
     corpus: Path
     sample: Path
     least_f1: float
+    further: str = ""
 
     @property
     def peer_version(self) -> str:
@@ -87,6 +91,7 @@ LANGUAGES = [
         Path("corpora", "kowiki-2022.jsonl.zst"),
         SAMPLE_TEXT.with_name("ko-wiki.jsonl"),
         0.93,
+        "korean_reviews",
     ),
 ]
 
@@ -177,21 +182,27 @@ def count_errors(split: Splitter, marked: list[tuple[str, set[int]]]) -> tuple[i
     return found, invented, missed
 
 
-def measure_f1(language: Language) -> tuple[Row, list[str]]:
-    """The row of a language's marked lines, and what was found, invented and missed."""
-    marked = read_marked(MARKED / f"{language.name.lower()}.txt")
+def measure_f1(language: Language, name: str, is_claimed: bool) -> tuple[Row, list[str]]:
+    """The row of some marked lines, and what was found, invented and missed.
+
+    Args:
+        language: whose splitters are measured.
+        name: of the file.
+        is_claimed: True if the language's least F1 is claimed on these lines.
+    """
+    marked = read_marked(MARKED / f"{name}.txt")
     counts = {"ours": count_errors(load_rules(), marked), language.peer: count_errors(language.load_peer(), marked)}
     scores = {who: 2 * found / (2 * found + wrong + missed) for who, (found, wrong, missed) in counts.items()}
     row = Row(
-        f"boundary F1, {language.name}, {len(marked)} lines",
+        f"boundary F1, {name}, {len(marked)} lines",
         scores["ours"],
         language.peer_version,
         scores[language.peer],
-        target=f"at least {language.least_f1}, at most {MOST_UNDER} under",
-        met=scores["ours"] >= max(language.least_f1, scores[language.peer] - MOST_UNDER),
+        target=f"at least {language.least_f1}, at most {MOST_UNDER} under" if is_claimed else "",
+        met=scores["ours"] >= max(language.least_f1, scores[language.peer] - MOST_UNDER) if is_claimed else None,
     )
     notes = [
-        f"{language.name}, {who}: {found} boundaries found, {invented} invented, {missed} missed"
+        f"{name}, {who}: {found} boundaries found, {invented} invented, {missed} missed"
         for who, (found, invented, missed) in counts.items()
     ]
     return row, notes
@@ -206,10 +217,13 @@ def main() -> int:
     rows: list[Row] = []
     notes: list[str] = []
     for language in LANGUAGES:
-        row, counts = measure_f1(language)
         its_rows, text = measure_speed(language, given.megabytes, given.peer_megabytes, given.rounds)
-        rows += [row, *its_rows]
-        notes += [text, *counts]
+        notes.append(text)
+        for name in filter(None, (language.name.lower(), language.further)):
+            row, counts = measure_f1(language, name, is_claimed=name != language.further)
+            rows.append(row)
+            notes += counts
+        rows += its_rows
     report("Splitting into sentences on one core", rows, machine(1), notes, given.json)
     return 0
 

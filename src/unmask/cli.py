@@ -357,8 +357,9 @@ def _fail_with_log() -> NoReturn:
     trace = traceback.format_exc()
     fault = f"a fault in unmask, not in your input: {trace.strip().rsplit(chr(10), 1)[-1]}"
     try:
-        with tempfile.NamedTemporaryFile("w", prefix="unmask-", suffix=".log", delete=False, encoding="utf-8") as log:
-            log.write(f"unmask {__version__}: {' '.join(sys.argv)}\n\n{trace}")
+        with tempfile.NamedTemporaryFile("wb", prefix="unmask-", suffix=".log", delete=False) as log:
+            report = f"unmask {__version__}: {' '.join(sys.argv)}\n\n{trace}"
+            log.write(report.encode("utf-8", "backslashreplace"))
     except OSError:  # no room even for that
         _fail(f"{fault}\nplease report it:\n{trace}", 1)
     _fail(f"{fault}\nthe traceback is in {log.name}: please report it", 1)

@@ -150,8 +150,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes indented UTF-8 JSON atomically, keys in the order given."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    """Writes indented UTF-8 JSON atomically, keys in the order given.
+
+    Names of files that are not UTF-8 hold halves of surrogate pairs; those become JSON's escapes, and come back so.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+    with writing(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def sha256(path: Path) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 
 from unmask.corpus_account import describe_losses
 from unmask.data.corpora import find_corpora, read_corpora
-from unmask.data.corpus_files import STANDARD_INPUT
 from unmask.data.disk_space import check_free_space, estimate_store
 from unmask.data.documents import CorpusCounts
 from unmask.data.encoding import Chunk, Encoder, EncoderSettings, cut_chunks, digested
@@ -81,7 +80,7 @@ def prepare(
     Raises:
         InputError: no text, or text that cannot be read.
         OutputError: `out` exists, holds other things than a store, or the disk is full or too small.
-        StoreError: the store to be resumed was made from another text or tokenizer.
+        StoreError: the store to be resumed was made from another text or tokenizer, or by other settings.
         Interrupted: Ctrl-C or SIGTERM; finished shards are kept.
     """
     out, tokenizer_path = Path(out), Path(tokenizer)
@@ -108,9 +107,9 @@ def prepare(
     encoder = Encoder(text_tokenizer, splitter)
     replaces = overwrite and not resume and out.exists()
     with (
+        Interruption() as interruption,  # before the rest, so that Ctrl-C does not cut into the tidying up
         moved_aside(out, [*job.files, tokenizer_path]) if replaces else nullcontext(),
         unfinished_store(out, keeps_shards=not replaces),
-        Interruption() as interruption,
     ):
         _tell_and_check_disk(job, encoder)
         return _prepare(job, text_tokenizer, encoder, workers, ray_address, interruption)
@@ -132,13 +131,21 @@ def _tell_and_check_disk(job: Job, encoder: Encoder) -> None:
 
 
 def _open_complete(job: Job) -> TokenStore:
-    """The store at `out`, if it was made from this tokenizer and from files of these sizes."""
+    """The store at `out`, if it was made from this tokenizer, from files of these sizes, and by these settings."""
     store = TokenStore(job.out)
-    sizes = [source["bytes"] for source in store.manifest.get("sources", [])]
-    if store.manifest.get("tokenizer_fingerprint") != job.fingerprint:
+    manifest, settings = store.manifest, job.settings()
+    sizes = [source["bytes"] for source in manifest.get("sources", [])]
+    if manifest.get("tokenizer_fingerprint") != job.fingerprint:
         raise made_from_another(job.out, ["tokenizer"])
     if sizes != [_size(path) for path in job.files]:
         raise made_from_another(job.out, ["text"])
+    for name in ("shard_bytes", "sentences_by", "mixture", "reading", "cleaning"):
+        before, now = manifest.get(name), settings.get(name)
+        if before != now:
+            keys = [name]
+            if isinstance(before, dict) and isinstance(now, dict):
+                keys = [f"{name}.{key}" for key in {**before, **now} if before.get(key) != now.get(key)]
+            raise made_from_another(job.out, keys)
     return store
 
 
@@ -194,12 +201,8 @@ def _prepare(
         "vocab_size": tokenizer.vocab_size,
         "token_bytes": job.dtype.itemsize,
         "tokenizer_fingerprint": job.fingerprint,
-        "shard_bytes": job.shard_bytes,
-        "sentences_by": job.encoder.splitter,
         "sources": [{"file": str(path), "bytes": _size(path)} for path in job.files],
-        **({"mixture": {c.name: c.times for c in job.corpora}} if job.corpora[0].name else {}),
-        "reading": job.reading.model_dump(),
-        "cleaning": job.cleaning.model_dump(),
+        **job.settings(),
         "text": counts.as_dict(),
     }
     write_manifest(out, records, description)
@@ -229,8 +232,8 @@ def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, tel
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 for standard input, whose size nobody knows."""
-    return 0 if path == STANDARD_INPUT else path.stat().st_size
+    """Bytes of a file; 0 for standard input and pipes, whose size nobody knows, and for a file that has vanished."""
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _named(files: list[Path]) -> str:

@@ -162,7 +162,7 @@ def read_tokenizer_options(
         SettingsError: an unknown preset or key, or a value out of range.
     """
     if preset is not None and preset not in PRESETS:
-        raise SettingsError(f"--preset {preset}: expected one of {', '.join(PRESETS)}{nearest(preset, list(PRESETS))}")
+        raise SettingsError(f"--preset {preset}: there is no such preset{nearest(preset, list(PRESETS))}")
     base = PRESETS[preset].model_dump(exclude_defaults=True) if preset is not None else {}
     options = {name: value for name, value in given.items() if value is not None}
     if "vocab_size" in options:

@@ -41,6 +41,16 @@ class Job:
     def files(self) -> list[Path]:
         return [file for corpus in self.corpora for file in corpus.files]
 
+    def settings(self) -> dict[str, Any]:
+        """What decides the store beside text and tokenizer, as the manifest says it."""
+        return {
+            "shard_bytes": self.shard_bytes,
+            "sentences_by": self.encoder.splitter,
+            **({"mixture": {corpus.name: corpus.times for corpus in self.corpora}} if self.corpora[0].name else {}),
+            "reading": self.reading.model_dump(),
+            "cleaning": self.cleaning.model_dump(),
+        }
+
     def made_from(self, digest: TextDigest) -> dict[str, Any]:
         """What a shard is made from: a resumed preparation must find the same."""
         made_from = {"tokenizer": self.fingerprint, "shard_bytes": self.shard_bytes, "text": digest.hexdigest()}

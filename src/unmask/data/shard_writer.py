@@ -205,6 +205,7 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
         "files": {
             **{name: expected for record in records for name, expected in record["files"].items()},
             **{f"tokenizer/{path.name}": describe_file(path) for path in tokenizer_files},
+            **{path.name: describe_file(path) for path in directory.glob("skipped.jsonl")},
         },
     }
     write_json(directory / "manifest.json", manifest)

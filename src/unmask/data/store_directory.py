@@ -15,7 +15,9 @@ from unmask.files import UNFINISHED, told_as_output_error
 
 @contextmanager
 def moved_aside(out: Path, inputs: list[Path]) -> Iterator[None]:
-    """Moves what is at `out` out of the way, and back if nothing takes its place.
+    """Moves what is at `out` out of the way, and back unless a complete store takes its place.
+
+    What an earlier attempt moved aside, and was killed before it could move it back, stays there instead.
 
     Raises:
         OutputError: something that the new store is to be made from would move with it.
@@ -25,15 +27,23 @@ def moved_aside(out: Path, inputs: list[Path]) -> Iterator[None]:
             raise OutputError(f"{path} is needed and lies in {out}, which would be overwritten: choose another --out")
     aside = out.with_name(f"{UNFINISHED}replaced-{out.name}")
     with told_as_output_error(out):
-        shutil.rmtree(aside, ignore_errors=True)
-        os.replace(out, aside)
+        if _is_complete(out) or not _is_complete(aside):
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(out, aside)
+        else:
+            shutil.rmtree(out)
     try:
         yield
     finally:
-        if out.exists():
+        if _is_complete(out):
             shutil.rmtree(aside)
         else:
+            shutil.rmtree(out, ignore_errors=True)  # where a second Ctrl-C cut the tidying up short
             os.replace(aside, out)
+
+
+def _is_complete(directory: Path) -> bool:
+    return (directory / "manifest.json").is_file()
 
 
 @contextmanager
@@ -51,7 +61,7 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if (out / "manifest.json").is_file():  # the store was complete before
+        if _is_complete(out):  # before something went wrong
             raise
         if not keeps_shards:
             shutil.rmtree(out)

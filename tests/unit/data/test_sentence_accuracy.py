@@ -14,7 +14,7 @@ from unmask.data.sentences import split_sentences
 
 MARKED = Path(__file__).parent / "marked"
 MARK = "␞"
-NUM_LINES = 300
+NUM_LINES = {"english": 300, "korean": 300, "korean_reviews": 80}
 LEAST_F1 = {"english": 0.95, "korean": 0.93}
 
 
@@ -55,14 +55,21 @@ def test_the_measure_by_hand() -> None:
     assert boundary_f1(marked, [frozenset({11, 14}), frozenset(), frozenset()]) == pytest.approx(2 / 5)
 
 
-@pytest.mark.parametrize("language", LEAST_F1)
-def test_marked_lines_are_as_their_head_says(language: str) -> None:
-    marked = read_marked(language)
-    assert len(marked) == len({line.text for line in marked}) == NUM_LINES
+@pytest.mark.parametrize("name", NUM_LINES)
+def test_marked_lines_are_as_their_head_says(name: str) -> None:
+    marked = read_marked(name)
+    assert len(marked) == len({line.text for line in marked}) == NUM_LINES[name]
+    assert sum(len(line.starts) for line in marked) > len(marked)
     for line in marked:
         assert line.text == line.text.strip()
         assert len(line.text.splitlines()) == 1
         assert all(0 < start < len(line.text) and not line.text[start].isspace() for start in line.starts)
+
+
+def test_further_reviews_are_other_ones() -> None:
+    texts = [{line.text for line in read_marked(name)} for name in ("korean", "korean_reviews")]
+    assert texts[0].isdisjoint(texts[1])
+    assert min(map(len, texts[1])) >= 60, "as its head says"
 
 
 @pytest.mark.parametrize("language", LEAST_F1)
