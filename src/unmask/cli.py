@@ -168,7 +168,9 @@ def prepare_command(
         splitter=sentences,
     )
     print(f"{out}: {human_bytes(store.size_bytes)}")
-    written = ("sentences", "tokens", "unknown_tokens", "documents_without_tokens")
+    for name, times in store.manifest.get("mixture", {}).items():
+        print(f"the mixture takes {name} {times:.2f} times: {'some' if times < 1 else 'all'} of its documents")
+    written = ("documents", "sentences", "tokens", "unknown_tokens", "documents_without_tokens")
     print(format_account(store.manifest["text"], {name: store.manifest[name] for name in written}))
 
 

@@ -111,7 +111,7 @@ def _describe_store(path: Path) -> dict[str, Any]:
         }
     manifest = read_manifest(path)
     text = manifest["text"]
-    tokens, utf8_bytes = manifest["tokens"], text["utf8_bytes"]
+    tokens, utf8_bytes = manifest["tokens"], manifest.get("text_bytes", text["utf8_bytes"])
     changed = {
         what: {name: amount["count"] for name, amount in text.get(what, {}).items()} for what in ("dropped", "removed")
     }

@@ -163,7 +163,7 @@ def _prepare(
     with ExitStack() as stack:
         progress = stack.enter_context(Progress("preparing", unit="tokens"))
         skipped = stack.enter_context(SkippedList(out, counts))
-        tokens_done = 0
+        tokens_done = text_bytes = 0
 
         def tell(num_tokens: int) -> None:
             nonlocal tokens_done
@@ -172,8 +172,10 @@ def _prepare(
             interruption.check()
 
         def watched(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+            nonlocal text_bytes
             for chunk in chunks:
                 tell(0)
+                text_bytes += chunk.bytes
                 yield chunk
 
         documents = read_corpora(job.corpora, counts, job.reading, job.cleaning, work_directory=out)
@@ -204,6 +206,7 @@ def _prepare(
         "sources": [{"file": str(path), "bytes": _size(path)} for path in job.files],
         **job.settings(),
         "text": counts.as_dict(),
+        "text_bytes": text_bytes,
     }
     write_manifest(out, records, description)
     return TokenStore(out)

@@ -151,7 +151,10 @@ def test_every_format_becomes_the_same_store(
     store = TokenStore(Path("made"))
     assert stored_texts(store) == ROWS
     assert check_account(store)["documents"] == 2
-    assert f"wrote 2 sentences, {store.num_tokens} tokens, 0 unknown tokens, 0 documents without tokens\n" in output
+    assert (
+        f"wrote 2 documents, 2 sentences, {store.num_tokens} tokens, 0 unknown tokens, 0 documents without tokens\n"
+        in output
+    )
 
 
 @pytest.mark.parametrize(

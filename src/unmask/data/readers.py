@@ -217,7 +217,10 @@ def _describe_row(row: object, field: str) -> tuple[str, str]:
         return "not a JSON object", f"a JSON {_json_type(row)}, not an object: {_expected(field)}"
     if field not in row:
         names = ", ".join(map(repr, row)) or "none at all"
-        return "no such field", f"no field {field!r} (there is {names}): {_expected(field)}, or name another field"
+        return (
+            "no such field",
+            f"no field {field!r} (there is {names}): {_expected(field)}, or name another field with --column",
+        )
     return "not a string", f"field {field!r} is {_json_type(row[field])}, not a string: {_expected(field)}"
 
 

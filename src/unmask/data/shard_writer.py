@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.data.store import DOCUMENT, FORMAT_VERSION, PARTS, SENTENCE, part_name
+from unmask.data.store import DOCUMENT, FORMAT_VERSION, PARTS, SENTENCE, manifest_checksum, part_name
 from unmask.files import UNFINISHED, sha256, write_json, writing
 
 STORE_FILES = (
@@ -208,6 +208,7 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
             **{path.name: describe_file(path) for path in directory.glob("skipped.jsonl")},
         },
     }
+    manifest["sha256"] = manifest_checksum(manifest)
     write_json(directory / "manifest.json", manifest)
     remove_records(directory)
     return manifest

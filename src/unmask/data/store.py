@@ -11,6 +11,7 @@ Special tokens are not stored: packing adds them. All numbers are little-endian.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -178,6 +179,11 @@ class TokenStore:
         Raises:
             StoreError: a file differs from what was written.
         """
+        if self.manifest.get("sha256") != manifest_checksum(self.manifest):
+            raise StoreError(
+                f"{self.directory / 'manifest.json'}: its own checksum is not that of what it says, so at least one "
+                "byte has changed: restore the file or prepare the store again"
+            )
         for name, expected in self.manifest["files"].items():
             verify_file(self.directory / name, expected)
 
@@ -185,6 +191,13 @@ class TokenStore:
         assert 0 <= index < self.num_documents, "no such document"
         number = bisect_right(self._starts, index) - 1
         return self.shards[number], index - self._starts[number]
+
+
+def manifest_checksum(manifest: dict[str, Any]) -> str:
+    """SHA-256 of all that a manifest says but its checksum, in hexadecimal; layout does not matter."""
+    said = {name: value for name, value in manifest.items() if name != "sha256"}
+    canonical = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -255,8 +268,8 @@ def _contradiction(manifest: dict[str, Any]) -> str | None:
         for number, shard in enumerate(shards):
             if files[part_name(part, number)]["bytes"] != size * shard[part]:
                 return f"the size of {part_name(part, number)} is not that of its {part}"
-    if not all(isinstance(expected["sha256"], str) for expected in files.values()):
-        return "a checksum is missing"
+    if not all(isinstance(each["sha256"], str) and isinstance(each["bytes"], int) for each in files.values()):
+        return "a size or a checksum is missing"
     return None
 
 

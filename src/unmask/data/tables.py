@@ -104,7 +104,7 @@ def _has_column(source: Source, place: str, names: Sequence[str]) -> bool:
 
 
 def read_parquet(source: Source) -> Iterator[Document]:
-    """A document a row, from a column of strings; places are row numbers from 1, rows that are null are passed over.
+    """A document a row, from a column of strings; places are row numbers from 1, a null cannot be read.
 
     Parquet is read from its end: what comes compressed, or from standard input, is unpacked to a temporary file first.
 

@@ -235,7 +235,11 @@ def repeated_corpus(evidence: Evidence) -> Finding | None:
     store = evidence.store
     _, first, group, counts = np.unique(store.text_hashes(), return_index=True, return_inverse=True, return_counts=True)
     share = float((counts[counts > 1].sum() - np.count_nonzero(counts > 1)) / store.num_documents)
-    if share < 0.05 or not _are_repeated(evidence, first[counts > 1], np.flatnonzero(counts > 1), group):
+    if (
+        share < 0.05
+        or "mixture" in store.manifest
+        or not _are_repeated(evidence, first[counts > 1], np.flatnonzero(counts > 1), group)
+    ):
         return None
     times = store.num_documents / len(counts)
     epochs = None if evidence.record.checkpoint is None else float(evidence.record.checkpoint.state["epochs"])

@@ -80,7 +80,7 @@ def check_store(
     return [
         _check_files(store),
         *_check_tokenizer(store, tokenizer, statistics.num_beyond),
-        _check_duplicates(duplicates),
+        _check_duplicates(duplicates, store.manifest.get("mixture", {})),
         _check_unknown(unknown_share(statistics, tokenizer)),
         _check_use(int(np.count_nonzero(statistics.token_counts)), store.vocab_size),
         *_check_lengths(statistics, max_length),
@@ -125,8 +125,13 @@ def _check_tokenizer(store: TokenStore, tokenizer: TextTokenizer, num_beyond: in
     return [Finding("tokenizer", "good", f"the tokenizer in the store fits its ids: {store.vocab_size:,} entries")]
 
 
-def _check_duplicates(duplicates: Duplicates) -> Finding:
+def _check_duplicates(duplicates: Duplicates, mixture: Mapping[str, float]) -> Finding:
     times = duplicates.times_repeated()
+    if any(taken > 1 for taken in mixture.values()):
+        copied = duplicates.num_documents - duplicates.num_distinct
+        factors = ", ".join(f"{name} {taken:.2f} times" for name, taken in mixture.items())
+        message = f"the mixture takes {factors}: {copied:,} of {duplicates.num_documents:,} documents are repeated"
+        return Finding("duplicates", "note", message)
     if times > 1:
         return Finding(
             "repeated-corpus",
@@ -211,7 +216,7 @@ def _check_documents(num_documents: int, num_single: int, pairs: bool) -> list[F
 def store_facts(store: TokenStore) -> dict[str, Any]:
     """Sizes and provenance, as plain numbers and texts."""
     manifest = store.manifest
-    text_bytes = manifest["text"]["utf8_bytes"]
+    text_bytes = manifest.get("text_bytes", manifest["text"]["utf8_bytes"])
     return {
         "documents": store.num_documents,
         "sentences": manifest["sentences"],

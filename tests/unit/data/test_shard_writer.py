@@ -24,7 +24,7 @@ from unmask.data.shard_writer import (
     write_manifest,
 )
 from unmask.data.store import DOCUMENT, TokenStore
-from unmask.errors import OutputError
+from unmask.errors import OutputError, StoreError
 from unmask.files import sha256
 
 U16 = np.dtype("<u2")
@@ -182,3 +182,23 @@ def test_the_manifest_makes_the_store(tmp_path: Path) -> None:
     store = TokenStore(tmp_path)
     store.verify()
     assert [store.document(number).tokens.tolist() for number in range(3)] == [[1, 2], [3], [4, 5, 6]]
+
+
+def test_every_flipped_byte_of_the_manifest_is_found(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.txt").write_text("a\n")
+    write_manifest(tmp_path, [write_shard(tmp_path, 0, chunk([[1, 2]], [[3]]))], {"vocab_size": 10, "text": {"ü": 1}})
+    TokenStore(tmp_path).verify()
+    path = tmp_path / "manifest.json"
+    content = path.read_bytes()
+    said = json.loads(content)
+    for place in range(len(content)):
+        changed = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        path.write_bytes(changed)
+        try:
+            if json.loads(changed) == said:  # white space alone
+                continue
+        except ValueError:
+            pass
+        with pytest.raises(StoreError):
+            TokenStore(tmp_path).verify()

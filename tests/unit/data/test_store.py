@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.data.statistics import unigram_entropy
-from unmask.data.store import TokenStore, token_dtype
+from unmask.data.store import TokenStore, manifest_checksum, token_dtype
 from unmask.errors import StoreError
 
 MakeStore = Callable[..., TokenStore]
@@ -88,6 +88,8 @@ def copy_with_manifest(directory: Path, change: Callable[[Path, dict[str, Any]],
     shutil.copytree(directory, copied)
     manifest = json.loads((copied / "manifest.json").read_text())
     change(copied, manifest)
+    if isinstance(manifest, dict):
+        manifest["sha256"] = manifest_checksum(manifest)
     (copied / "manifest.json").write_text(json.dumps(manifest))
     return copied
 
