@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -75,3 +79,42 @@ def one_thread() -> Iterator[None]:
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """The report has tests of its own and takes longer than these runs."""
     monkeypatch.setattr("unmask.pretraining.write_report", lambda directory: None)
+
+
+class Finished(NamedTuple):
+    code: int
+    output: str
+    errors: str
+
+
+@pytest.fixture
+def unmask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Finished]]:
+    """Runs `unmask` with these words, in this process."""
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr("unmask.progress.FIRST_SHOWN_S", math.inf)  # however busy the machine is
+
+    from unmask.cli import main
+
+    def run(*words: object) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["unmask", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Finished(int(left.value.code or 0), *capfd.readouterr())
+
+    yield run
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def tokenizer(tiny_store: Path) -> Path:
+    """Of 200 entries."""
+    return tiny_store / "tokenizer"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, so that paths in messages are short."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -8,21 +8,18 @@ import gzip
 import io
 import json
 import lzma
-import math
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import zstandard
 from pyarrow import parquet
 
-from unmask.cli import main
 from unmask.data.store import TokenStore
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
@@ -35,43 +32,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 Files = dict[str, str | bytes]
 
 
-class Finished(NamedTuple):
-    code: int
-    output: str
-    errors: str
-
-
-Command = Callable[..., Finished]
-
-
-@pytest.fixture
-def unmask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """Runs `unmask` with these words, in this process."""
-    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr("unmask.progress.FIRST_SHOWN_S", math.inf)  # however busy the machine is
-
-    def run(*words: object) -> Finished:
-        monkeypatch.setattr(sys, "argv", ["unmask", *map(str, words)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        return Finished(int(left.value.code or 0), *capfd.readouterr())
-
-    yield run
-    for number, handler in former.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def tokenizer(tiny_store: Path) -> Path:
-    return tiny_store / "tokenizer"
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, so that paths in messages are short."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+Command = Callable[..., Any]
 
 
 def tree(place: Path) -> dict[str, bytes | None]:
@@ -98,7 +59,7 @@ def dump(*titles: str) -> str:
     return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n"
 
 
-def refused(finished: Finished, message: str) -> None:
+def refused(finished: Any, message: str) -> None:
     """Exit code 2, nothing said but one message, which begins so."""
     assert (finished.code, finished.output) == (2, ""), finished.errors
     assert finished.errors.startswith(f"error: {message}"), finished.errors

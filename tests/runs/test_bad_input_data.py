@@ -4,45 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
-
-from unmask.cli import main
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n" * 20
 
 
-class Finished(NamedTuple):
-    code: int
-    output: str
-    errors: str
-
-
-Command = Callable[..., Finished]
-
-
-@pytest.fixture
-def unmask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """Runs `unmask` with these words, in this process: all but the start of the interpreter is the real thing."""
-    former = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("unmask.progress.FIRST_SHOWN_S", math.inf)  # however busy the machine is
-
-    def run(*words: object) -> Finished:
-        monkeypatch.setattr(sys, "argv", ["unmask", *map(str, words)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        return Finished(int(left.value.code or 0), *capfd.readouterr())
-
-    yield run
-    signal.signal(signal.SIGTERM, former)
+Command = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +25,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [sys.executable, "-m", "unmask", "tokenizer", "train", folder / "good.txt", "--vocab-size", "100"]
     subprocess.run([*words, "--out", folder / "made"], check=True, capture_output=True)
     return folder / "made"
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, so that paths in messages are short."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def tree(place: Path) -> dict[str, bytes | None]:
