@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unmask.data.store import TokenStore
+    from unmask.estimators import TextClassifier, TextEncoder, TextRegressor
     from unmask.evaluation import evaluate
+    from unmask.features import extract_features
     from unmask.finetuning import finetune
     from unmask.info import describe
     from unmask.mask_filling import fill_mask
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from unmask.prediction import predict
     from unmask.preparation import prepare
     from unmask.pretraining import pretrain
+    from unmask.similarity import embed, similarities
     from unmask.tokenization.settings import TokenizerSettings
     from unmask.tokenization.tokenizer import load_tokenizer
     from unmask.tokenizer_training import train_tokenizer
@@ -34,10 +37,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "TextClassifier": "unmask.estimators",
+    "TextEncoder": "unmask.estimators",
+    "TextRegressor": "unmask.estimators",
     "TokenStore": "unmask.data.store",
     "TokenizerSettings": "unmask.tokenization.settings",
     "describe": "unmask.info",
+    "embed": "unmask.similarity",
     "evaluate": "unmask.evaluation",
+    "extract_features": "unmask.features",
     "fill_mask": "unmask.mask_filling",
     "finetune": "unmask.finetuning",
     "load_model": "unmask.models.hub",
@@ -46,15 +54,21 @@ _HOMES = {
     "prepare": "unmask.preparation",
     "pretrain": "unmask.pretraining",
     "save_model": "unmask.models.hub",
+    "similarities": "unmask.similarity",
     "train_tokenizer": "unmask.tokenizer_training",
 }
 
 __all__ = [
+    "TextClassifier",
+    "TextEncoder",
+    "TextRegressor",
     "TokenStore",
     "TokenizerSettings",
     "__version__",
     "describe",
+    "embed",
     "evaluate",
+    "extract_features",
     "fill_mask",
     "finetune",
     "load_model",
@@ -63,6 +77,7 @@ __all__ = [
     "prepare",
     "pretrain",
     "save_model",
+    "similarities",
     "train_tokenizer",
 ]
 

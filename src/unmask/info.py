@@ -15,7 +15,7 @@ from unmask.config import build_settings, read_settings_file
 from unmask.data.store import part_name, read_manifest
 from unmask.errors import InputError, ModelError
 from unmask.files import UNFINISHED
-from unmask.paths import MODEL
+from unmask.paths import CONFIGS, MODEL
 from unmask.progress import human_bytes, human_count
 from unmask.recipe import FinetuneRecipe, PretrainRecipe
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -46,7 +46,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         if is_one(path):
             return {"kind": kind, "path": str(path), **describe_one(path)}
     raise InputError(
-        f"{path}: neither a store (manifest.json), a model (config.json), a run (recipe.yaml), a tokenizer "
+        f"{path}: neither a store (manifest.json), a model ({' or '.join(CONFIGS)}), a run (recipe.yaml), a tokenizer "
         "(tokenizer.json or vocab.txt) nor a recipe (.yaml)"
     )
 
@@ -142,11 +142,11 @@ def _describe_store(path: Path) -> dict[str, Any]:
 
 
 def _is_model(path: Path) -> bool:
-    return (path / "config.json").is_file()
+    return any((path / name).is_file() for name in CONFIGS)
 
 
 def _describe_model(path: Path) -> dict[str, Any]:
-    config = _read_object(path / "config.json")
+    config = _read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
     description: dict[str, Any] = {
         "architectures": config.get("architectures"),
         "model_type": config.get("model_type"),

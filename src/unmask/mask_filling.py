@@ -73,7 +73,7 @@ class MaskFiller:
             raise InputError(
                 f"{where}no {mask} in {text[:80]!r}: put {mask} where a word is wanted, as in 'the sky is {mask} .'"
             )
-        limit = self._encoder.settings.max_position_embeddings
+        limit = self._encoder.settings.num_positions
         if len(ids) > limit:
             raise InputError(f"{where}the text has {len(ids)} tokens and the model takes {limit}: shorten it")
         hidden = self._encoder(pack([ids]), torch.tensor(places))

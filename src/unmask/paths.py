@@ -7,6 +7,8 @@ from pathlib import Path
 from unmask.errors import ModelError
 
 MODEL = "model"
+CONFIGS = ("config.json", "bert_config.json")
+"""What every model directory has one of: that of the Hugging Face layout, or that of Google's releases."""
 
 
 def model_directory(path: str | Path) -> Path:
@@ -17,7 +19,7 @@ def model_directory(path: str | Path) -> Path:
     """
     path = Path(path)
     for directory in (path, path / MODEL):
-        if (directory / "config.json").is_file():
+        if any((directory / name).is_file() for name in CONFIGS):
             return directory
     if (path / "recipe.yaml").is_file():
         raise ModelError(f"{path}: this run has made no model yet: its command with --resume goes on to the end")

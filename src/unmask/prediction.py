@@ -4,79 +4,68 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from unmask.ensemble import EnsembleModule, check_members, read_members
 from unmask.errors import InputError, ModelError
+from unmask.inference import Window, predict_window, windows
 from unmask.input_files import open_input, read_utf8_lines, split_suffixes
-from unmask.models.hub import load_classifier
+from unmask.models.hub import load_finetuned
 from unmask.paths import model_directory
-from unmask.tasks.base import ExampleCounts
-from unmask.tasks.classification import Classification, ClassificationModule
-from unmask.tasks.examples import Row, choose_columns, read_example, read_jsonl, read_rows
+from unmask.tasks.base import ExampleCounts, Task, TaskModule
+from unmask.tasks.classification import Classification
+from unmask.tasks.multi_label import MultiLabelClassification
+from unmask.tasks.qa import QaTask
+from unmask.tasks.regression import Regression
+from unmask.tasks.rows import Row, read_jsonl, read_rows
 from unmask.tasks.table import recall_task
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.training.device import Compute, choose_compute
 
 logger = logging.getLogger("unmask")
 
-WINDOW = 4096
-"""Inputs that are read, sorted by length, and put back in order at a time."""
-BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""Tokens in a batch, by the type of device; more are no faster, and take more memory."""
-
 
 @dataclass(frozen=True)
 class Predictor:
-    """A fine-tuned model, ready to answer.
+    """A fine-tuned model, or an ensemble, ready to answer.
 
     Attributes:
         task: what it was trained for.
-        module: encoder and classifier, in eval mode, on the device.
+        module: encoder and head, in eval mode, on the device.
         tokenizer: of the model.
         compute: device and precision.
     """
 
-    task: Classification
-    module: ClassificationModule
+    task: Task[Any]
+    module: TaskModule
     tokenizer: TextTokenizer
     compute: Compute
 
-    @torch.inference_mode()
+    @property
+    def num_segments(self) -> int:
+        """Segments that the encoder tells apart."""
+        return self.module.encoder.settings.type_vocab_size
+
     def __call__(self, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
         """Predictions of rows that hold the model's texts; see `predict`."""
         counts = ExampleCounts()
-        iterator = iter(rows)
-        while window := list(islice(iterator, WINDOW)):
-            yield from self._predict_window(window, counts)
-        if counts.truncated:
-            logger.warning(
-                "%s of %s inputs were longer than %s tokens and were cut",
-                f"{counts.truncated:,}",
-                f"{counts.examples:,}",
-                self.task.max_length,
-            )
+        for window in windows(rows):
+            yield from self._predict_rows(window, counts)
+        if counts.anything_mended:
+            logger.warning("inputs: %s", counts.summary())
 
-    def _predict_window(self, rows: list[Row], counts: ExampleCounts) -> list[dict[str, Any]]:
-        layouts = self.task.layouts
-        examples = [read_example(row, choose_columns(layouts, row), labelled=False) for row in rows]
-        encoded = self.task.encode(examples, self.tokenizer, counts, self.module.encoder.settings.type_vocab_size)
-        predictions: list[dict[str, Any]] = [{}] * len(rows)
-        for indices, batch in encoded.batches_by_length(BATCH_TOKENS[self.compute.device.type]):
-            with self.compute.autocast():
-                logits = self.module.logits(batch.to(self.compute.device))
-            for index, prediction in zip(indices.tolist(), self.task.decode(logits), strict=True):
-                predictions[index] = prediction
-        id_name = layouts[0].id or "id"
-        return [
-            {**({"id": row.fields[id_name]} if id_name in row.fields else {}), "input": dict(row.fields), **prediction}
-            for row, prediction in zip(rows, predictions, strict=True)
-        ]
+    def _predict_rows(self, rows: Sequence[Row], counts: ExampleCounts) -> Iterator[dict[str, Any]]:
+        id_name = (self.task.files.columns.id if isinstance(self.task, TextTask) else None) or "id"
+        examples = [self.task.read(row) for row in rows]
+        encoded = self.task.encode(examples, self.tokenizer, counts, self.num_segments)
+        predictions = predict_window(self.task, self.module, Window(examples, encoded), self.compute)
+        for row, prediction in zip(rows, predictions, strict=True):
+            kept = {"id": row.fields[id_name]} if id_name in row.fields else {}
+            yield {**kept, "input": dict(row.fields), **prediction}
 
 
 def load_predictor(
@@ -85,49 +74,63 @@ def load_predictor(
     """Loads a fine-tuned model.
 
     Args:
-        model: a model's directory, or that of the run that made it; one that `transformers` fine-tuned will do.
+        model: a model's directory, or that of the run that made it; one that `transformers` fine-tuned will do, and so
+            will the directory of an ensemble.
         task: a task's name where it is another one than the model was trained on.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32`, `bf16` or `auto`.
 
     Raises:
-        ModelError: there is no such model, it has no classifier, or it does not load.
+        ModelError: there is no such model, it has no head, or it does not load.
         SettingsError: no such task or device.
     """
-    directory = model_directory(model)
     compute = choose_compute(device, precision)
-    loaded = load_classifier(directory)
-    assert loaded.classifier is not None
-    assert loaded.labels is not None
-    assert loaded.config is not None
-    if len(loaded.labels) < 2 or loaded.problem_type not in (None, "single_label_classification"):
-        raise ModelError(
-            f"{directory}: a model for {loaded.problem_type or 'regression'} with {len(loaded.labels)} output(s): "
-            "expected one that chooses among labels"
-        )
+    members = read_members(Path(model))
+    if members is None:
+        return _load_one(model_directory(model), task, compute)
+    check_members(members)
+    loaded = [_load_one(member, task, compute) for member in members]
+    its_task = _task_of_all([predictor.task for predictor in loaded])
+    module = EnsembleModule(its_task, [predictor.module for predictor in loaded]).eval()
+    return Predictor(its_task, module, loaded[0].tokenizer, compute)
+
+
+def _task_of_all(tasks: Sequence[Task[Any]]) -> Task[Any]:
+    """The members' task; the thresholds of question answering add up, since the scores of spans do."""
+    first = tasks[0]
+    if not isinstance(first, QaTask):
+        return first
+    return replace(first, null_threshold=sum(task.null_threshold or 0.0 for task in tasks if isinstance(task, QaTask)))
+
+
+def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
+    loaded = load_finetuned(directory)
+    recalled = recall_task(loaded, task)
     tokenizer = load_tokenizer(directory)
     if tokenizer.vocab_size > loaded.encoder.settings.vocab_size:
         raise ModelError(f"{directory}: the tokenizer has more entries than the model: they do not belong together")
-    recalled = recall_task(loaded.config, loaded.labels, loaded.encoder.settings.max_position_embeddings, task)
-    module = ClassificationModule(loaded.encoder, loaded.classifier).to(compute.device).eval()
-    return Predictor(recalled, module, tokenizer, compute)
+    module: Any = recalled.module(loaded.encoder, loaded.head)
+    if loaded.head_weights is not None:
+        module.head.load_state_dict(loaded.head_weights)
+    return Predictor(recalled, module.to(compute.device).eval(), tokenizer, compute)
 
 
 def predict(
     model: str | Path | Predictor, rows: Iterable[Mapping[str, Any]], *, device: str = "auto", precision: str = "fp32"
 ) -> Iterator[dict[str, Any]]:
-    """Predicts the labels of texts.
+    """Predicts what a model was fine-tuned for: labels, values, answers, choices or tags.
 
     Args:
         model: a model's directory, that of the run that made it, or a loaded `Predictor`.
-        rows: inputs, read as they are needed: with the columns that the model was trained on, or with `text`, or with
-            `text_a` and `text_b`; whatever else they hold is kept.
+        rows: inputs, read as they are needed: with the columns that the model was trained on, or the usual ones of its
+            task (`text`; `text_a` and `text_b`; `question` and `context`; `context` and `choices`; `tokens`); whatever
+            else they hold is kept.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32`, `bf16` or `auto`.
 
     Yields:
-        For each input, in order, `{"input": {...}, "label", "score", "probabilities": {label: p}}`, and its `id` where
-        it has one.
+        For each input, in order, `{"input": {...}, ...}` with what the task decodes, such as `label`, `score` and
+        `probabilities`, and its `id` where it has one.
 
     Raises:
         UserError: the model does not load, or an input lacks its text or is too long for a model that cuts nothing.
@@ -146,21 +149,27 @@ def predict_file(
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
-    rows = read_inputs(path)
-    if not predictor.task.is_pair:
-        return predictor(rows)
-    return predictor(_refuse_plain_texts(rows, predictor))
+    return predictor(_fitting(read_inputs(path, predictor.task.load_rows), predictor.task))
 
 
-def _refuse_plain_texts(rows: Iterator[Row], predictor: Predictor) -> Iterator[Row]:
-    names = predictor.task.layouts[0].texts
+def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
+    """The rows; a plain text is refused where the task reads something else."""
+    is_pair = isinstance(task, TextTask) and task.is_pair
+    wanted = task.files.columns.texts if isinstance(task, TextTask) else WANTED.get(task.kind)
     for row in rows:
-        if isinstance(row, PlainText):
+        if isinstance(row, PlainText) and (is_pair or task.kind in WANTED):
+            assert wanted is not None
             raise InputError(
-                f"{row.source}: a plain text, but this model reads pairs: expected .tsv or .csv with the columns "
-                f'{names[0]} and {names[1]}, or JSON lines such as {{"text_a": "...", "text_b": "..."}}'
+                f"{row.source}: a plain text, but this model reads {'pairs' if is_pair else 'more than that'}: "
+                f"expected JSON lines, .tsv or .csv with {' and '.join(wanted)}"
             )
         yield row
+
+
+TextTask = Classification | MultiLabelClassification | Regression
+"""Tasks of one text or two."""
+WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
+"""What is read by tasks that no plain text is enough for."""
 
 
 @dataclass(frozen=True)
@@ -168,12 +177,13 @@ class PlainText(Row):
     """A line that is a text and nothing else; its one field is `text`."""
 
 
-def read_inputs(path: str | Path) -> Iterator[Row]:
+def read_inputs(path: str | Path, load_rows: Callable[[Path], Iterator[Row]] = read_rows) -> Iterator[Row]:
     """Streams the inputs of a file.
 
     Args:
-        path: `.tsv` or `.csv` with a header, `.jsonl`, or `.txt` with one text a line, each plain, `.gz` or `.zst`;
-            `-` is standard input: JSON lines if its first line that is not blank begins with `{`, else one text a line.
+        path: `.txt` with one text a line, plain, `.gz` or `.zst`, or what `load_rows` reads; `-` is standard input:
+            JSON lines if its first line that is not blank begins with `{`, else one text a line.
+        load_rows: a task's own reader; else tables and JSON lines.
 
     Raises:
         InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit.
@@ -184,7 +194,7 @@ def read_inputs(path: str | Path) -> Iterator[Row]:
         with open_input(Path(path)) as file:
             yield from _not_empty(_read_texts(read_utf8_lines(file, path), str(path)), str(path))
     else:
-        yield from read_rows(Path(path))
+        yield from load_rows(Path(path))
 
 
 def _read_texts(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Row]:

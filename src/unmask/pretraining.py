@@ -288,6 +288,8 @@ def build_module(settings: PretrainRecipe, objective: MaskedLM, tokenizer: TextT
         )
     if settings.model != ModelSettings() and settings.model.resolve(tokenizer.vocab_size, tokenizer.pad_id) != sizes:
         raise SettingsError(f"model.* says other sizes than init_from={settings.init_from}: leave model.* out")
+    if sizes.architecture != "bert":
+        raise SettingsError(f"init_from={settings.init_from} is of the family {sizes.architecture}: expected bert")
     module = objective.build(start.encoder)
     heads = load_model(directory)
     module.masked_lm_head = heads.masked_lm_head or module.masked_lm_head
@@ -302,9 +304,9 @@ def has_tokenizer(directory: Path) -> bool:
 
 
 def _check_positions(settings: PretrainRecipe, sizes: EncoderSettings) -> None:
-    if settings.packing.max_length > sizes.max_position_embeddings:
+    if settings.packing.max_length > sizes.num_positions:
         raise SettingsError(
-            f"packing.max_length {settings.packing.max_length} is over the model's {sizes.max_position_embeddings} "
+            f"packing.max_length {settings.packing.max_length} is over the model's {sizes.num_positions} "
             "positions: shorten the sequences, or raise model.max_position_embeddings"
         )
 

@@ -18,9 +18,9 @@ from unmask.data.settings import CleaningSettings, PackingSettings, ReadingSetti
 from unmask.errors import SettingsError
 from unmask.models.settings import ModelSettings
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.tasks.settings import DataSettings, TaskSettings
+from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
-from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -78,6 +78,8 @@ class PretrainRecipe(Settings):
             raise ValueError(
                 f"packing.max_length {self.packing.max_length} is over model.max_position_embeddings {positions}"
             )
+        if self.train.patience is not None or self.train.metric is not None:
+            raise ValueError("train.patience and train.metric are for fine-tuning: leave them out")
         if self.objective.masking_mode == "static" and self.packing.copies is not None:
             raise ValueError("objective.masking_mode=static shows ten fixed copies: leave out packing.copies")
         return self
@@ -95,12 +97,34 @@ class FinetuneRecipe(Settings):
     """The pre-trained model's directory, or the run that made it."""
     from_scratch: bool = False
     """True: only the architecture and the tokenizer of `init_from` are used and all weights are random (a baseline)."""
+    keep_head: bool = False
+    """True: the head of `init_from` is kept too, for fine-tuning on one task after another."""
+    transfer_layers: int | None = Field(None, ge=0)
+    """How many layers above the embeddings are taken from `init_from`, the others random (Radford et al. 2018, section
+    5); null takes all, and the pooler."""
+    freeze_layers: int | Literal["all"] | None = None
+    """0 freezes the embeddings, n the first n layers with them, `all` the whole encoder; null nothing."""
 
     task: TaskSettings = TaskSettings()
     data: DataSettings
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5)
     schedule: ScheduleSettings = ScheduleSettings(warmup_ratio=0.1)
     train: TrainSettings = TrainSettings(epochs=3, batch_size=32)
+    search: SearchSettings = SearchSettings()
+
+    @model_validator(mode="after")
+    def _agrees(self) -> FinetuneRecipe:
+        if self.train.patience is not None and self.data.dev is None:
+            raise ValueError(
+                f"train.patience {self.train.patience} waits for better figures on data.dev: give that file"
+            )
+        if self.from_scratch and (self.transfer_layers, self.freeze_layers, self.keep_head) != (None, None, False):
+            raise ValueError(
+                "from_scratch takes no weights of init_from: leave out transfer_layers, freeze_layers and keep_head"
+            )
+        if self.task.tagging_head == "bilstm" and self.freeze_layers != "all":
+            raise ValueError("task.tagging_head=bilstm stands on frozen features: set freeze_layers=all")
+        return self
 
 
 class CorpusOptions(Settings):
@@ -169,6 +193,15 @@ def read_tokenizer_options(
         base.pop("num_merges", None)
     values = merge({"tokenizer": base | options, "reading": reading}, parse_overrides(overrides))
     return build_settings(TokenizerOptions, values, "tokenizer train")
+
+
+def read_columns(words: Sequence[str]) -> ColumnSettings:
+    """Columns of examples from `NAME=COLUMN` words of the command line.
+
+    Raises:
+        SettingsError: there is no such NAME.
+    """
+    return build_settings(ColumnSettings, parse_overrides(words), "--column")
 
 
 def find_recipe(name: str) -> Path:

@@ -8,7 +8,8 @@ Read where they are there, all but the first two written by the programs for thi
     recipe.yaml, metrics.jsonl, environment.json
     results.json    final figures by name, nested or not; beside them `num_parameters` and `floors`, what a figure is to
                     be compared with: `{"loss/mlm": {"unigram entropy": 7.1}}` by the names of metrics.jsonl, or
-                    `{"unigram entropy": 7.1}` for the loss
+                    `{"unigram entropy": 7.1}` for the loss; and `degenerate`, what is wrong with a model that tells
+                    nothing apart
     samples.json    a list of `{"title", "text": [{"token", "kind", "label", "prediction", "probability", "correct"}]}`
                     with kind plain, special or masked, or of
                     `{"title", "input": {...}, "label", "prediction", "probability"}`
@@ -56,14 +57,17 @@ def write_report(run_directory: Path) -> Path:
     samples = _read_json(run_directory / "samples.json", _are_samples, [])
     floors = _floors(results.pop("floors", {}))
     num_parameters = results.pop("num_parameters", None)
+    degenerate = results.pop("degenerate", None)
     figures = last_evaluation(rows)
     for name, value in flatten(results).items():
+        if figures.get(name.replace("dev.", "eval/", 1)) == value:  # measured at the last step
+            continue
         figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
 
     sections = [
         _headline(run_directory.name, sessions, rows, num_parameters, figures),
         _section("Curves", _curves(rows, floors)),
-        _section("Results", _results(figures, floors)),
+        _section("Results", _results(figures, floors, degenerate)),
         _section("Sample predictions", _samples(samples)),
         _section("Settings", _settings(recipe)),
         _section("Environment", _environment(sessions)),
@@ -155,6 +159,10 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # Curves
 
 
+MOST_METRICS = 6
+"""Metrics that have a figure, the first ones of the task; the table has all."""
+
+
 def panels(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]]) -> list[Panel]:
     """Every figure that the rows have points for, the loss first."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
@@ -169,9 +177,8 @@ def panels(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]]) -> li
         title = "Loss" if key == "loss" else f"Loss: {key.removeprefix('loss/')}"
         told = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
         found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), told))
-    for key in keys:
-        if key.startswith("eval/") and key not in shown:
-            found.append(Panel(_spoken(key), nothing, Series.of(rows, key), floors.get(key, {})))
+    for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
+        found.append(Panel(_spoken(key), nothing, Series.of(rows, key), floors.get(key, {})))
     found.append(Panel("Learning rate", Series.of(rows, "learning_rate"), nothing, is_noisy=False))
     found.append(Panel("Gradient norm before clipping", Series.of(rows, "gradient_norm"), nothing))
     found.append(Panel("Tokens per second", Series.of(rows, "tokens_per_s"), nothing, tick=human_count))
@@ -235,14 +242,15 @@ def _facts(rows: Sequence[Row], num_parameters: float | None) -> Iterator[tuple[
     yield "Training loss", number(loss.last) if loss.is_drawable else ""
 
 
-def _results(figures: Mapping[str, Any], floors: Mapping[str, Mapping[str, float]]) -> str:
+def _results(figures: Mapping[str, Any], floors: Mapping[str, Mapping[str, float]], degenerate: str | None) -> str:
     if not figures:
         return ""
+    warning = f'<p class="note">On dev {escape(degenerate)}: the model tells nothing apart.</p>' if degenerate else ""
     lines = []
     for key, value in figures.items():
         compared = ", ".join(f"{name} {number(floor)}" for name, floor in floors.get(key, {}).items())
         lines.append((_spoken(key), number(value), compared))
-    return _table(("", "value", "to compare with"), lines)
+    return warning + _table(("", "value", "to compare with"), lines)
 
 
 def _samples(samples: Sequence[Row]) -> str:

@@ -22,6 +22,7 @@ from transformers import (
 
 from unmask.batch import Batch, pack
 from unmask.models.hub import LoadedModel, load_encoder, load_model, save_model
+from unmask.models.hub_config import config_of
 from unmask.models.settings import EncoderSettings
 from unmask.models.weight_names import hub_names, split
 
@@ -189,7 +190,7 @@ def both(
 ) -> tuple[BertForPreTraining, LoadedModel, Example]:
     """`transformers`' model with random weights, biases and norms included, and ours loaded from its directory."""
     torch.manual_seed(0)
-    config = BertConfig(**settings.model_dump(), attn_implementation=attention)
+    config = BertConfig(**config_of(settings), attn_implementation=attention)
     theirs = BertForPreTraining(config).eval()
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
@@ -258,8 +259,8 @@ def logits_of(model: LoadedModel, batch: Batch) -> dict[str, Tensor]:
         outputs["pooler_output"] = pooled = model.encoder.pooler(hidden[batch.first_tokens])
         if model.next_sentence_head:
             outputs["seq_relationship_logits"] = model.next_sentence_head(pooled)
-        if model.classifier:
-            outputs["logits"] = model.classifier(pooled)
+        if model.head:
+            outputs["logits"] = model.head(pooled)
     if model.masked_lm_head:
         logits = model.masked_lm_head(hidden, model.encoder.word_embeddings)
         outputs["prediction_logits" if model.next_sentence_head else "logits"] = logits
@@ -269,7 +270,7 @@ def logits_of(model: LoadedModel, batch: Batch) -> dict[str, Tensor]:
 def assert_same_outputs(theirs: PreTrainedModel, ours: LoadedModel, settings: EncoderSettings) -> None:
     example = Example.draw(settings, (9, 16, 1, 3))
     theirs.eval()
-    for module in (ours.encoder, ours.classifier):
+    for module in (ours.encoder, ours.head):
         if module is not None:
             module.eval()
     with torch.no_grad():
@@ -294,13 +295,13 @@ def test_directories_both_ways(tmp_path: Path, kind: str) -> None:
     torch.manual_seed(1)
     settings = EncoderSettings(**SMALL, max_position_embeddings=16, initializer_range=0.2)  # type: ignore[arg-type]
     labels = {"id2label": {0: "no", 1: "yes", 2: "maybe"}, "label2id": {"no": 0, "yes": 1, "maybe": 2}}
-    theirs = KINDS[kind](BertConfig(**settings.model_dump(), **labels))
+    theirs = KINDS[kind](BertConfig(**config_of(settings), **labels))
     theirs.save_pretrained(tmp_path / "theirs")
 
     ours = load_model(tmp_path / "theirs")
     assert ours.architecture == kind
     assert ours.unused == ours.fresh == ()
-    assert ours.labels == (("no", "yes", "maybe") if ours.classifier else None)
+    assert ours.labels == (("no", "yes", "maybe") if ours.head else None)
     assert_same_outputs(theirs, ours, settings)
 
     save_model(
@@ -308,7 +309,8 @@ def test_directories_both_ways(tmp_path: Path, kind: str) -> None:
         ours.encoder,
         masked_lm_head=ours.masked_lm_head,
         next_sentence_head=ours.next_sentence_head,
-        classifier=ours.classifier,
+        head=ours.head,
+        head_kind=ours.head_kind,
         labels=ours.labels,
     )
     again, report = KINDS[kind].from_pretrained(tmp_path / "ours", output_loading_info=True)

@@ -17,12 +17,39 @@ LAYERS = (
     {"data", "objectives", "tasks", "training"},
     {"recipe"},
     {
-        *("tokenizer_training", "preparation", "pretraining", "finetuning", "evaluation", "prediction"),
-        *("mask_filling", "info", "doctor", "tokenizer_report"),
+        *(
+            "tokenizer_training",
+            "preparation",
+            "pretraining",
+            "finetuning",
+            "finetuning_inputs",
+            "evaluation",
+            "prediction",
+        ),
+        *(
+            "mask_filling",
+            "info",
+            "doctor",
+            "tokenizer_report",
+            "features",
+            "similarity",
+            "glue_submission",
+            "splitting",
+        ),
+        *(
+            "inference",
+            "transfer",
+            "trials",
+            "trials_page",
+            "trials_summary",
+            "ensemble",
+            "estimators",
+            "estimator_inputs",
+        ),
         *("tokenizer_tables", "tokenizer_page", "corpus_account"),
         *("report", "figure", "samples"),  # what programs share when they tell of a run
     },
-    {"cli", "__init__", "__main__", "__version__"},
+    {"cli", "commands", "__init__", "__main__", "__version__"},
 )
 SIBLINGS = (2, 3)  # layers whose members do not import each other
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}

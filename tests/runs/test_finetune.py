@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from unmask import finetuning
 from unmask.errors import CheckpointError, InputError, Interrupted, OutputError, SettingsError, UserError
-from unmask.evaluation import evaluate, tell_constant
+from unmask.evaluation import evaluate
 from unmask.finetuning import finetune
 from unmask.info import describe
 from unmask.prediction import predict_file
-from unmask.tasks.metrics import Confusion
 
 LABELS = ["bad", "good"]
 
@@ -106,21 +105,16 @@ def metrics(directory: Path) -> list[dict[str, Any]]:
 
 def interrupt_at_evaluation(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends this process SIGTERM as the dev examples are measured for the `number`-th time."""
-    build, seen = finetuning.evaluator, 0
+    measure, seen = finetuning.Measurement.__call__, 0
 
-    def evaluator(*arguments: Any) -> Callable[[], dict[str, float]]:
-        evaluate = build(*arguments)
+    def interrupting(self: finetuning.Measurement) -> dict[str, float]:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            signal.raise_signal(signal.SIGTERM)
+        return measure(self)
 
-        def interrupting() -> dict[str, float]:
-            nonlocal seen
-            seen += 1
-            if seen == number:
-                signal.raise_signal(signal.SIGTERM)
-            return evaluate()
-
-        return interrupting
-
-    monkeypatch.setattr(finetuning, "evaluator", evaluator)
+    monkeypatch.setattr(finetuning.Measurement, "__call__", interrupting)
 
 
 def test_an_interrupted_run_ends_as_one_that_never_stopped(
@@ -186,11 +180,13 @@ def without(words: list[str], others: list[str]) -> list[str]:
     return [word for word in words if word.partition("=")[0] not in keys | {"train.epochs"}]
 
 
-def test_constant_predictions_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    score = Confusion(2)
-    score.add(np.array([0, 1]), np.array([1, 1]))
-    tell_constant(score, LABELS, "dev")
-    assert "dev: all 2 predictions are 'good', and not all labels are" in caplog.text
+def test_constant_predictions_are_named(words: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    once = ["train.steps=1", "optimizer.learning_rate=1e-12", "schedule.warmup_steps=0"]
+    finetune("finetune/classification", [*without(words, once), *once], out=tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert re.fullmatch(r"all 12 predictions are '(bad|good)', and not all labels are", results["degenerate"])
+    assert f"dev: {results['degenerate']}: the model tells nothing apart" in caplog.text
+    assert results["degenerate"] in html.unescape((tmp_path / "run" / "report.html").read_text())
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ import torch
 
 from unmask.errors import InputError, ModelError
 from unmask.evaluation import evaluate, evaluate_predictions
-from unmask.models.hub import load_encoder, save_model
-from unmask.prediction import WINDOW, Predictor, load_predictor, predict, predict_file, read_inputs
-from unmask.tasks.classification import Classification
-from unmask.tasks.settings import ColumnSettings
-from unmask.tasks.table import remembered
+from unmask.finetuning import save_finetuned
+from unmask.inference import WINDOW
+from unmask.models.hub import load_encoder
+from unmask.prediction import Predictor, load_predictor, predict, predict_file, read_inputs
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
 
 LABELS = ("bad", "good", "so-so")
@@ -29,19 +30,12 @@ TEXTS = ["a man", "", "a dog and two women are outside, and a child plays with a
 
 def save_classifier(directory: Path, base: Path, columns: ColumnSettings, **changes: Any) -> Path:
     """A random classifier on the tiny model."""
-    task = Classification("classification", (columns,), LABELS, **{"max_length": 64, **changes})
+    settings = TaskSettings.model_validate({"max_length": 64, "labels": list(LABELS), **changes})
+    task = open_task(settings, columns)
     torch.manual_seed(5)
-    module = task.head(load_encoder(base).encoder)
-    torch.nn.init.normal_(module.classifier.dense.weight, std=0.3)  # so that the predictions differ
-    directory.mkdir()
-    save_model(
-        directory,
-        module.encoder,
-        classifier=module.classifier,
-        labels=LABELS,
-        extra_config={"unmask_task": remembered(task, columns)},
-    )
-    load_tokenizer(base).save(directory)
+    module: Any = task.module(load_encoder(base, head=task.head_kind).encoder)
+    torch.nn.init.normal_(module.head.dense.weight, std=0.3)  # so that the predictions differ
+    save_finetuned(module, task, load_tokenizer(base), directory)
     return directory
 
 
@@ -109,7 +103,7 @@ def test_long_inputs_are_cut_and_told_or_refused(
     cutting = save_classifier(tmp_path / "cutting", tiny_model, columns, max_length=8)
     with caplog.at_level(logging.WARNING, logger="unmask"):
         list(predict(cutting, [{"text": text} for text in TEXTS]))
-    assert "2 of 5 inputs were longer than 8 tokens and were cut" in caplog.text
+    assert "inputs: 5 examples, 2 longer than task.max_length and cut" in caplog.text
     strict = save_classifier(tmp_path / "strict", tiny_model, columns, max_length=8, truncation=False)
     with pytest.raises(InputError, match=r"input 3: \d+ tokens, over task.max_length 8"):
         list(predict(strict, [{"text": text} for text in TEXTS]))
@@ -167,7 +161,7 @@ def test_plain_texts_are_nothing_for_a_model_of_pairs(pair: Path, tmp_path: Path
 
 
 def test_a_model_without_classifier_is_refused(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="expected a classifier, as `unmask finetune` saves it"):
+    with pytest.raises(ModelError, match="expected a fine-tuned model, as `unmask finetune` saves it"):
         load_predictor(tiny_model)
     (tmp_path / "recipe.yaml").write_text("seed: 0\n")
     with pytest.raises(ModelError, match="this run has made no model yet"):
@@ -214,7 +208,10 @@ def test_predictions_of_other_examples_are_refused(labelled: Path, tmp_path: Pat
         (rows[:-1], r"dev\.tsv has more rows than .*predictions\.jsonl"),
         ([*rows, rows[0]], r"predictions\.jsonl has more rows than .*dev\.tsv"),
         ([rows[1], rows[0], *rows[2:]], r"predictions\.jsonl:1: review is '', and at .*dev\.tsv:2 it is 'a man'"),
-        ([{"input": {}}, *rows[1:]], r'predictions\.jsonl:1: no "label" that is a string'),
+        (
+            [{"input": {}}, *rows[1:]],
+            r'predictions\.jsonl:1: .*dev\.tsv:2: its prediction has no "label" that is a string',
+        ),
     ):
         path.write_text("".join(json.dumps(row) + "\n" for row in change))
         with pytest.raises(InputError, match=told):
@@ -229,7 +226,7 @@ def test_predictions_for_undecided_examples_are_left_out(tmp_path: Path) -> None
     result = evaluate_predictions(path, data, "snli")
     assert (result["n"], result["metrics"]["accuracy"]) == (2, 0.5)
     path.write_text('{"label": "neutral"}\n{"label": "neutral"}\n{"label": "2"}\n')
-    with pytest.raises(InputError, match=r"predictions\.jsonl:3: the label '2' is none of entailment, neutral"):
+    with pytest.raises(InputError, match=r"predictions\.jsonl:3: .* prediction is '2', which is none of the labels"):
         evaluate_predictions(path, data, "snli")
 
 

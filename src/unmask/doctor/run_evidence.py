@@ -21,6 +21,7 @@ from unmask.data.packing import Split
 from unmask.data.store import TokenStore
 from unmask.doctor.loss_floors import UNIGRAM_FLOOR, Floor, Row, masked_lm_floors
 from unmask.errors import CheckpointError, UserError
+from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_masked_lm
 from unmask.models.hub_files import CONFIG
 from unmask.models.settings import ModelSettings
@@ -246,7 +247,7 @@ def _load_module(record: Record, objective: MaskedLM, start: MaskedLMModule | No
     if {name: weight.shape for name, weight in weights.items()} != {n: w.shape for n, w in expected.items()}:
         return None
     settings = start.encoder.settings
-    module = objective.build(type(start.encoder)(settings, pooler=start.encoder.pooler is not None))
+    module = objective.build(new_encoder(settings, pooler=start.encoder.pooler is not None))
     module.load_state_dict(weights)
     return module
 

@@ -2,7 +2,8 @@
 
 Attention alone needs to know where sequences begin and end. What follows from the bounds is worked out once a batch, in
 a `Layout`, and used by every layer. Sequences of one length are a reshape; ragged ones are sorted into groups of like
-length and padded, inside `attend` only.
+length and padded, inside `attend` only. A causal encoder's tokens attend to themselves and to those before them
+(Radford et al. 2018, section 3.1).
 """
 
 from __future__ import annotations
@@ -96,7 +97,15 @@ def _group(lengths: tuple[int, ...]) -> list[list[int]]:
     return groups
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float, training: bool) -> Tensor:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    dropout_prob: float,
+    training: bool,
+    causal: bool = False,
+) -> Tensor:
     """softmax(Q K^T / sqrt(head_size)) V within each sequence, for each head.
 
     Args:
@@ -104,6 +113,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
         layout: of the batch.
         dropout_prob: of the attention probabilities, in [0, 1).
         training: False: no dropout.
+        causal: True: no token attends to a later one.
 
     Returns:
         (tokens, heads, head_size), packed.
@@ -111,11 +121,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
     prob = dropout_prob if training else 0.0
     backend, _ = choose_backend(query.device, _compute_dtype(query), prob, query.shape[-1])
     if backend == "varlen":
-        return _attend_varlen(query, key, value, layout)
+        return _attend_varlen(query, key, value, layout, causal)
     attend_group = _attend_matmul if backend == "matmul" else _attend_sdpa
     parts = zip(layout.groups, *(_spread(packed, layout) for packed in (query, key, value)), strict=True)
     contexts = [
-        attend_group(rows_q.transpose(1, 2), rows_k.transpose(1, 2), rows_v.transpose(1, 2), group.padding, prob)
+        attend_group(
+            rows_q.transpose(1, 2), rows_k.transpose(1, 2), rows_v.transpose(1, 2), group.padding, prob, causal
+        )
         .transpose(1, 2)
         .flatten(0, 1)
         for group, rows_q, rows_k, rows_v in parts
@@ -152,32 +164,43 @@ class _Gather(torch.autograd.Function):
         return gradient.new_zeros((ctx.num_rows, *gradient.shape[1:])).index_copy_(0, places, gradient), None
 
 
-def _attend_sdpa(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, prob: float) -> Tensor:
-    mask = None if padding is None else ~padding
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=prob)
+def _attend_sdpa(
+    query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, prob: float, causal: bool
+) -> Tensor:
+    # Padding stands at the end: under the causal mask no token sees it.
+    mask = None if padding is None or causal else ~padding
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=prob, is_causal=causal)
 
 
-def _attend_matmul(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, prob: float) -> Tensor:
+def _attend_matmul(
+    query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, prob: float, causal: bool
+) -> Tensor:
     """The formula as it stands, for (sequences, heads, length, head_size): PyTorch's own is slower with dropout."""
     sequences, heads, length, head_size = query.shape
     query, key, value = (part.flatten(0, 1) for part in (query, key, value))  # (sequences x heads, length, head_size)
-    if padding is None:
+    if causal:
+        later = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
+        bias = query.new_zeros(1, length, length).masked_fill(later, float("-inf"))
+    elif padding is None:
         bias = query.new_zeros(1)
     else:
         penalties = query.new_zeros(padding.shape).masked_fill(padding, float("-inf"))
         bias = penalties.expand(-1, heads, -1, -1).flatten(0, 1)  # (sequences x heads, 1, length)
-    beta = 0 if padding is None else 1
+    beta = 0 if padding is None and not causal else 1
     scores = torch.baddbmm(bias, query, key.transpose(1, 2), beta=beta, alpha=head_size**-0.5)
     probabilities = dropout(torch.softmax(scores, dim=-1), prob, training=True)
     return torch.bmm(probabilities, value).view(sequences, heads, length, head_size)
 
 
-def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool) -> Tensor:
     varlen = _varlen_kernel()
     assert varlen is not None, "choose_backend looked"
     dtype = _compute_dtype(query)
     bounds, longest = layout.bounds, layout.max_length
-    context: Tensor = varlen(query.to(dtype), key.to(dtype), value.to(dtype), bounds, bounds, longest, longest)
+    window = {"window_size": (-1, 0)} if causal else {}  # how many tokens before and after are seen; -1: all
+    context: Tensor = varlen(
+        query.to(dtype), key.to(dtype), value.to(dtype), bounds, bounds, longest, longest, **window
+    )
     return context
 
 

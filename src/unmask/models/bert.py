@@ -1,4 +1,4 @@
-"""BERT's encoder and pooler on packed batches (Devlin et al. 2019, section 3)."""
+"""BERT's encoder, pooler and pre-training heads on packed batches (Devlin et al. 2019, section 3)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.attention import lay_out
-from unmask.models.heads import MaskedLMHead, NextSentenceHead, SequenceClassifier
+from unmask.models.heads import MaskedLMHead, NextSentenceHead
 from unmask.models.layers import Embeddings, Linear, initialise
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import Block
+from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
 
 
 class Pooler(nn.Module):
@@ -29,6 +28,9 @@ class Pooler(nn.Module):
 class BertEncoder(nn.Module):
     """Embeddings and blocks, and beside them the pooler, which the heads that read the first token call.
 
+    RoBERTa's is the same (Liu et al. 2019), but that its positions are counted from `pad_token_id` + 1, as in fairseq.
+    A padding token inside a sequence has a position like any other here; there it is left out of the count.
+
     Args:
         settings: every size; kept as `encoder.settings`.
         pooler: False leaves `encoder.pooler` None, for what reads tokens only.
@@ -46,18 +48,7 @@ class BertEncoder(nn.Module):
             settings.hidden_dropout_prob,
             settings.layer_norm_eps,
         )
-        self.blocks = nn.ModuleList(
-            Block(
-                settings.hidden_size,
-                settings.num_attention_heads,
-                settings.intermediate_size,
-                settings.hidden_act,
-                settings.attention_probs_dropout_prob,
-                settings.hidden_dropout_prob,
-                settings.layer_norm_eps,
-            )
-            for _ in range(settings.num_hidden_layers)
-        )
+        self.blocks = new_blocks(settings)
         initialise(self, settings.initializer_range)
         self.pooler = Pooler(settings.hidden_size, settings.initializer_range) if pooler else None
 
@@ -70,43 +61,38 @@ class BertEncoder(nn.Module):
         """The last hidden states.
 
         Args:
-            batch: no sequence longer than `max_position_embeddings`.
-            positions: (positions,) int64: the tokens whose hidden states are wanted, where it is not all of them: the
-                last block then computes those alone, with the same result (a tenth of a pre-training step of
-                BERT-Small is saved). The first tokens are `batch.first_tokens`.
+            batch: no sequence longer than `settings.num_positions`.
+            positions: (positions,) int64: the tokens whose hidden states are wanted, where it is not all of them. The
+                first tokens are `batch.first_tokens`.
 
         Returns:
             (tokens, hidden), or (positions, hidden).
         """
-        *lower, last = self.blocks
-        layout = lay_out(batch.bounds, batch.lengths)
-        hidden = self._embed(batch)
-        for block in lower:
-            hidden = block(hidden, layout)
-        output: Tensor = last(hidden, layout, positions)
-        return output
+        return run_blocks(self.blocks, self._embed(batch), batch, positions)
+
+    def summary(self, batch: Batch) -> Tensor:
+        """(sequences, hidden): what stands for each whole sequence, the first token, pooled where there is a pooler."""
+        first: Tensor = self(batch, batch.first_tokens)
+        return first if self.pooler is None else self.pooler(first)
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each block's, the last one the same as `forward`'s; each (tokens, hidden)."""
-        layout = lay_out(batch.bounds, batch.lengths)
-        states = [self._embed(batch)]
-        for block in self.blocks:
-            states.append(block(states[-1], layout))
-        return states
+        return every_hidden_state(self.blocks, self._embed(batch), batch)
 
     def _embed(self, batch: Batch) -> Tensor:
-        limit = self.settings.max_position_embeddings
-        assert max(batch.lengths) <= limit, f"a sequence of {max(batch.lengths)} tokens, and {limit} positions"
-        hidden: Tensor = self.embeddings(batch.input_ids, batch.token_type_ids, batch.position_ids)
+        check_lengths(batch, self.settings)
+        first = self.settings.first_position
+        position_ids = batch.position_ids + first if first else batch.position_ids
+        hidden: Tensor = self.embeddings(batch.input_ids, batch.token_type_ids, position_ids)
         return hidden
 
 
 def new_masked_lm_head(settings: EncoderSettings) -> MaskedLMHead:
-    """A fresh masked-LM head for an encoder of these sizes."""
+    """A fresh masked-LM head for an encoder of these sizes; RoBERTa's activation is GELU whatever the encoder's is."""
     return MaskedLMHead(
         settings.hidden_size,
         settings.vocab_size,
-        settings.hidden_act,
+        "gelu" if settings.architecture == "roberta" else settings.hidden_act,
         settings.layer_norm_eps,
         settings.initializer_range,
     )
@@ -115,9 +101,3 @@ def new_masked_lm_head(settings: EncoderSettings) -> MaskedLMHead:
 def new_next_sentence_head(settings: EncoderSettings) -> NextSentenceHead:
     """A fresh next-sentence head for an encoder of these sizes."""
     return NextSentenceHead(settings.hidden_size, settings.initializer_range)
-
-
-def new_classifier(settings: EncoderSettings, num_labels: int, dropout_prob: float | None = None) -> SequenceClassifier:
-    """A fresh classifier for an encoder of these sizes; its dropout is the encoder's unless given."""
-    prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
-    return SequenceClassifier(settings.hidden_size, num_labels, prob, settings.initializer_range)

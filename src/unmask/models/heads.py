@@ -1,21 +1,31 @@
-"""What stands on the encoder: the masked-LM head, next-sentence prediction, sequence classification.
+"""What stands on an encoder: the heads of pre-training, and those of fine-tuning by kind and family.
 
-Devlin et al. 2019, sections 3.1 and 4.1. Every head sees only the hidden states that it needs.
+Devlin et al. 2019, sections 3.1 and 4; Clark et al. 2020, section 2. Every head sees only the hidden states that it
+needs. The heads of fine-tuning are those of `transformers`, family by family, so that their directories open there.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from unmask.models.layers import ACTIVATIONS, Linear, dropout, initialise, linear
-from unmask.models.settings import Activation
+from unmask.models.settings import Activation, Architecture, EncoderSettings
+
+HeadKind = Literal["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
+"""What a fine-tuned model answers, as in the names of `transformers`' classes."""
 
 
 class MaskedLMHead(nn.Module):
     """Vocabulary logits: dense, activation, LayerNorm, then the word embeddings as decoder, with a bias of its own.
 
     The decoder is tied: `forward` is given the encoder's word embeddings, and holds no copy.
+
+    Args:
+        decoder_size: of the word embeddings, where it is not `hidden_size`.
     """
 
     def __init__(
@@ -25,10 +35,12 @@ class MaskedLMHead(nn.Module):
         activation: Activation,
         layer_norm_eps: float,
         initializer_range: float,
+        decoder_size: int | None = None,
     ) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, hidden_size)
-        self.norm = nn.LayerNorm(hidden_size, layer_norm_eps)
+        decoder_size = hidden_size if decoder_size is None else decoder_size
+        self.dense = Linear(hidden_size, decoder_size)
+        self.norm = nn.LayerNorm(decoder_size, layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.activation = ACTIVATIONS[activation]
         initialise(self, initializer_range)
@@ -38,12 +50,12 @@ class MaskedLMHead(nn.Module):
 
         Args:
             hidden_at_targets: (targets, hidden) float, the encoder's output gathered at the masked positions.
-            word_embeddings: (vocab, hidden) float, `encoder.word_embeddings`.
+            word_embeddings: (vocab, decoder_size) float, `encoder.word_embeddings`.
 
         Returns:
             (targets, vocab), in autocast's precision where that is on.
         """
-        transformed = self.norm(self.activation(self.dense(hidden_at_targets)))  # (targets, hidden)
+        transformed = self.norm(self.activation(self.dense(hidden_at_targets)))  # (targets, decoder_size)
         return linear(transformed, word_embeddings, self.bias)
 
 
@@ -61,12 +73,35 @@ class NextSentenceHead(nn.Module):
         return logits
 
 
-class SequenceClassifier(nn.Module):
-    """softmax(C W^T)'s logits from the pooled first token, dropped out (section 4.1); one label is a regression."""
+class DiscriminatorHead(nn.Module):
+    """ELECTRA's logit that a token was replaced: dense, activation, dense."""
 
-    def __init__(self, hidden_size: int, num_labels: int, dropout_prob: float, initializer_range: float) -> None:
+    def __init__(self, hidden_size: int, activation: Activation, initializer_range: float) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, num_labels)
+        self.dense = Linear(hidden_size, hidden_size)
+        self.output = Linear(hidden_size, 1)
+        self.activation = ACTIVATIONS[activation]
+        initialise(self, initializer_range)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(tokens,) from `hidden` (tokens, hidden)."""
+        logits: Tensor = self.output(self.activation(self.dense(hidden)))
+        return logits.squeeze(-1)
+
+
+class Classifier(nn.Module):
+    """Dropout, then a linear layer: on the summary of a sequence, or on each token.
+
+    Args:
+        num_labels: one for a regression, and for a choice, which has one logit an alternative.
+        bias: False has none, as on GPT-1.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_labels: int, dropout_prob: float, initializer_range: float, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, num_labels, bias)
         self.dropout_prob = dropout_prob
         initialise(self, initializer_range)
 
@@ -74,7 +109,128 @@ class SequenceClassifier(nn.Module):
     def num_labels(self) -> int:
         return self.dense.out_features
 
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(sequences, labels) from `pooled` (sequences, hidden)."""
-        logits: Tensor = self.dense(dropout(pooled, self.dropout_prob, self.training))
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(sequences or tokens, labels) from `hidden` (sequences or tokens, hidden)."""
+        logits: Tensor = self.dense(dropout(hidden, self.dropout_prob, self.training))
         return logits
+
+
+class DeepClassifier(nn.Module):
+    """Dropout, dense, activation, dropout, linear: the classifier of families without a pooler, on the first token.
+
+    Args:
+        input_dropout_prob: of the first dropout.
+        dropout_prob: of the second.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_labels: int,
+        activation: Activation,
+        input_dropout_prob: float,
+        dropout_prob: float,
+        initializer_range: float,
+    ) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, hidden_size)
+        self.output = Linear(hidden_size, num_labels)
+        self.activation = ACTIVATIONS[activation]
+        self.input_dropout_prob = input_dropout_prob
+        self.dropout_prob = dropout_prob
+        initialise(self, initializer_range)
+
+    @property
+    def num_labels(self) -> int:
+        return self.output.out_features
+
+    def forward(self, first_hidden: Tensor) -> Tensor:
+        """(sequences, labels) from `first_hidden` (sequences, hidden)."""
+        inputs = dropout(first_hidden, self.input_dropout_prob, self.training)
+        transformed = self.activation(self.dense(inputs))
+        logits: Tensor = self.output(dropout(transformed, self.dropout_prob, self.training))
+        return logits
+
+
+Head = Classifier | DeepClassifier
+"""What `new_head` builds."""
+
+HeadBuilder = Callable[[EncoderSettings, int, float], Head]
+"""From the encoder's sizes, the number of labels and the dropout."""
+
+
+def _linear(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+    return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range)
+
+
+def _linear_without_bias(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+    return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range, bias=False)
+
+
+def _linear_without_dropout(settings: EncoderSettings, num_labels: int, _: float) -> Head:
+    return Classifier(settings.hidden_size, num_labels, 0.0, settings.initializer_range)
+
+
+def _deep_with_tanh(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+    return DeepClassifier(settings.hidden_size, num_labels, "tanh", prob, prob, settings.initializer_range)
+
+
+def _deep_with_gelu(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+    return DeepClassifier(settings.hidden_size, num_labels, "gelu", prob, prob, settings.initializer_range)
+
+
+def _gelu_summary(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+    return DeepClassifier(settings.hidden_size, num_labels, "gelu", 0.0, prob, settings.initializer_range)
+
+
+HEADS: dict[Architecture, dict[HeadKind, HeadBuilder]] = {
+    "bert": {
+        "sequence_classification": _linear,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _linear,
+    },
+    "roberta": {
+        "sequence_classification": _deep_with_tanh,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _linear,
+    },
+    "electra": {
+        "sequence_classification": _deep_with_gelu,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _gelu_summary,
+    },
+    "gpt1": {
+        "sequence_classification": _linear_without_bias,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _linear_without_bias,
+    },
+}
+"""The head of each kind on each family. Question answering has no dropout, as in the released code of BERT."""
+
+POOLED: frozenset[tuple[Architecture, HeadKind]] = frozenset(
+    {("bert", "sequence_classification"), ("bert", "multiple_choice"), ("roberta", "multiple_choice")}
+)
+"""Where the head stands on the pooled first token."""
+
+
+def needs_pooler(settings: EncoderSettings, kind: HeadKind) -> bool:
+    """Whether an encoder of this family must have a pooler for this kind of head; else it must have none."""
+    return (settings.architecture, kind) in POOLED
+
+
+def new_head(kind: HeadKind, settings: EncoderSettings, num_labels: int, dropout_prob: float | None = None) -> Head:
+    """A fresh head for an encoder of these sizes.
+
+    Args:
+        kind: `sequence_classification` takes `encoder.summary(batch)` to (sequences, num_labels), `multiple_choice` to
+            (sequences, 1); `token_classification` takes `encoder(batch)` to (tokens, num_labels), `question_answering`
+            to (tokens, 2), start and end.
+        num_labels: 1 for multiple choice, 2 for question answering.
+        dropout_prob: None takes the encoder's.
+    """
+    prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
+    return HEADS[settings.architecture][kind](settings, num_labels, prob)

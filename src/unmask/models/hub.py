@@ -1,74 +1,90 @@
 """Model directories in the Hugging Face layout: `config.json` and `model.safetensors`, written and strictly read.
 
-A directory written here opens in `transformers` with nothing missing or left over, and the other way round, for
-`BertModel`, `BertForPreTraining`, `BertForMaskedLM` and `BertForSequenceClassification`.
+A directory written here opens in `transformers` with nothing missing or left over, and the other way round, for every
+class in `unmask.models.hub_config.CLASSES`. A head that `transformers` has no class for stands in `head.safetensors`
+beside its encoder, which opens there alone. Google's own checkpoints are read too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from unmask.errors import ModelError
 from unmask.files import write_json, writing
-from unmask.models.bert import BertEncoder, Pooler, new_classifier, new_masked_lm_head, new_next_sentence_head
-from unmask.models.heads import MaskedLMHead, NextSentenceHead, SequenceClassifier
-from unmask.models.hub_files import CONFIG, WEIGHTS, read_config, read_weights
-from unmask.models.settings import EncoderSettings, reasons
-from unmask.models.weight_names import PREFIX, TIED, hub_names, modernise, split
+from unmask.models.bert import Pooler, new_masked_lm_head, new_next_sentence_head
+from unmask.models.electra import new_discriminator_head, new_generator_head
+from unmask.models.encoder import Encoder, new_encoder
+from unmask.models.heads import (
+    Classifier,
+    DeepClassifier,
+    DiscriminatorHead,
+    HeadKind,
+    MaskedLMHead,
+    NextSentenceHead,
+    needs_pooler,
+    new_head,
+)
+from unmask.models.hub_config import (
+    DROPOUT_KEYS,
+    HEAD_CLASS,
+    HEAD_KIND,
+    MODEL_TYPES,
+    ProblemType,
+    class_with,
+    classes_with,
+    config_of,
+    dropout_of,
+    has_class,
+    head_kind_apart,
+    head_kind_in,
+    label_config,
+    labels_of,
+    left_prefixes,
+    problem_type_of,
+)
+from unmask.models.hub_files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights
+from unmask.models.hub_source import Source, fill, read_source, untie
+from unmask.models.settings import Architecture, EncoderSettings
+from unmask.models.weight_names import FAMILIES, Part, Place, hub_names, split
 
-Architecture = Literal["BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification"]
-Part = Literal["pooler", "masked_lm_head", "next_sentence_head", "classifier"]
+LABELLED: tuple[HeadKind, ...] = ("sequence_classification", "token_classification")
+"""Kinds of heads whose logits have names."""
 
-ARCHITECTURES: dict[Architecture, frozenset[Part]] = {
-    "BertModel": frozenset({"pooler"}),
-    "BertForPreTraining": frozenset({"pooler", "masked_lm_head", "next_sentence_head"}),
-    "BertForMaskedLM": frozenset({"masked_lm_head"}),
-    "BertForSequenceClassification": frozenset({"pooler", "classifier"}),
-}
-"""What each has beside embeddings and blocks."""
-
-POOLER_PREFIX = f"{PREFIX}pooler."
-
-MAY_BE_LEFT: dict[Architecture, tuple[str, ...]] = {"BertForMaskedLM": (POOLER_PREFIX, "cls.seq_relationship.")}
-"""Weights that may be there beside those of an architecture: Google's released models say that they are masked LMs."""
-
-ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
-
-REFUSED: dict[str, tuple[Any, str]] = {
-    "is_decoder": (False, "an encoder"),
-    "add_cross_attention": (False, "an encoder"),
-    "position_embedding_type": ("absolute", "learned absolute positions"),
-    "tie_word_embeddings": (True, "a decoder that is tied to the word embeddings"),
-}
-"""Keys of `config.json` with the one value that is supported, which is also meant where they are left out, and why."""
+NUM_LABELS: dict[HeadKind, int] = {"question_answering": 2, "multiple_choice": 1}
+"""Logits of the others: start and end; one for each choice."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What was in a model directory; parts that its architecture does not have are None.
+    """What was in a model directory; parts that its class does not have are None.
 
     Attributes:
         architecture: `architectures[0]` of its `config.json`.
-        labels: the classifier's labels in the order of its logits, from `id2label`; None without a classifier.
-        problem_type: of the classifier, where the directory says it.
+        head: what it was fine-tuned with, as `new_head` builds it.
+        head_kind: of the head, or of `head_weights`.
+        head_weights: of a head that `new_head` does not build, by our names: the task that saved it does.
+        labels: in the order of the head's logits, from `id2label`; None where it has none.
+        problem_type: of a sequence classifier, where the directory says it.
         config: all of `config.json`.
         unused: names of weights in the directory that were not asked for.
         fresh: names of weights that the directory does not have and that were newly initialised.
     """
 
-    architecture: Architecture
-    encoder: BertEncoder
+    architecture: str
+    encoder: Encoder
     masked_lm_head: MaskedLMHead | None = None
     next_sentence_head: NextSentenceHead | None = None
-    classifier: SequenceClassifier | None = None
+    discriminator_head: DiscriminatorHead | None = None
+    head: Classifier | DeepClassifier | None = None
+    head_kind: HeadKind | None = None
+    head_weights: Mapping[str, Tensor] | None = None
     labels: tuple[str, ...] | None = None
     problem_type: ProblemType | None = None
     config: Mapping[str, Any] | None = None
@@ -77,119 +93,173 @@ class LoadedModel:
 
 
 def weights_of(
-    encoder: BertEncoder,
-    masked_lm_head: MaskedLMHead | None = None,
-    next_sentence_head: NextSentenceHead | None = None,
-    classifier: SequenceClassifier | None = None,
+    encoder: Encoder,
+    masked_lm_head: nn.Module | None = None,
+    next_sentence_head: nn.Module | None = None,
+    discriminator_head: nn.Module | None = None,
+    head: nn.Module | None = None,
+    head_kind: HeadKind | None = None,
+    prefixed: bool | None = None,
 ) -> dict[str, Tensor]:
-    """The weights under their names in the layout, the tied decoder left out; detached, on their device, not copied."""
-    names = hub_names(encoder, masked_lm_head, next_sentence_head, classifier)
+    """The weights under their names in the layout, the tied decoder left out; detached, on their device, not copied.
+
+    Args:
+        prefixed: whether the encoder's names have the prefix; None: where there is a head.
+    """
+    heads = (masked_lm_head, next_sentence_head, discriminator_head, head)
+    if prefixed is None:
+        prefixed = any(module is not None for module in heads)
     named: dict[str, Tensor] = {}
-    for parameter, parts in names.items():
-        named |= split(parts, parameter.detach())
-    if masked_lm_head is None and next_sentence_head is None and classifier is None:
-        return {name.removeprefix(PREFIX): tensor for name, tensor in named.items()}
-    return named
+    for parameter, place in hub_names(encoder, *heads, head_kind).items():
+        named |= split(place, parameter.detach())
+    prefix = "" if prefixed else FAMILIES[encoder.settings.architecture].prefix
+    return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
 
 
 def save_model(
     directory: Path,
-    encoder: BertEncoder,
+    encoder: Encoder,
     *,
     masked_lm_head: MaskedLMHead | None = None,
     next_sentence_head: NextSentenceHead | None = None,
-    classifier: SequenceClassifier | None = None,
+    discriminator_head: DiscriminatorHead | None = None,
+    causal_lm: bool = False,
+    head: nn.Module | None = None,
+    head_kind: HeadKind | None = None,
     labels: Sequence[str] | None = None,
-    problem_type: ProblemType | None = None,
+    problem_type: ProblemType | str | None = None,
     extra_config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes `config.json` and `model.safetensors`, each of them whole or not at all; the weights come last.
+    """Writes `config.json` and the weights, each file whole or not at all; `model.safetensors` comes last.
 
     Args:
         directory: made where it is missing.
-        labels: the classifier's, in the order of its logits; left out they are `LABEL_0`, `LABEL_1` ...
-        problem_type: how the classifier's logits are meant.
+        causal_lm: True: GPT-1 as a language model, its decoder tied to the word embeddings.
+        head: of fine-tuning, by `new_head` or any other. One that `transformers` has no class for goes to
+            `head.safetensors`, and the encoder is saved alone.
+        head_kind: of `head`.
+        labels: of a classifier of sequences or tokens, in the order of its logits; left out they are `LABEL_0` ...
+        problem_type: how a sequence classifier's logits are meant.
         extra_config: further keys for `config.json`.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.
     """
-    present: dict[Part, nn.Module | None] = {
-        "pooler": encoder.pooler,
-        "masked_lm_head": masked_lm_head,
-        "next_sentence_head": next_sentence_head,
-        "classifier": classifier,
+    assert (head is None) == (head_kind is None), "a head and its kind belong together"
+    settings = encoder.settings
+    is_apart = head_kind is not None and not (
+        isinstance(head, Classifier | DeepClassifier) and has_class(settings.architecture, head_kind)
+    )
+    present: dict[Part, bool] = {
+        "pooler": encoder.pooler is not None,
+        "masked_lm_head": masked_lm_head is not None,
+        "next_sentence_head": next_sentence_head is not None,
+        "discriminator_head": discriminator_head is not None,
+        "causal_lm": causal_lm,
     }
-    architecture = _architecture_with(frozenset(part for part, module in present.items() if module is not None))
+    if head_kind is not None and not is_apart:
+        present[head_kind] = True
+    class_name = class_with(settings.architecture, frozenset(part for part, there in present.items() if there))
     config: dict[str, Any] = {
-        "architectures": [architecture],
-        "model_type": "bert",
-        **encoder.settings.model_dump(),
+        "architectures": [class_name],
+        "model_type": MODEL_TYPES[settings.architecture],
+        **config_of(settings),
         "dtype": "float32",
         "tie_word_embeddings": True,
     }
-    if classifier is not None:
-        names = list(labels) if labels is not None else [f"LABEL_{number}" for number in range(classifier.num_labels)]
-        assert len(names) == classifier.num_labels, "one name a logit"
-        config["id2label"] = {str(number): name for number, name in enumerate(names)}
-        config["label2id"] = {name: number for number, name in enumerate(names)}
-        config["classifier_dropout"] = classifier.dropout_prob
-        if problem_type is not None:
-            config["problem_type"] = problem_type
-    weights = {
-        name: tensor.to("cpu", torch.float32).contiguous()
-        for name, tensor in weights_of(encoder, masked_lm_head, next_sentence_head, classifier).items()
-    }
+    if head is not None:
+        config |= _head_config(head, head_kind, class_name, labels, problem_type)
+    if is_apart:
+        config |= {HEAD_KIND: head_kind, HEAD_CLASS: type(head).__name__}
+    inside = None if is_apart else head
+    weights = weights_of(
+        encoder,
+        masked_lm_head,
+        next_sentence_head,
+        discriminator_head,
+        inside,
+        head_kind,
+        prefixed=any(there for part, there in present.items() if part != "pooler"),
+    )
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / CONFIG, config | dict(extra_config or {}))
-    with writing(directory / WEIGHTS) as file:
-        file.write(save(weights, metadata={"format": "pt"}))
+    if is_apart and head is not None:
+        _write_weights(directory / HEAD_WEIGHTS, {name: weight.detach() for name, weight in head.state_dict().items()})
+    else:
+        (directory / HEAD_WEIGHTS).unlink(missing_ok=True)
+    _write_weights(directory / WEIGHTS, weights)
 
 
-def _architecture_with(parts: frozenset[Part]) -> Architecture:
-    for architecture, its_parts in ARCHITECTURES.items():
-        if parts == its_parts or (architecture == "BertModel" and not parts):
-            return architecture
-    raise AssertionError(f"no architecture has exactly {sorted(parts)}")
+def _head_config(
+    head: nn.Module,
+    kind: HeadKind | None,
+    class_name: str,
+    labels: Sequence[str] | None,
+    problem_type: str | None,
+) -> dict[str, Any]:
+    """What `config.json` says of a fine-tuned head. Question answering has neither labels nor dropout."""
+    config: dict[str, Any] = {}
+    num_labels = getattr(head, "num_labels", None)
+    if kind in LABELLED:
+        names = list(labels) if labels is not None else [f"LABEL_{number}" for number in range(num_labels or 2)]
+        assert num_labels in (None, len(names)), "one name a logit"
+        config |= label_config(names)
+    if isinstance(head, Classifier | DeepClassifier) and kind != "question_answering":
+        config["classifier_dropout"] = head.dropout_prob
+        if class_name in DROPOUT_KEYS:
+            config[DROPOUT_KEYS[class_name][0]] = head.dropout_prob
+    if problem_type is not None:
+        config["problem_type"] = problem_type
+    return config
+
+
+def _write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    on_cpu = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
+    with writing(path) as file:
+        file.write(save(on_cpu, metadata={"format": "pt"}))
 
 
 def load_model(directory: Path) -> LoadedModel:
-    """Everything in a directory, by `architectures[0]`. A bare `BertModel` may be without a pooler.
+    """Everything in a directory, by `architectures[0]`. A bare encoder may be without a pooler.
 
     Raises:
-        ModelError: a file is missing or damaged, the architecture or one of its settings is not supported, or a weight
-            is missing, left over or of another shape; the message names it.
+        ModelError: a file is missing or damaged, the class or one of its settings is not supported, or a weight is
+            missing, left over or of another shape; the message names it.
     """
-    config = read_config(directory)
-    architecture = _architecture_of(directory, config)
-    weights = modernise(read_weights(directory))
-    parts = ARCHITECTURES[architecture]
-    if architecture == "BertModel" and not _has_pooler(weights):
+    source = read_source(directory)
+    parts = source.model_class.parts
+    if parts == {"pooler"} and not source.has_pooler:
         parts = frozenset()
-    return _assemble(directory, config, weights, parts, MAY_BE_LEFT.get(architecture, ()))
+    loaded = _assemble(source, parts, left_prefixes(source.model_class))
+    return _with_head_apart(source, loaded) if HEAD_KIND in source.config else loaded
 
 
-def load_encoder(directory: Path, pooler: bool = True) -> LoadedModel:
-    """The encoder of a directory of any architecture, for fine-tuning; its heads are left, and named in `unused`.
+def load_encoder(directory: Path, head: HeadKind | None = None, *, pooler: bool = True) -> LoadedModel:
+    """The encoder of a directory of any class, for fine-tuning; its heads are left, and named in `unused`.
 
     Args:
-        pooler: whether the encoder shall have one. Where the directory has none it is freshly initialised from
-            PyTorch's default generator, and named in `fresh`.
+        head: the kind of head that will stand on it: it decides whether the encoder has a pooler.
+        pooler: whether it shall have one, where no `head` is given and its family knows poolers. Where the directory
+            has none, it is freshly initialised from PyTorch's default generator, and named in `fresh`.
 
     Raises:
         ModelError: as in `load_model`.
     """
-    config = read_config(directory)
-    weights = modernise(read_weights(directory))
-    loads_pooler = pooler and _has_pooler(weights)
-    parts: frozenset[Part] = frozenset({"pooler"}) if loads_pooler else frozenset()
-    loaded = _assemble(directory, config, weights, parts, ("cls.", "classifier.", POOLER_PREFIX))
-    if not pooler or loads_pooler:
+    source = read_source(directory)
+    if head is not None:
+        pooler = needs_pooler(source.settings(), head)
+    pooler = pooler and "pooler" in source.family.parts
+    parts: frozenset[Part] = frozenset({"pooler"}) if pooler and source.has_pooler else frozenset()
+    loaded = _assemble(source, parts, (*source.family.head_prefixes, source.family.pooler_prefix))
+    if HEAD_KIND in source.config:
+        loaded = replace(loaded, unused=(*loaded.unused, HEAD_WEIGHTS))
+    if not pooler or parts:
         return loaded
     encoder = loaded.encoder
     encoder.pooler = Pooler(encoder.settings.hidden_size, encoder.settings.initializer_range)
-    names = hub_names(encoder)
-    return replace(loaded, fresh=tuple(name for weight in encoder.pooler.parameters() for name in names[weight]))
+    places = hub_names(encoder)
+    fresh = tuple(name for weight in encoder.pooler.parameters() for name in places[weight].names)
+    return replace(loaded, fresh=fresh)
 
 
 def load_masked_lm(directory: Path) -> LoadedModel:
@@ -198,151 +268,89 @@ def load_masked_lm(directory: Path) -> LoadedModel:
     Raises:
         ModelError: as in `load_model`, or the directory has no such head.
     """
-    _expect_part(directory, "masked_lm_head", "a masked-LM head, as `unmask pretrain` saves it")
-    return load_model(directory)
+    loaded = load_model(directory)
+    if loaded.masked_lm_head is None:
+        raise ModelError(
+            f"{directory} is a {loaded.architecture}; expected a masked-LM head, as `unmask pretrain` saves it "
+            f"({classes_with('masked_lm_head')})"
+        )
+    return loaded
 
 
-def load_classifier(directory: Path) -> LoadedModel:
-    """`load_model` for a directory that must have a classifier.
+def load_finetuned(directory: Path) -> LoadedModel:
+    """`load_model` for a directory that must have a head of fine-tuning, in `head` or `head_weights`.
 
     Raises:
-        ModelError: as in `load_model`, or the directory has no classifier.
+        ModelError: as in `load_model`, or the directory has no such head.
     """
-    _expect_part(directory, "classifier", "a classifier, as `unmask finetune` saves it")
-    return load_model(directory)
+    loaded = load_model(directory)
+    if loaded.head_kind is None:
+        raise ModelError(
+            f"{directory} is a {loaded.architecture}; expected a fine-tuned model, as `unmask finetune` saves it "
+            f"(such as {classes_with('sequence_classification')})"
+        )
+    return loaded
 
 
-def _expect_part(directory: Path, part: Part, wanted: str) -> None:
-    architecture = _architecture_of(directory, read_config(directory))
-    if part not in ARCHITECTURES[architecture]:
-        fitting = " or ".join(name for name, parts in ARCHITECTURES.items() if part in parts)
-        raise ModelError(f"{directory} is a {architecture}; expected {wanted} ({fitting})")
+MASKED_LM_HEADS: dict[Architecture, Callable[[EncoderSettings], MaskedLMHead]] = {
+    "bert": new_masked_lm_head,
+    "roberta": new_masked_lm_head,
+    "electra": new_generator_head,
+}
+"""The families that have a masked-LM head."""
 
 
-def _architecture_of(directory: Path, config: Mapping[str, Any]) -> Architecture:
-    named = config.get("architectures")
-    for architecture in ARCHITECTURES:
-        if isinstance(named, list) and named[:1] == [architecture]:
-            return architecture
-    raise ModelError(f"{directory / CONFIG}: architectures is {named!r}; expected one of {', '.join(ARCHITECTURES)}")
-
-
-def _settings_of(directory: Path, config: Mapping[str, Any]) -> EncoderSettings:
-    path = directory / CONFIG
-    for key, (supported, meaning) in REFUSED.items():
-        if config.get(key, supported) != supported:
-            raise ModelError(f"{path}: {key} is {config[key]!r}; expected {supported!r}: only {meaning} loads here")
-    if config.get("model_type") != "bert":
-        raise ModelError(f"{path}: model_type is {config.get('model_type')!r}; expected 'bert'")
-    try:
-        return EncoderSettings(**{key: value for key, value in config.items() if key in EncoderSettings.model_fields})
-    except ValidationError as error:
-        raise ModelError(f"{path}: {reasons(error)}") from error
-
-
-def _labels_of(directory: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The labels in the order of the logits; two unnamed ones where nothing is said, as in `transformers`."""
-    named = config.get("id2label", {str(number): f"LABEL_{number}" for number in range(2)})
-    if not isinstance(named, dict) or sorted(named) != sorted(str(number) for number in range(len(named))):
-        raise ModelError(f'{directory / CONFIG}: id2label is {named!r}; expected a label for each of "0", "1" ...')
-    return tuple(str(named[str(number)]) for number in range(len(named)))
-
-
-def _problem_type_of(directory: Path, config: Mapping[str, Any]) -> ProblemType | None:
-    named = config.get("problem_type")
-    for problem_type in get_args(ProblemType):
-        if named == problem_type:
-            return cast(ProblemType, problem_type)
-    if named is None:
-        return None
-    expected = ", ".join(get_args(ProblemType))
-    raise ModelError(f"{directory / CONFIG}: problem_type is {named!r}; expected one of {expected}")
-
-
-def _has_pooler(weights: Mapping[str, Tensor]) -> bool:
-    return any(name.startswith(POOLER_PREFIX) for name in weights)
-
-
-def _assemble(
-    directory: Path,
-    config: Mapping[str, Any],
-    weights: dict[str, Tensor],
-    parts: frozenset[Part],
-    may_be_left: tuple[str, ...],
-) -> LoadedModel:
+def _assemble(source: Source, parts: frozenset[Part], may_be_left: tuple[str, ...]) -> LoadedModel:
     """Builds the encoder and `parts` without initialising them, and gives them the weights.
 
     Args:
         may_be_left: beginnings of the names of weights that need not find a place.
     """
-    settings = _settings_of(directory, config)
-    labels = _labels_of(directory, config) if "classifier" in parts else None
-    classifier_dropout = config.get("classifier_dropout")
-    if not (
-        classifier_dropout is None or (isinstance(classifier_dropout, float | int) and 0 <= classifier_dropout < 1)
-    ):
-        raise ModelError(
-            f"{directory / CONFIG}: classifier_dropout is {classifier_dropout!r}; expected null or a number from 0 to 1"
-        )
+    settings = source.settings()
+    kind = head_kind_in(parts)
+    labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     with torch.device("meta"):
         model = LoadedModel(
-            encoder=BertEncoder(settings, pooler="pooler" in parts),
-            architecture=_architecture_of(directory, config),
-            masked_lm_head=new_masked_lm_head(settings) if "masked_lm_head" in parts else None,
+            architecture=source.class_name,
+            encoder=new_encoder(settings, pooler="pooler" in parts),
+            masked_lm_head=MASKED_LM_HEADS[settings.architecture](settings) if "masked_lm_head" in parts else None,
             next_sentence_head=new_next_sentence_head(settings) if "next_sentence_head" in parts else None,
-            classifier=new_classifier(settings, len(labels), classifier_dropout) if labels else None,
+            discriminator_head=new_discriminator_head(settings) if "discriminator_head" in parts else None,
+            head=None if kind is None else _blank_head(source, settings, kind, labels),
+            head_kind=kind,
             labels=labels,
-            problem_type=_problem_type_of(directory, config),
-            config=config,
+            problem_type=None if kind is None else problem_type_of(source.config_path, source.config),
+            config=source.config,
         )
-    names = hub_names(model.encoder, model.masked_lm_head, model.next_sentence_head, model.classifier)
-    _untie(directory, weights)
-    unused = _check_fit(directory, names, weights, may_be_left)
-    values = {
-        parameter: torch.cat([weights[name].to(torch.float32) for name in parts_of_it])  # a copy, free of the file
-        for parameter, parts_of_it in names.items()
-    }
-    for module in (model.encoder, model.masked_lm_head, model.next_sentence_head, model.classifier):
-        if module is not None:
-            state = {name: values[parameter] for name, parameter in module.named_parameters()}
-            module.load_state_dict(state, assign=True)
-    return replace(model, unused=unused)
+    heads = (model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
+    places = hub_names(model.encoder, *heads, model.head_kind)
+    untie(source)
+    modules = [module for module in (model.encoder, *heads) if module is not None]
+    return replace(model, unused=fill(modules, places, source.weights, source.directory, may_be_left))
 
 
-def _untie(directory: Path, weights: dict[str, Tensor]) -> None:
-    """Takes out the second copies of tied weights, which must be equal to the first."""
-    for copy, original in TIED.items():
-        if copy not in weights:
-            continue
-        duplicate = weights.pop(copy)
-        if not torch.equal(weights.setdefault(original, duplicate), duplicate):
-            raise ModelError(f"{directory}: {copy} differs from {original}; expected the same weight: they are tied")
+def _blank_head(
+    source: Source, settings: EncoderSettings, kind: HeadKind, labels: tuple[str, ...] | None
+) -> Classifier | DeepClassifier:
+    prob = dropout_of(source.config_path, source.config, source.class_name)
+    return new_head(kind, settings, NUM_LABELS[kind] if labels is None else len(labels), prob)
 
 
-def _check_fit(
-    directory: Path,
-    names: Mapping[nn.Parameter, tuple[str, ...]],
-    weights: Mapping[str, Tensor],
-    may_be_left: tuple[str, ...],
-) -> tuple[str, ...]:
-    """Refuses weights that are missing, left over, of another shape or not floats; returns those that may be left."""
-    expected = {name: tuple(part.shape) for weight, its in names.items() for name, part in split(its, weight).items()}
-    faults = [f"{name} {shape} is missing" for name, shape in expected.items() if name not in weights]
-    faults += [
-        f"{name} has the shape {tuple(weights[name].shape)}, expected {shape}"
-        for name, shape in expected.items()
-        if name in weights and tuple(weights[name].shape) != shape
-    ]
-    faults += [
-        f"{name} is of {weights[name].dtype}, expected floats"
-        for name in expected
-        if name in weights and not weights[name].is_floating_point()
-    ]
-    left = sorted(set(weights) - set(expected))
-    faults += [f"{name} is left over" for name in left if not name.startswith(may_be_left)]
-    if faults:
-        raise ModelError(
-            f"{directory}: the weights do not fit {CONFIG}: {'; '.join(faults)}; "
-            "get the directory again, or the config.json that belongs to its weights"
-        )
-    return tuple(left)
+def _with_head_apart(source: Source, model: LoadedModel) -> LoadedModel:
+    """The model with the head that stands in `head.safetensors`, or with its weights where `new_head` has none such."""
+    path = source.directory / HEAD_WEIGHTS
+    kind = head_kind_apart(source.config_path, source.config)
+    weights = read_head_weights(source.directory)
+    labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
+    with torch.device("meta"):
+        head = _blank_head(source, model.encoder.settings, kind, labels)
+    model = replace(
+        model,
+        head_kind=kind,
+        labels=labels,
+        problem_type=problem_type_of(source.config_path, source.config),
+    )
+    if source.config.get(HEAD_CLASS) != type(head).__name__:
+        return replace(model, head_weights=weights)
+    fill([head], {weight: Place((name,)) for name, weight in head.named_parameters()}, weights, path, ())
+    return replace(model, head=head)

@@ -18,6 +18,7 @@ from unmask.errors import ModelError
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
+HEAD_WEIGHTS = "head.safetensors"
 PICKLE = "pytorch_model.bin"
 
 
@@ -49,6 +50,18 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
             "AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)"
         )
     raise ModelError(f"{directory} has no {WEIGHTS}: expected a model directory in the Hugging Face layout")
+
+
+def read_head_weights(directory: Path) -> dict[str, Tensor]:
+    """All tensors of `head.safetensors`, a head that stands apart from its encoder.
+
+    Raises:
+        ModelError: the file is missing, cut short or damaged.
+    """
+    path = directory / HEAD_WEIGHTS
+    if not path.is_file():
+        raise ModelError(f"{path} is missing: {CONFIG} says that the head is in it; get the whole directory again")
+    return _read_safetensors(path)
 
 
 def _read_shards(index_path: Path) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The small parts of a BERT encoder on packed tokens: activations, dropout, initialisation, embeddings, feed-forward.
+"""The small parts of an encoder on packed tokens: activations, dropout, initialisation, embeddings, feed-forward.
 
 Devlin et al. 2019, section 3, and Vaswani et al. 2017, section 3.3. Weights start from the normal distribution cut at
 two standard deviations, as in Google's BERT code (`transformers` uses the uncut one); biases from 0, LayerNorm from 1
@@ -36,7 +36,7 @@ def initialise(module: nn.Module, initializer_range: float) -> None:
         if isinstance(part, nn.Linear | nn.Embedding):
             bound = 2 * initializer_range
             nn.init.trunc_normal_(part.weight, std=initializer_range, a=-bound, b=bound)
-        if isinstance(part, nn.Linear):
+        if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
@@ -92,13 +92,13 @@ _ONEDNN_MIN_ROWS = 64
 """Fewer rows are not worth repacking the weight for."""
 
 
-def linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """values W^T + bias; in fp32 on the processors where that is faster, computed by oneDNN.
 
     Args:
         values: (rows, inputs) float.
         weight: (outputs, inputs).
-        bias: (outputs,).
+        bias: (outputs,), or None for none.
 
     Returns:
         (rows, outputs).
@@ -153,9 +153,9 @@ class Embeddings(nn.Module):
         layer_norm_eps: float,
     ) -> None:
         super().__init__()
-        self.word = _new_embedding(vocab_size, hidden_size, pad_token_id)
-        self.position = _new_embedding(max_position_embeddings, hidden_size)
-        self.token_type = _new_embedding(type_vocab_size, hidden_size)
+        self.word = new_embedding(vocab_size, hidden_size, pad_token_id)
+        self.position = new_embedding(max_position_embeddings, hidden_size)
+        self.token_type = new_embedding(type_vocab_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, layer_norm_eps)
         self.dropout_prob = dropout_prob
 
@@ -166,14 +166,17 @@ class Embeddings(nn.Module):
         the layers. LayerNorm computes in fp32 whatever it is given.
         """
         summed = self.word(input_ids) + self.token_type(token_type_ids) + self.position(position_ids)
-        hidden = self.norm(summed)  # (tokens, hidden)
-        device = hidden.device.type
-        if torch.is_autocast_enabled(device):
-            hidden = hidden.to(torch.get_autocast_dtype(device))
-        return dropout(hidden, self.dropout_prob, self.training)
+        hidden: Tensor = self.norm(summed)  # (tokens, hidden)
+        return dropout(to_autocast(hidden), self.dropout_prob, self.training)
 
 
-def _new_embedding(num_entries: int, hidden_size: int, padding_idx: int | None = None) -> nn.Embedding:
+def to_autocast(hidden: Tensor) -> Tensor:
+    """In autocast's precision where that is on, else as it is."""
+    device = hidden.device.type
+    return hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
+
+
+def new_embedding(num_entries: int, hidden_size: int, padding_idx: int | None = None) -> nn.Embedding:
     """An embedding whose weights `initialise` gives: PyTorch's own draws them too, and on the meta device, where models
     are built that get their weights from a file, that draw alone imports a second's worth of modules."""
     weight = torch.empty(num_entries, hidden_size)

@@ -1,32 +1,35 @@
-"""The Transformer encoder's blocks, on packed tokens (Vaswani et al. 2017, section 3; Devlin et al. 2019, section 3).
+"""The Transformer's blocks, on packed tokens (Vaswani et al. 2017, section 3; Devlin et al. 2019, section 3).
 
-Post-norm, as in BERT: each sublayer's output is dropped out, added to its input and then normalised.
+Post-norm, as in BERT and GPT-1: each sublayer's output is dropped out, added to its input and then normalised.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unmask.models.attention import Layout, attend
+from unmask.batch import Batch
+from unmask.models.attention import Layout, attend, lay_out
 from unmask.models.layers import FeedForward, Linear, dropout
-from unmask.models.settings import Activation
+from unmask.models.settings import Activation, EncoderSettings
 
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention; queries, keys and values come from one matrix product."""
 
-    def __init__(self, hidden_size: int, num_heads: int, dropout_prob: float) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, dropout_prob: float, causal: bool) -> None:
         super().__init__()
         self.query_key_value = Linear(hidden_size, 3 * hidden_size)
         self.output = Linear(hidden_size, hidden_size)
         self.num_heads = num_heads
         self.dropout_prob = dropout_prob
+        self.causal = causal
 
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
         """(tokens, hidden), or (positions, hidden) where only those are asked for."""
         parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (tokens, 3, heads, head_size)
         query, key, value = parts.unbind(1)
-        context = attend(query, key, value, layout, self.dropout_prob, self.training).flatten(1)  # (tokens, hidden)
+        context = attend(query, key, value, layout, self.dropout_prob, self.training, self.causal)
+        context = context.flatten(1)  # (tokens, hidden)
         output: Tensor = self.output(context if positions is None else context[positions])
         return output
 
@@ -43,9 +46,10 @@ class Block(nn.Module):
         attention_dropout_prob: float,
         hidden_dropout_prob: float,
         layer_norm_eps: float,
+        causal: bool = False,
     ) -> None:
         super().__init__()
-        self.attention = SelfAttention(hidden_size, num_heads, attention_dropout_prob)
+        self.attention = SelfAttention(hidden_size, num_heads, attention_dropout_prob, causal)
         self.attention_norm = nn.LayerNorm(hidden_size, layer_norm_eps)
         self.feed_forward = FeedForward(hidden_size, intermediate_size, activation)
         self.feed_forward_norm = nn.LayerNorm(hidden_size, layer_norm_eps)
@@ -70,3 +74,56 @@ class Block(nn.Module):
         transformed = dropout(self.feed_forward(hidden), self.dropout_prob, self.training)
         output: Tensor = self.feed_forward_norm(hidden + transformed)
         return output
+
+
+def new_blocks(settings: EncoderSettings, causal: bool = False) -> nn.ModuleList:
+    """The blocks of an encoder of these sizes; `initialise` gives them their weights."""
+    return nn.ModuleList(
+        Block(
+            settings.hidden_size,
+            settings.num_attention_heads,
+            settings.intermediate_size,
+            settings.hidden_act,
+            settings.attention_probs_dropout_prob,
+            settings.hidden_dropout_prob,
+            settings.layer_norm_eps,
+            causal,
+        )
+        for _ in range(settings.num_hidden_layers)
+    )
+
+
+def check_lengths(batch: Batch, settings: EncoderSettings) -> None:
+    """Fails where a sequence is longer than there are positions: whoever reads texts cuts or refuses them before."""
+    longest, limit = max(batch.lengths), settings.num_positions
+    assert longest <= limit, f"a sequence of {longest} tokens, and {limit} positions"
+
+
+def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions: Tensor | None) -> Tensor:
+    """The last hidden states.
+
+    Args:
+        embedded: (tokens, hidden) float, the embeddings' output.
+        positions: (positions,) int64: the tokens whose hidden states are wanted, where it is not all of them: the last
+            block then computes those alone, with the same result (a tenth of a pre-training step of BERT-Small is
+            saved).
+
+    Returns:
+        (tokens, hidden), or (positions, hidden).
+    """
+    *lower, last = blocks
+    layout = lay_out(batch.bounds, batch.lengths)
+    hidden = embedded
+    for block in lower:
+        hidden = block(hidden, layout)
+    output: Tensor = last(hidden, layout, positions)
+    return output
+
+
+def every_hidden_state(blocks: nn.ModuleList, embedded: Tensor, batch: Batch) -> list[Tensor]:
+    """The embeddings' output, then each block's, the last one the same as `run_blocks`'; each (tokens, hidden)."""
+    layout = lay_out(batch.bounds, batch.lengths)
+    states = [embedded]
+    for block in blocks:
+        states.append(block(states[-1], layout))
+    return states

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
-from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
+from unmask.models.bert import new_masked_lm_head, new_next_sentence_head
+from unmask.models.encoder import Encoder
 from unmask.objectives.cross_entropy import summed_cross_entropy
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets
 from unmask.objectives.next_sentence import next_sentence_scores, next_sentence_term
@@ -64,7 +65,7 @@ class MaskedLM:
             counts["nsp"] = batch.num_sequences
         return counts
 
-    def build(self, encoder: BertEncoder) -> MaskedLMModule:
+    def build(self, encoder: Encoder) -> MaskedLMModule:
         """The module that learns, with fresh heads on `encoder`."""
         return MaskedLMModule(encoder, with_next_sentence=self._settings.sentence_objective == "nsp")
 
@@ -77,7 +78,7 @@ class MaskedLMModule(nn.Module):
         with_next_sentence: True adds the next-sentence head and its loss term.
     """
 
-    def __init__(self, encoder: BertEncoder, with_next_sentence: bool) -> None:
+    def __init__(self, encoder: Encoder, with_next_sentence: bool) -> None:
         super().__init__()
         self.encoder = encoder
         self.masked_lm_head = new_masked_lm_head(encoder.settings)

@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.errors import InputError
-from unmask.models.bert import BertEncoder, new_classifier
-from unmask.models.heads import SequenceClassifier
-from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples, concatenate, encoded
-from unmask.tasks.examples import Example, Row, choose_columns, read_example, read_rows
-from unmask.tasks.metrics import Confusion
-from unmask.tasks.settings import ColumnSettings
+from unmask.batch import IGNORE_INDEX
+from unmask.errors import InputError, SettingsError
+from unmask.models.encoder import Encoder
+from unmask.models.heads import HeadKind
+from unmask.tasks import glue
+from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.examples import TextExample, TextFiles, encode_texts, read_label
+from unmask.tasks.glue import TextDataSet
+from unmask.tasks.metrics import LabelScore, f1_scores, listed
+from unmask.tasks.multi_label import MultiLabelClassification
+from unmask.tasks.rows import Row
+from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
+from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
-_WINDOW = 1024
-"""Examples that are encoded at a time."""
+logger = logging.getLogger("unmask")
+
+LabelledText = TextExample[str]
+
+DATA_SETS = {name: data_set for name, data_set in glue.DATA_SETS.items() if data_set.kind == "classification"}
+
+_PLAIN = TextDataSet("classification", TextFiles(), unlabelled=frozenset())
+
+_FEW_LABELS, _MOST_LABELS = 100, 1_000_000
+"""Up to so many labels nothing is asked, and over so many reading stops. Between, each must be met twice on average, or
+the column is taken for ids or texts."""
+
+
+def open_task(
+    settings: TaskSettings, columns: ColumnSettings, lenient: bool = False
+) -> Classification | MultiLabelClassification:
+    """The task of a recipe, or of a fine-tuned model (`lenient`).
+
+    Raises:
+        SettingsError: columns are named that it has not, or a data set with one label an example is to have many.
+    """
+    if settings.multi_label and settings.name in DATA_SETS:
+        raise SettingsError(
+            f"task.multi_label: true, and the examples of task.name {settings.name} have one label each: leave it out, "
+            "or take task.name classification"
+        )
+    data_set = DATA_SETS.get(settings.name, _PLAIN)
+    files, labels = data_set.files.with_columns(columns, lenient), tuple(settings.labels or data_set.labels)
+    if settings.multi_label:
+        return MultiLabelClassification(settings, files, labels)
+    return Classification(settings, files, labels, data_set)
 
 
 @dataclass(frozen=True)
@@ -32,160 +70,182 @@ class Classification:
     """The task.
 
     Attributes:
-        name: `classification`, or a data set's id.
-        layouts: the columns that are looked for; the first that a row has is taken. All for one text, or all for two,
-            but before a file was seen.
+        settings: its name, lengths and dropout.
+        files: how its files are read.
         labels: in the order of their ids.
-        max_length: tokens of an example.
-        truncation: True cuts longer examples, and counts them; False refuses them.
-        classifier_dropout: None takes the encoder's.
-        unlabelled: labels that say that there is none.
-        txt_format: the format of files that call themselves `.txt`; None refuses them.
+        data_set: how labels are written, and which metric is the first.
     """
 
-    name: str
-    layouts: tuple[ColumnSettings, ...]
+    settings: TaskSettings
+    files: TextFiles
     labels: tuple[str, ...]
-    max_length: int = 128
-    truncation: bool = True
-    classifier_dropout: float | None = None
-    unlabelled: frozenset[str] = frozenset()
-    txt_format: str | None = None
+    data_set: TextDataSet = _PLAIN
+
+    kind: ClassVar[TaskKind] = "classification"
+    head_kind: ClassVar[HeadKind] = "sequence_classification"
+    problem_type: ClassVar[str] = "single_label_classification"
+    per_token: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def max_length(self) -> int:
+        return self.settings.max_length
 
     @property
     def is_pair(self) -> bool:
         """True where only pairs will do."""
-        return all(len(columns.texts) == 2 for columns in self.layouts)
+        return self.files.is_pair
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {label: index for index, label in enumerate(self.labels)}
+
+    @cached_property
+    def _meanings(self) -> dict[str, str]:
+        """Labels by other names that files have for them."""
+        numbers = {str(number): name for number, name in enumerate(self.data_set.labels)}
+        meanings = {**numbers, **self.data_set.other_names}
+        return {name: label for name, label in meanings.items() if name not in self._ids and label in self._ids}
+
+    def fit_to(self, path: Path) -> Classification:
+        """See `Task`. Labels that nothing else tells are those of the file, sorted; numbers by size.
+
+        Raises:
+            InputError: as in `Task`; or there are so many labels that they are none.
+        """
+        fitted = replace(self, files=self.files.fit_to(path))
+        return fitted if self.labels else replace(fitted, labels=fitted._find_labels(path))
+
+    def _find_labels(self, path: Path) -> tuple[str, ...]:
+        found: set[str] = set()
+        num_examples = 0
+        for example in self.load(path, ExampleCounts()):
+            assert example.label is not None
+            found.add(example.label)
+            num_examples += 1
+            if len(found) > _MOST_LABELS:
+                break
+        if len(found) > min(_MOST_LABELS, max(_FEW_LABELS, num_examples // 2)):
+            raise InputError(
+                f"{path}: {len(found):,} different labels in {num_examples:,} examples, such as "
+                f"{', '.join(repr(label[:40]) for label in sorted(found)[:3])}: the column "
+                f"{self.files.columns.label!r} looks like ids, texts or measured values; name the right one with "
+                "data.columns.label=..., take task.name=regression for values, or list the labels in task.labels"
+            )
+        numeric = all(label.isdecimal() for label in found)
+        return tuple(sorted(found, key=lambda label: (int(label) if numeric else 0, label)))
 
     def load_rows(self, path: Path) -> Iterator[Row]:
-        """Streams the rows of a file."""
-        return read_rows(path, self.txt_format)
+        """See `Task`; no row is left out."""
+        return self.files.rows(path)
 
-    def load_all(self, path: Path) -> Iterator[Example]:
-        """Streams the examples of a file, those without an agreed label too."""
-        for row in self.load_rows(path):
-            yield read_example(row, choose_columns(self.layouts, row), self.unlabelled)
+    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
+        """See `Task`."""
+        return self.files.load(path, counts, self._read_label, unlabelled)
 
-    def load(self, path: Path, counts: ExampleCounts) -> Iterator[Example]:
-        """Streams the labelled examples of a file.
+    def _read_label(self, row: Row, name: str) -> str | None:
+        label = read_label(row, name)
+        if label in self._ids:
+            return label
+        if label in self.data_set.unlabelled:
+            return None
+        label = self._meanings.get(label, label)
+        if self.labels and label not in self._ids:
+            raise InputError(
+                f"{row.source}: the label {label[:60]!r} is none of the known ones ({listed(self.labels)}): mend it, "
+                "or train with it (task.labels lists them)"
+            )
+        return label
 
-        Raises:
-            InputError: the file cannot be read, a column or a label is missing, a label is none of `labels`, or no
-                example has one.
-        """
-        loaded = 0
-        for example in self.load_all(path):
-            if example.label is None:
-                counts.unlabelled += 1
-            elif example.label not in self.labels:
-                raise InputError(
-                    f"{example.source}: the label {example.label!r} is none of the known ones "
-                    f"({', '.join(self.labels)}): mend it, or train with it (task.labels lists them)"
-                )
-            else:
-                loaded += 1
-                yield example
-        if not loaded:
-            raise InputError(f"{path}: not a single example has a label: nothing to learn or to measure")
+    def read(self, row: Row) -> LabelledText:
+        """See `Task`."""
+        return self.files.read(row)
 
     def encode(
-        self, examples: Iterable[Example], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
+        self, examples: Sequence[LabelledText], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
-        """Encodes examples; those without a label get -100.
+        """See `Task`; a unit has the column `labels`, int64."""
+        ids = [IGNORE_INDEX if example.label is None else self._ids[example.label] for example in examples]
+        columns = {"labels": np.array(ids, dtype=np.int64)}
+        return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
 
-        Args:
-            examples: at least one; from `load`, or any others.
-            tokenizer: of the model.
-            counts: is added to.
-            num_segments: `type_vocab_size` of the model; with 1 both texts of a pair are segment 0.
-
-        Raises:
-            InputError: an example is too long and truncation is off.
-        """
-        iterator = iter(examples)
-        parts: list[EncodedExamples] = []
-        while window := list(islice(iterator, _WINDOW)):
-            parts.append(self._encode_window(window, tokenizer, counts, num_segments))
-        assert parts, "nothing to encode"
-        return concatenate(parts)
-
-    def _encode_window(
-        self, window: list[Example], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int
-    ) -> EncodedExamples:
-        limit = self.max_length if self.truncation else None
-        inputs = tokenizer.encode_inputs([(example.text_a, example.text_b) for example in window], limit)
-        for example, encoded_input in zip(window, inputs, strict=True):
-            if len(encoded_input.input_ids) > self.max_length:
-                raise InputError(
-                    f"{example.source}: {len(encoded_input.input_ids)} tokens, over task.max_length {self.max_length}, "
-                    "and task.truncation is false: shorten the text, raise task.max_length, or allow truncation"
-                )
-        counts.examples += len(window)
-        counts.truncated += sum(encoded_input.truncated for encoded_input in inputs)
-        counts.empty += sum(not any(map(str.strip, (e.text_a, e.text_b or ""))) for e in window)
-        ids = {label: index for index, label in enumerate(self.labels)}
-        return encoded(
-            [encoded_input.input_ids for encoded_input in inputs],
-            [
-                encoded_input.token_type_ids.count(0) if num_segments > 1 else len(encoded_input.input_ids)
-                for encoded_input in inputs
-            ],
-            [IGNORE_INDEX if example.label is None else ids[example.label] for example in window],
-        )
-
-    def head(self, encoder: BertEncoder) -> ClassificationModule:
-        """A fresh classifier on `encoder`, which has a pooler."""
-        return ClassificationModule(
-            encoder, new_classifier(encoder.settings, len(self.labels), self.classifier_dropout)
-        )
-
-    def decode(self, logits: Tensor) -> list[dict[str, Any]]:
-        """`label`, `score` (its probability) and `probabilities` by label, from logits (examples, labels)."""
-        probabilities = torch.softmax(logits.float(), -1).tolist()
-        decoded = []
-        for row in probabilities:
-            score = max(row)
-            decoded.append(
-                {
-                    "label": self.labels[row.index(score)],
-                    "score": score,
-                    "probabilities": dict(zip(self.labels, row, strict=True)),
-                }
+    def check(self, training: EncodedExamples, path: Path) -> None:
+        """See `Task`; tells of labels that have no example."""
+        counts = self._counts(training)
+        present = [label for label, count in zip(self.labels, counts, strict=True) if count]
+        if len(present) < 2:
+            raise InputError(
+                f"{path}: every example has the label {present[0]!r}: there is nothing to tell apart; "
+                "give examples of at least two labels"
             )
-        return decoded
+        if absent := [label for label, count in zip(self.labels, counts, strict=True) if not count]:
+            logger.warning("%s: no example with the label %s", path, listed(absent))
 
-    def score(self) -> Confusion:
-        """Accuracy, F1 and Matthews' correlation, in the making."""
-        return Confusion(len(self.labels))
+    def _counts(self, examples: EncodedExamples) -> NDArray[np.int64]:
+        """(labels,), how many examples have each."""
+        ids = examples.unit_columns["labels"]
+        return np.bincount(ids[ids != IGNORE_INDEX].astype(np.int64), minlength=len(self.labels))
+
+    def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
+        """See `Task`."""
+        return new_sequence_module(encoder, head, len(self.labels), summed_cross_entropy, self.settings)
+
+    def decode(self, examples: Sequence[LabelledText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """`label`, `score` (its probability) and `probabilities` by label."""
+        best = outputs.argmax(-1).tolist()
+        return [
+            {
+                "label": self.labels[index],
+                "score": row[index],
+                "probabilities": dict(zip(self.labels, row, strict=True)),
+            }
+            for index, row in zip(best, torch.softmax(outputs, -1).tolist(), strict=True)
+        ]
+
+    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
+        """See `Task`."""
+        return torch.stack([torch.log_softmax(each, -1) for each in outputs]).logsumexp(0) - math.log(len(outputs))
+
+    def score(self) -> LabelScore:
+        """See `Task`."""
+        return LabelScore(self.labels, self.data_set.primary_metric)
+
+    def tuned(self, score: Score[LabelledText]) -> Classification:
+        """See `Task`: nothing is chosen."""
+        return self
+
+    def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
+        """See `Task`: what it brings to say the label that is most frequent in training, or for F1 of the second label
+        to always say that one."""
+        true = self._counts(dev)
+        total = np.full(1, true.sum())
+        most_frequent = true[[int(self._counts(training).argmax())]]
+        best = "most frequent label"
+        if len(self.labels) == 2:
+            f1 = {"f1": {f"always {self.labels[1]}": float(f1_scores(true[1:], true[1:], total)[0])}}
+        else:
+            num_seen = np.count_nonzero(true) + (most_frequent[0] == 0)  # one may be predicted that never occurs
+            f1 = {"f1_macro": {best: float(f1_scores(most_frequent, most_frequent, total)[0] / num_seen)}}
+        accuracy = {"accuracy": {best: float(most_frequent[0] / total[0])}}
+        return {**accuracy, **f1, "matthews_correlation": {"any constant": 0.0}}
+
+    def sample(self, example: LabelledText, prediction: Prediction) -> dict[str, Any]:
+        """See `Task`."""
+        return {
+            "input": self.files.shown(example),
+            "label": example.label,
+            "prediction": prediction["label"],
+            "probability": prediction["score"],
+        }
+
+    def remembered(self) -> dict[str, Any]:
+        """See `Task`."""
+        return self.files.remembered(self.settings)
 
 
-class ClassificationModule(nn.Module):
-    """An encoder with a classifier on its pooled first token.
-
-    Args:
-        encoder: with a pooler.
-        classifier: of the encoder's size.
-    """
-
-    def __init__(self, encoder: BertEncoder, classifier: SequenceClassifier) -> None:
-        super().__init__()
-        assert encoder.pooler is not None, "the classifier reads the pooled first token"
-        self.encoder = encoder
-        self.classifier = classifier
-
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task`: cross-entropy over the column `labels`."""
-        logits, labels = self.logits(batch), batch.columns["labels"]
-        return [LossTerm("task", functional.cross_entropy(logits.float(), labels, reduction="sum"), len(labels))]
-
-    def logits(self, batch: Batch) -> Tensor:
-        """(sequences, labels)."""
-        assert self.encoder.pooler is not None
-        first = self.encoder(batch, batch.first_tokens)
-        logits: Tensor = self.classifier(self.encoder.pooler(first))
-        return logits
-
-
-def find_labels(task: Classification, path: Path) -> tuple[str, ...]:
-    """The labels of a training file, sorted."""
-    return tuple(sorted({example.label for example in task.load_all(path) if example.label is not None}))
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """() from (units, labels) and ids (units,), `IGNORE_INDEX` where there is none."""
+    return functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)

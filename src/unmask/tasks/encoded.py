@@ -1,14 +1,15 @@
 """Encoded examples as flat arrays, and the batches of a fine-tuning run made from them.
 
-What comes when depends on the seed and the position alone: example `i` of epoch `e` is that of a keyed permutation.
+A row is a sequence that the encoder reads. A unit is what stays together in a batch: one row, or the rows of the
+choices of one question. An example gives one unit, or several where it is read in windows. What comes when depends on
+the seed and the position alone: unit `i` of epoch `e` is that of a keyed permutation.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -17,88 +18,181 @@ from numpy.typing import NDArray
 from unmask.batch import Batch
 from unmask.chance import Permutation
 
+Columns = Mapping[str, NDArray[np.generic]]
+
 
 @dataclass(frozen=True)
 class EncodedExamples:
-    """Examples as token ids, 4 bytes a token.
+    """Examples as token ids, 4 bytes a token, and what is to be learned from them.
 
     Attributes:
-        input_ids: (tokens,) int32, all examples one after another.
-        bounds: (examples + 1,) int64, where each begins, then the number of tokens.
-        second_starts: (examples,) int64, where segment B begins in each example; its length where there is none.
-        labels: (examples,) int64, -100 where there is none.
+        input_ids: (tokens,) int32, all rows one after another.
+        bounds: (rows + 1,) int64, where each row begins, then the number of tokens.
+        second_starts: (rows,) int64, where segment B begins in each row; its length where there is none.
+        unit_bounds: (units + 1,) int64, the first row of each unit, then the number of rows.
+        examples: (units,) int64, the number of the example that each unit is of, rising.
+        unit_columns: targets, one entry a unit: `labels`, `start_positions` ... They become columns of the batch.
+        token_columns: targets, one entry a token, likewise.
+        alignment: what `decode` needs beside the outputs, one entry a token: places in the text ... It stays here.
     """
 
     input_ids: NDArray[np.int32]
     bounds: NDArray[np.int64]
     second_starts: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    unit_bounds: NDArray[np.int64]
+    examples: NDArray[np.int64]
+    unit_columns: Columns = field(default_factory=dict)
+    token_columns: Columns = field(default_factory=dict)
+    alignment: Columns = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.labels)
+        """Units."""
+        return len(self.examples)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """(examples,) int64, in tokens."""
-        return np.diff(self.bounds)
+        """(units,) int64, in tokens."""
+        return np.diff(self.bounds[self.unit_bounds])
 
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """The examples at some indices, packed, with the column `labels` (sequences,) int64."""
-        chosen = np.asarray(indices)
-        lengths = self.lengths[chosen]
-        ends = np.cumsum(lengths)
-        places = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)  # of each token in its example
-        tokens = self.input_ids[np.repeat(self.bounds[chosen], lengths) + places]
-        segments = places >= np.repeat(self.second_starts[chosen], lengths)
+    @property
+    def num_examples(self) -> int:
+        """Examples that have a unit."""
+        return len(np.unique(self.examples))
+
+    def tokens_of(self, unit: int) -> slice:
+        """The tokens of a unit, for slicing token columns, alignment and outputs."""
+        first, last = self.unit_bounds[unit : unit + 2]
+        return slice(int(self.bounds[first]), int(self.bounds[last]))
+
+    def token_numbers(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers of the tokens of some units, in the order that `batch` packs them in."""
+        return _spread(self.bounds[self.unit_bounds], units)[0]
+
+    def batch(self, units: Sequence[int]) -> Batch:
+        """Some units, packed, in the order given.
+
+        The columns are those here; where a unit has several rows there is also `unit_bounds` (units + 1,) int64, the
+        first sequence of each unit in the batch.
+        """
+        chosen = np.asarray(units)
+        rows, ends_of_units = _spread(self.unit_bounds, chosen)
+        tokens, ends = _spread(self.bounds, rows)
+        lengths = np.diff(ends, prepend=0)
+        places = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)  # of each token in its row
+        segments = places >= np.repeat(self.second_starts[rows], lengths)
+        columns = {name: torch.from_numpy(column[chosen]) for name, column in self.unit_columns.items()}
+        columns |= {name: torch.from_numpy(column[tokens]) for name, column in self.token_columns.items()}
+        if len(rows) > len(chosen):
+            columns["unit_bounds"] = torch.from_numpy(np.concatenate([[0], ends_of_units]))
         return Batch(
-            input_ids=torch.from_numpy(tokens.astype(np.int64)),
+            input_ids=torch.from_numpy(self.input_ids[tokens].astype(np.int64)),
             token_type_ids=torch.from_numpy(segments.astype(np.int64)),
             position_ids=torch.from_numpy(places),
             bounds=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
             lengths=tuple(lengths.tolist()),
-            columns={"labels": torch.from_numpy(self.labels[chosen])},
+            columns=columns,
         )
 
     def batches_by_length(self, max_tokens: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
-        """Every example once, the longest first, in batches of at most `max_tokens` tokens (or one example).
+        """Every unit once, the longest first, in batches of at most `max_tokens` tokens (or one unit).
 
         Yields:
-            (sequences,) int64, the examples' indices, and their batch.
+            (units,) int64, their numbers, and their batch.
         """
         order = np.argsort(-self.lengths, kind="stable")
         start = 0
         while start < len(order):
             most = max(1, max_tokens // int(self.lengths[order[start]]))
-            indices = order[start : start + most]
-            yield indices, self.batch(indices.tolist())
+            units = order[start : start + most]
+            yield units, self.batch(units.tolist())
             start += most
+
+    def without_alignment(self) -> EncodedExamples:
+        """The same for training, where nothing is decoded."""
+        return replace(self, alignment={})
 
     def checksum(self) -> int:
         """32 bits by which other examples are told apart from these."""
         sums = 0
-        for array in (self.input_ids, self.bounds, self.second_starts, self.labels):
+        columns = (*self.unit_columns.values(), *self.token_columns.values())
+        for array in (self.input_ids, self.bounds, self.second_starts, self.unit_bounds, *columns):
             sums = zlib.crc32(np.ascontiguousarray(array).data, sums)
         return sums
 
 
+def _spread(bounds: NDArray[np.int64], chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of all that lies between the bounds of the chosen, one after another, and where each one's end."""
+    sizes = np.diff(bounds)[chosen]
+    ends = np.cumsum(sizes)
+    return np.repeat(bounds[chosen] - (ends - sizes), sizes) + np.arange(ends[-1]), ends
+
+
 def concatenate(parts: Sequence[EncodedExamples]) -> EncodedExamples:
-    """All examples of some parts, in order; there is at least one part."""
-    starts = np.cumsum([0, *(len(part.input_ids) for part in parts)])
-    bounds = [part.bounds[:-1] + start for part, start in zip(parts, starts, strict=False)]
+    """All examples of some parts, in order; there is at least one part, and all have the same columns."""
+    examples = np.cumsum([0, *(int(part.examples[-1]) + 1 if len(part) else 0 for part in parts)])
     return EncodedExamples(
         np.concatenate([part.input_ids for part in parts]),
-        np.concatenate([*bounds, starts[-1:]]),
+        _chain([part.bounds for part in parts]),
         np.concatenate([part.second_starts for part in parts]),
-        np.concatenate([part.labels for part in parts]),
+        _chain([part.unit_bounds for part in parts]),
+        np.concatenate([part.examples + first for part, first in zip(parts, examples, strict=False)]),
+        _concatenate_columns([part.unit_columns for part in parts]),
+        _concatenate_columns([part.token_columns for part in parts]),
+        _concatenate_columns([part.alignment for part in parts]),
+    )
+
+
+def _chain(bounds: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The bounds of all parts as those of one."""
+    starts = np.cumsum([0, *(part[-1] for part in bounds)])
+    return np.concatenate([*(part[:-1] + start for part, start in zip(bounds, starts, strict=False)), starts[-1:]])
+
+
+def _concatenate_columns(columns: Sequence[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+
+
+def encoded(
+    ids: Sequence[Sequence[int]],
+    second_starts: Sequence[int],
+    *,
+    rows_of_units: Sequence[int] | None = None,
+    examples: Sequence[int] | None = None,
+    unit_columns: Columns | None = None,
+    token_columns: Columns | None = None,
+    alignment: Columns | None = None,
+) -> EncodedExamples:
+    """Flat arrays from lists.
+
+    Args:
+        ids: one list a row.
+        second_starts: one a row.
+        rows_of_units: how many rows each unit has; None: one.
+        examples: which example each unit is of; None: each unit is one.
+        unit_columns, token_columns, alignment: as in `EncodedExamples`.
+    """
+    bounds = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+    flat = (token for sequence in ids for token in sequence)
+    sizes = [1] * len(ids) if rows_of_units is None else rows_of_units
+    unit_bounds = np.cumsum([0, *sizes], dtype=np.int64)
+    return EncodedExamples(
+        np.fromiter(flat, dtype=np.int32, count=int(bounds[-1])),
+        bounds,
+        np.array(second_starts, dtype=np.int64),
+        unit_bounds,
+        np.arange(len(sizes), dtype=np.int64) if examples is None else np.array(examples, dtype=np.int64),
+        unit_columns or {},
+        token_columns or {},
+        alignment or {},
     )
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the order of all examples: the next one to be shown.
+    """A place in the order of all units: the next one to be shown.
 
     Attributes:
-        epoch: which pass over the examples.
+        epoch: which pass over the units.
         index: how many of the pass have been shown.
         data: the checksum of the examples; a resumed run must find the same ones.
     """
@@ -124,8 +218,8 @@ class ExampleLoader:
     Args:
         examples: encoded.
         seed: of the order.
-        batch_size: examples in a step; the last step of an epoch takes what is left.
-        micro_batch_size: examples in a batch.
+        batch_size: units in a step; the last step of an epoch takes what is left.
+        micro_batch_size: units in a batch.
     """
 
     examples: EncodedExamples
@@ -149,15 +243,3 @@ class ExampleLoader:
                 index += len(step)
                 yield LoadedStep(batches, Position(epoch, index, start.data), epoch + index / count)
             epoch, index = epoch + 1, 0
-
-
-def encoded(ids: Sequence[Sequence[int]], second_starts: Sequence[int], labels: Sequence[int]) -> EncodedExamples:
-    """Flat arrays from lists, one entry an example."""
-    bounds = np.cumsum([0, *(len(sequence) for sequence in ids)], dtype=np.int64)
-    flat: Any = (token for sequence in ids for token in sequence)
-    return EncodedExamples(
-        np.fromiter(flat, dtype=np.int32, count=int(bounds[-1])),
-        bounds,
-        np.array(second_starts, dtype=np.int64),
-        np.array(labels, dtype=np.int64),
-    )

@@ -1,40 +1,34 @@
-"""Labelled examples and inputs from `.tsv`, `.csv` and `.jsonl` files, streamed, each row with the place it came from.
-
-`.csv` is RFC 4180: quotes protect separators and line breaks. `.tsv` is GLUE's: no quoting at all, a quotation mark is
-a character like any other. Both begin with a header.
-"""
+"""Rows as examples of one text or a pair: which columns are read, what a label may look like, and their token ids."""
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from unmask.errors import InputError
-from unmask.input_files import COMPRESSIONS, open_input, read_utf8_lines, split_suffixes
-from unmask.tasks.settings import ColumnSettings
+import numpy as np
 
-NumberedLines = Iterable[tuple[int, str]]
+from unmask.errors import InputError, SettingsError
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import Columns, EncodedExamples, encoded
+from unmask.tasks.rows import Row, read_rows
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tokenization.tokenizer import TextTokenizer
 
+LabelT = TypeVar("LabelT")
 
-@dataclass(frozen=True)
-class Row:
-    """One row as it stands in a file.
+USUAL_COLUMNS = (ColumnSettings(text="text"), ColumnSettings(text_a="text_a", text_b="text_b"))
+"""What is looked for where nothing else is said."""
 
-    Attributes:
-        fields: by column or JSON field.
-        source: where it is, as `path:line`.
-    """
-
-    fields: Mapping[str, Any]
-    source: str
+_MEANT = {"text", "text_a", "text_b", "label", "id"}
+"""Settings of `ColumnSettings` that mean something to texts and pairs."""
 
 
 @dataclass(frozen=True)
-class Example:
+class TextExample(Generic[LabelT]):
     """A row as a task reads it.
 
     Attributes:
@@ -47,183 +41,300 @@ class Example:
 
     text_a: str
     text_b: str | None
-    label: str | None
+    label: LabelT | None
     fields: Mapping[str, Any]
     source: str
 
 
-# ---- Rows of files
+@dataclass(frozen=True)
+class TextFiles:
+    """How a task's files are read.
 
-
-def read_rows(path: Path, txt_format: str | None = None) -> Iterator[Row]:
-    """Streams the rows of a file.
-
-    Args:
-        path: `.tsv`, `.csv` or `.jsonl`, plain, `.gz` or `.zst`.
-        txt_format: the format of a file that calls itself `.txt`; None refuses it.
-
-    Raises:
-        InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit; file and
-            line are named.
+    Attributes:
+        layouts: the columns that are looked for; the first that a row has is taken. All for one text, or all for two,
+            but before a file was seen.
+        txt_format: the format of files that call themselves `.txt`; None refuses them.
+        header: the columns of a `.tsv` without a header.
+        has_broken_rows: True where the published files have rows of too few fields: they are left out and counted.
     """
-    suffix = split_suffixes(path)[0]
-    form = txt_format if suffix == ".txt" and txt_format else suffix
-    if form not in FORMATS:
-        known = ", ".join(end + compression for end in FORMATS for compression in COMPRESSIONS)
-        raise InputError(f"{path}: unknown kind of file: expected {known}; convert or rename it")
-    empty = True
-    with open_input(path) as file:
-        for row in FORMATS[form](read_utf8_lines(file, path), str(path)):
-            empty = False
-            yield row
-    if empty:
-        raise InputError(f"{path}: there is not a single row in it: expected examples")
 
+    layouts: tuple[ColumnSettings, ...] = USUAL_COLUMNS
+    txt_format: str | None = None
+    header: tuple[str, ...] = ()
+    has_broken_rows: bool = False
 
-def read_tsv(lines: NumberedLines, name: str) -> Iterator[Row]:
-    """Rows of tab-separated fields below a header; nothing is quoted. Empty lines are passed over."""
-    header: list[str] | None = None
-    for number, line in lines:
-        values = line.rstrip("\r\n").split("\t")
-        if header is None:
-            header = _checked_header(values, f"{name}:{number}")
-        elif row := _fitted(header, values, f"{name}:{number}"):
-            yield row
+    @property
+    def columns(self) -> ColumnSettings:
+        """Those that are looked for first."""
+        return self.layouts[0]
 
+    @property
+    def is_pair(self) -> bool:
+        """True where only pairs will do."""
+        return all(len(columns.texts) == 2 for columns in self.layouts)
 
-def read_csv(lines: NumberedLines, name: str) -> Iterator[Row]:
-    """Rows of comma-separated fields below a header, quoted as RFC 4180 says. Empty lines are passed over."""
-    csv.field_size_limit(2**31 - 1)  # Python's own limit, 128 KiB, is shorter than texts may be
-    reader = csv.reader((line for _, line in lines), strict=True)
-    header: list[str] | None = None
-    while True:
-        source = f"{name}:{reader.line_num + 1}"  # of the row's first line
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            raise InputError(
-                f"{source}: not CSV in the row that begins here ({error}): expected fields with commas, quotes or line "
-                'breaks in them to stand between quotes, and a quote in them to be doubled (""); or use .tsv'
-            ) from error
-        if values is None:
-            return
-        if header is None:
-            header = _checked_header(values, source)
-        elif row := _fitted(header, values or [""], source):
-            yield row
+    def rows(self, path: Path, short_rows: list[str] | None = None) -> Iterator[Row]:
+        """Streams the rows of a file; see `read_rows`."""
+        return read_rows(path, self.txt_format, header=self.header, short_rows=short_rows)
 
+    def with_columns(self, columns: ColumnSettings, lenient: bool) -> TextFiles:
+        """The same with what the user says of the columns.
 
-def read_jsonl(lines: NumberedLines, name: str) -> Iterator[Row]:
-    """One JSON object a line; blank lines are passed over."""
-    for number, line in lines:
-        if line.isspace():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{name}:{number}: not JSON ({error}): expected one object a line") from error
-        if not isinstance(value, dict):
-            raise InputError(
-                f'{name}:{number}: expected a JSON object, such as {{"text": "..."}}; found {line.strip()[:60]}'
+        Args:
+            columns: defaults where nothing is said.
+            lenient: True also takes the columns here and the usual ones after the user's.
+
+        Raises:
+            SettingsError: a column is named that is none of texts, label and id.
+        """
+        if other := sorted(columns.model_fields_set - _MEANT):
+            raise SettingsError(
+                f"data.columns.{other[0]} means nothing to texts and pairs of texts: expected text, or text_a and "
+                "text_b; label; id"
             )
-        yield Row(value, f"{name}:{number}")
+        given = columns.model_dump(include=columns.model_fields_set & {"label", "id"})
+        here = tuple(layout.model_copy(update=given) for layout in self.layouts)
+        wanted = (columns,) if columns.texts else here
+        if lenient:
+            lengths = {len(layout.texts) for layout in wanted}
+            usual = tuple(layout.model_copy(update=given) for layout in USUAL_COLUMNS)
+            others = [layout for layout in (*self.layouts, *usual) if len(layout.texts) in lengths]
+            wanted = tuple(dict.fromkeys((*wanted, *others)))
+        return replace(self, layouts=wanted)
+
+    def fit_to(self, path: Path) -> TextFiles:
+        """The same with the layout that a file has in front, and of the others those of as many texts.
+
+        Raises:
+            InputError: the file cannot be read, or has none of the layouts.
+        """
+        found = choose_columns(self.layouts, next(self.rows(path, [] if self.has_broken_rows else None)))
+        alike = [layout for layout in self.layouts if len(layout.texts) == len(found.texts)]
+        return replace(self, layouts=tuple(dict.fromkeys((found, *alike))))
+
+    def load(
+        self, path: Path, counts: ExampleCounts, read_label: Callable[[Row, str], LabelT | None], unlabelled: bool
+    ) -> Iterator[TextExample[LabelT]]:
+        """Streams the examples of a file.
+
+        Args:
+            counts: what is left out is noted.
+            read_label: the label in a column of a row; None where it says that there is none.
+            unlabelled: True yields those without a label too, where the column is missing or empty as well.
+
+        Raises:
+            InputError: see `Task.load`.
+        """
+        short_rows: list[str] | None = [] if self.has_broken_rows else None
+        found_one = unlabelled
+        for row in self.rows(path, short_rows):
+            columns = choose_columns(self.layouts, row)
+            has_none = unlabelled and (columns.label not in row or row[columns.label] in (None, ""))
+            label = None if has_none else read_label(row, columns.label)
+            if label is not None or unlabelled:
+                found_one = True
+                yield _example(row, columns, label)
+            else:
+                counts.unlabelled += 1
+        if short_rows:
+            what = f"rows of too few fields left out, as the published file has them ({_listed(short_rows)})"
+            counts.note(what, len(short_rows))
+        if not found_one:
+            raise InputError(f"{path}: not a single example has a label: nothing to learn or to measure")
+
+    def read(self, row: Row) -> TextExample[Any]:
+        """A row as an example without label.
+
+        Raises:
+            InputError: it has none of the layouts, or a text is no text.
+        """
+        return _example(row, choose_columns(self.layouts, row), None)
+
+    def remembered(self, settings: TaskSettings) -> dict[str, Any]:
+        """What a fine-tuned model keeps of a task with these files; see `Task.remembered`."""
+        return {
+            "name": settings.name,
+            "max_length": settings.max_length,
+            "truncation": settings.truncation,
+            "columns": self.columns.model_dump(exclude_none=True),
+        }
+
+    def shown(self, example: TextExample[Any]) -> dict[str, str]:
+        """The texts of an example, by the names of their columns, for the report."""
+        texts = [text for text in (example.text_a, example.text_b) if text is not None]
+        return dict(zip(self.columns.texts, texts, strict=True))
 
 
-FORMATS: dict[str, Callable[[NumberedLines, str], Iterator[Row]]] = {
-    ".tsv": read_tsv,
-    ".csv": read_csv,
-    ".jsonl": read_jsonl,
-}
-
-
-def _checked_header(names: list[str], source: str) -> list[str]:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(
-            f"{source}: the header names {twice[0]!r} twice: expected every column to have a name of its own"
-        )
-    return names
-
-
-def _fitted(header: list[str], values: list[str], source: str) -> Row | None:
-    """The row, or None for an empty line, which holds no row unless there is but one column."""
-    if values == [""] and len(header) > 1:
-        return None
-    if len(values) != len(header):
-        raise InputError(
-            f"{source}: {len(values)} fields where the header has {len(header)} ({', '.join(header)}): "
-            "mend the row (in a .tsv nothing is quoted: a text holds no tab and no line break)"
-        )
-    return Row(dict(zip(header, values, strict=True)), source)
-
-
-# ---- Rows to examples
+def _listed(sources: Sequence[str]) -> str:
+    shown = ", ".join(sources[:5])
+    return shown if len(sources) <= 5 else f"{shown} and {len(sources) - 5:,} more"
 
 
 def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSettings:
-    """The first layout whose texts the row has.
+    """The first layout whose texts the row has; one whose label it has too goes before.
 
     Raises:
         InputError: none fits; names what is missing and what there is.
     """
-    for columns in layouts:
-        if all(name in row.fields for name in columns.texts):
-            return columns
-    missing = [name for name in layouts[0].texts if name not in row.fields]
-    others = "".join(f", or {' and '.join(columns.texts)}" for columns in layouts[1:])
+    fitting = [columns for columns in layouts if all(name in row for name in columns.texts)]
+    if fitting:
+        return next((columns for columns in fitting if columns.label in row), fitting[0])
+    missing = [name for name in layouts[0].texts if name not in row]
+    others = "".join(f", or {name}" for name in dict.fromkeys(" and ".join(layout.texts) for layout in layouts[1:]))
     raise InputError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected "
         f"{' and '.join(layouts[0].texts)}{others}; there is {', '.join(row.fields) or 'nothing'}"
     )
 
 
-def read_example(row: Row, columns: ColumnSettings, unlabelled: Collection[str] = (), labelled: bool = True) -> Example:
-    """Reads a row as an example.
-
-    Args:
-        row: has the texts of `columns`.
-        columns: their names.
-        unlabelled: labels that say that there is none, such as SNLI's `-`.
-        labelled: False does not look for a label.
-
-    Raises:
-        InputError: a text is no string, or the label is missing, empty, or neither string nor number.
-    """
+def _example(row: Row, columns: ColumnSettings, label: LabelT | None) -> TextExample[LabelT]:
     texts = [_text(row, name) for name in columns.texts]
-    label = _label(row, columns.label) if labelled else None
-    return Example(
-        text_a=texts[0],
-        text_b=texts[1] if len(texts) == 2 else None,
-        label=None if label in unlabelled else label,
-        fields=row.fields,
-        source=row.source,
-    )
+    return TextExample(texts[0], texts[1] if len(texts) == 2 else None, label, row.fields, row.source)
 
 
 def _text(row: Row, name: str) -> str:
-    value = row.fields[name]
+    value = row[name]
     if not isinstance(value, str):
-        raise InputError(f"{row.source}: {name} is {json.dumps(value)[:60]}: expected a text")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{row.source}: {name} holds half of a surrogate pair, \\u{ord(value[error.start]):04x}: no character; "
-            "mend the JSON escape, or the program that wrote it"
-        ) from error
+        raise InputError(f"{row.source}: {name} is {_shown(value)}: expected a text")
+    check_characters(value, name, row.source)
     return value
 
 
-def _label(row: Row, name: str) -> str:
-    if name not in row.fields:
+def check_characters(text: str, name: str, source: str) -> None:
+    """Raises InputError where a JSON escape has put half of a surrogate pair into a text."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{source}: {name} holds half of a surrogate pair, \\u{ord(text[error.start]):04x}: no character; "
+            "mend the JSON escape, or the program that wrote it"
+        ) from error
+
+
+# ---- Labels
+
+
+def read_label(row: Row, name: str) -> str:
+    """A label as text; numbers and truth values as JSON writes them.
+
+    Raises:
+        InputError: it is missing, empty, or neither string nor number.
+    """
+    value = _labelled(row, name)
+    if isinstance(value, list | dict):
+        raise InputError(
+            f"{row.source}: the label {name} is {_shown(value)}: expected a string or a number (lists of labels are "
+            "for task.multi_label)"
+        )
+    return _plain_label(row, name, value)
+
+
+def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:
+    """Any number of labels, each once: a list in JSON, or in a table a text with separators; an empty text is none.
+
+    Raises:
+        InputError: they are missing, or one is empty or neither string nor number.
+    """
+    value = _labelled(row, name)
+    if isinstance(value, str):
+        parts: list[Any] = [part.strip() for part in value.split(separator)] if value.strip() else []
+    elif isinstance(value, list):
+        parts = value
+    elif value is None or isinstance(value, dict):
+        raise InputError(
+            f"{row.source}: the labels {name} are {_shown(value)}: expected a list, [] for none, or a text with "
+            f"{separator!r} between them"
+        )
+    else:
+        parts = [value]
+    if any(isinstance(part, list | dict) for part in parts):
+        raise InputError(
+            f"{row.source}: the labels {name} are {_shown(value)}: expected strings or numbers in the list"
+        )
+    return tuple(dict.fromkeys(_plain_label(row, name, part) for part in parts))
+
+
+def read_number(row: Row, name: str) -> float:
+    """A finite number.
+
+    Raises:
+        InputError: it is missing, no number, or too large for float32.
+    """
+    text = read_label(row, name)
+    try:
+        value = math.nan if isinstance(row[name], bool) or "_" in text else float(text)
+    except ValueError:
+        value = math.nan
+    if not abs(value) <= float(np.finfo(np.float32).max):
+        raise InputError(
+            f"{row.source}: the value {name} is {text[:60]!r}: expected a finite number such as 3.5; mend it, or take "
+            "the row out"
+        )
+    return value
+
+
+def _labelled(row: Row, name: str) -> Any:
+    if name not in row:
         raise InputError(
             f"{row.source}: no column {name!r} for the label: there is {', '.join(row.fields)}. Name it with "
             "data.columns.label=...; a file without labels is for `unmask predict`"
         )
-    value = row.fields[name]
-    if isinstance(value, list | dict):
-        raise InputError(f"{row.source}: the label {name} is {json.dumps(value)[:60]}: expected a string or a number")
+    return row[name]
+
+
+def _plain_label(row: Row, name: str, value: Any) -> str:
     label = value if isinstance(value, str) else "" if value is None else json.dumps(value)
     if not label:
         raise InputError(f"{row.source}: the label {name} is empty: fill it in, or take the row out")
+    check_characters(label, name, row.source)
     return label
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:60]
+
+
+# ---- Token ids
+
+
+def encode_texts(
+    examples: Sequence[TextExample[Any]],
+    tokenizer: TextTokenizer,
+    counts: ExampleCounts,
+    num_segments: int,
+    settings: TaskSettings,
+    unit_columns: Columns,
+) -> EncodedExamples:
+    """Encodes texts and pairs, a row and a unit each; see `Task.encode`.
+
+    Raises:
+        InputError: an example is longer than `settings.max_length` and may not be cut, or has no token at all.
+    """
+    limit = settings.max_length if settings.truncation else None
+    inputs = tokenizer.encode_inputs([(example.text_a, example.text_b) for example in examples], limit)
+    for example, encoded_input in zip(examples, inputs, strict=True):
+        if len(encoded_input.input_ids) > settings.max_length:
+            raise InputError(
+                f"{example.source}: {len(encoded_input.input_ids)} tokens, over task.max_length {settings.max_length}, "
+                "and task.truncation is false: shorten the text, raise task.max_length, or allow truncation"
+            )
+        if not encoded_input.input_ids:
+            raise InputError(
+                f"{example.source}: the text holds no token, and the model's tokenizer puts none around it: take the "
+                "row out"
+            )
+    single, pair = (len(nothing.input_ids) for nothing in tokenizer.encode_inputs([("", None), ("", "")]))
+    counts.examples += len(examples)
+    counts.truncated += sum(encoded_input.truncated for encoded_input in inputs)
+    counts.empty += sum(
+        len(encoded_input.input_ids) == (single if example.text_b is None else pair)
+        for example, encoded_input in zip(examples, inputs, strict=True)
+    )
+    return encoded(
+        [encoded_input.input_ids for encoded_input in inputs],
+        [
+            encoded_input.token_type_ids.count(0) if num_segments > 1 else len(encoded_input.input_ids)
+            for encoded_input in inputs
+        ],
+        unit_columns=unit_columns,
+    )

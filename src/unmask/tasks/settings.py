@@ -2,38 +2,184 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import Field, model_validator
 
 from unmask.config import Settings
 
-TaskName = Literal["classification", "sst2", "snli", "nsmc"]
+TaskKind = Literal["classification", "regression", "qa", "choice", "tagging"]
+
+DataSetName = Literal[
+    "cola",
+    "sst2",
+    "mrpc",
+    "stsb",
+    "qqp",
+    "mnli",
+    "qnli",
+    "rte",
+    "wnli",
+    "ax",
+    "snli",
+    "scitail",
+    "kornli",
+    "korsts",
+    "klue-nli",
+    "klue-sts",
+    "klue-ynat",
+    "klue-ner",
+    "nsmc",
+    "squad1",
+    "squad2",
+    "korquad1",
+    "triviaqa",
+    "swag",
+    "race",
+    "storycloze",
+    "codah",
+    "wnut17",
+    "wikigold",
+    "wikiann",
+]
+
+TaskName = TaskKind | DataSetName
+
+KINDS: dict[DataSetName, TaskKind] = {
+    "cola": "classification",
+    "sst2": "classification",
+    "mrpc": "classification",
+    "stsb": "regression",
+    "qqp": "classification",
+    "mnli": "classification",
+    "qnli": "classification",
+    "rte": "classification",
+    "wnli": "classification",
+    "ax": "classification",
+    "snli": "classification",
+    "scitail": "classification",
+    "kornli": "classification",
+    "korsts": "regression",
+    "klue-nli": "classification",
+    "klue-sts": "regression",
+    "klue-ynat": "classification",
+    "klue-ner": "tagging",
+    "nsmc": "classification",
+    "squad1": "qa",
+    "squad2": "qa",
+    "korquad1": "qa",
+    "triviaqa": "qa",
+    "swag": "choice",
+    "race": "choice",
+    "storycloze": "choice",
+    "codah": "choice",
+    "wnut17": "tagging",
+    "wikigold": "tagging",
+    "wikiann": "tagging",
+}
+"""What kind of task each data set is."""
+
+
+def kind_of(name: TaskName) -> TaskKind:
+    """The kind of a task: itself, or that of a data set."""
+    return KINDS[name] if name in KINDS else cast(TaskKind, name)
 
 
 class TaskSettings(Settings):
-    """What is learned from labelled examples."""
+    """What is learned from labelled examples. Settings of another kind of task than the named one are refused."""
 
     name: TaskName = "classification"
-    """`classification` for files with columns named by `data.columns`, or the id of a published data set."""
+    """A kind, for files with columns named by `data.columns`, or the id of a published data set."""
     max_length: int = Field(128, ge=4)
-    """Tokens of an example, special ones included."""
+    """Tokens of a row, special ones included."""
     truncation: bool = True
-    """True: longer inputs are cut from the end of the longer text, and counted; False: they are refused."""
-    labels: list[str] | None = Field(None, min_length=2)
-    """The labels in the order of their ids; null takes the data set's, or those of the training file, sorted."""
+    """True: longer inputs are cut from the end of the longer text, and counted; False: they are refused. Question
+    answering and tagging read longer texts in windows, and cut nothing."""
     classifier_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout before the classifier; null takes the encoder's."""
+    auxiliary_lm_weight: float = Field(0.0, ge=0)
+    """Weight of next-token prediction beside the task, for causal encoders (GPT-1, section 3.2: 0.5)."""
+
+    # Classification and tagging.
+    labels: list[str] | None = Field(None, min_length=2)
+    """The labels in the order of their ids; null takes the data set's, or those of the training file, sorted."""
+
+    # Classification.
+    multi_label: bool = False
+    """True: any number of labels an example, each decided by itself at a probability of one half."""
+    label_separator: str = Field(",", min_length=1)
+    """Stands between the labels of a multi-label example in a table; JSON has lists."""
+
+    # Question answering, and tagging's windows.
+    doc_stride: int = Field(128, ge=1)
+    """Tokens from one window's beginning to the next one's."""
+
+    # Question answering.
+    max_question_length: int = Field(64, ge=1)
+    """Tokens of a question; longer ones are cut, and counted."""
+    max_answer_length: int = Field(30, ge=1)
+    """Tokens of an answer."""
+    n_best: int = Field(20, ge=1)
+    """Answers of which each prediction tells."""
+    unanswerable: bool | None = None
+    """Whether a passage may hold no answer; null takes the data set's, or looks at the training file."""
+    null_threshold: float | None = None
+    """A question is answered where its best span's score is over the null score by more than this (tau in BERT's paper,
+    section 4.3); null: chosen on the dev file for the highest F1, 0 where there is none."""
+    drop_unfound_answers: bool = False
+    """True: training answers that are not in their passage are counted and left out; False: they are refused."""
+
+    # Tagging.
+    document_context: bool = False
+    """True: the sentences around fill each row, to the left and right, up to max_length (BERT, section 5.3)."""
+    repair_tags: bool = True
+    """True: an I- that nothing begins is read as a B-, and counted; False: it is refused."""
+    tagging_head: Literal["linear", "bilstm"] = "linear"
+    """`bilstm`: a two-layer BiLSTM of 768 on frozen features (BERT, section 5.3); needs freeze_layers: all."""
+    feature_layers: str = "last"
+    """What the BiLSTM reads: embeddings, second-to-last, last, weighted-last-4, concat-last-4 or weighted-all."""
 
     @model_validator(mode="after")
     def _each_label_once(self) -> TaskSettings:
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"labels names one twice: {', '.join(self.labels)}")
+            twice = next(label for label in self.labels if self.labels.count(label) > 1)
+            raise ValueError(f"labels names {twice!r} twice: expected every label once")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_kind(self) -> TaskSettings:
+        kind = kind_of(self.name)
+        for field, kinds in FIELDS_OF_KINDS.items():
+            is_given = getattr(self, field) != type(self).model_fields[field].default
+            if is_given and kind not in kinds:
+                which = kind if self.name == kind else f"{self.name}, which is {kind}"
+                raise ValueError(f"{field} is for {' and '.join(kinds)}, not for {which}: leave it out")
         return self
 
 
+FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
+    "classifier_dropout": ("classification", "regression", "choice", "tagging"),
+    "truncation": ("classification", "regression", "choice"),
+    "labels": ("classification", "tagging"),
+    "multi_label": ("classification",),
+    "label_separator": ("classification",),
+    "doc_stride": ("qa", "tagging"),
+    "max_question_length": ("qa",),
+    "max_answer_length": ("qa",),
+    "n_best": ("qa",),
+    "unanswerable": ("qa",),
+    "null_threshold": ("qa",),
+    "drop_unfound_answers": ("qa",),
+    "document_context": ("tagging",),
+    "repair_tags": ("tagging",),
+    "tagging_head": ("tagging",),
+    "feature_layers": ("tagging",),
+}
+"""Settings that mean something to some kinds of task only."""
+
+
 class ColumnSettings(Settings):
-    """Names of the columns (or JSON fields) of the examples."""
+    """Names of the columns (or JSON fields) of the examples; null: as in the data set, or the field's own name."""
 
     text: str | None = None
     """The one text of an example."""
@@ -42,8 +188,22 @@ class ColumnSettings(Settings):
     text_b: str | None = None
     """The second text of a pair."""
     label: str = "label"
+    """Also the number of the right one of `choices`, and a regression's value."""
     id: str | None = None
     """Kept beside each prediction; null keeps `id` where there is one."""
+    question: str | None = None
+    context: str | None = None
+    """The passage of a question, or what the choices go on from."""
+    answers: str | None = None
+    """`{"text": [...], "answer_start": [...]}`, or one answer's text."""
+    choices: str | list[str] | None = None
+    """A list in JSON, or the names of the columns that each hold one."""
+    tokens: str | None = None
+    """The words of a sentence: a list in JSON, or a text with spaces between them."""
+    tags: str | None = None
+    """Their tags, in the same form."""
+    predicate: str | None = None
+    """The number, from 0, of the word whose roles are tagged; null: none is marked."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -60,7 +220,7 @@ class ColumnSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Files of examples: .tsv and .csv with a header, or .jsonl; plain, .gz or .zst."""
+    """Files of examples: .tsv and .csv with a header, .jsonl, .parquet, or as a data set is published."""
 
     train: str
     dev: str | None = None
@@ -68,4 +228,3 @@ class DataSettings(Settings):
     test: str | None = None
     """Measured once, at the end."""
     columns: ColumnSettings = ColumnSettings()
-    """Null columns are found by the data set's names, or `text`, or `text_a` and `text_b`."""

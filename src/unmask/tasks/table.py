@@ -2,93 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, SettingsError
-from unmask.tasks.classification import Classification
-from unmask.tasks.datasets import DATA_SETS, DataSet
-from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.models.hub import LoadedModel
+from unmask.tasks import choice, classification, qa, regression, tagging
+from unmask.tasks.base import Task
+from unmask.tasks.settings import KINDS, ColumnSettings, TaskKind, TaskSettings, kind_of
 
-TASKS: dict[str, type[Classification]] = {
-    "classification": Classification,
+TASKS: dict[TaskKind, Callable[[TaskSettings, ColumnSettings, bool], Task[Any]]] = {
+    "classification": classification.open_task,
+    "regression": regression.open_task,
+    "qa": qa.open_task,
+    "choice": choice.open_task,
+    "tagging": tagging.open_task,
 }
 
-USUAL_COLUMNS = (ColumnSettings(text="text"), ColumnSettings(text_a="text_a", text_b="text_b"))
-"""What is looked for where nothing else is said."""
-
-_PLAIN = DataSet("classification", USUAL_COLUMNS, ())
+_WITH_LABELS: tuple[TaskKind, ...] = ("classification", "tagging")
 
 
-def open_task(settings: TaskSettings, columns: ColumnSettings) -> Classification:
-    """The task that a recipe describes; its labels are empty where only the training file can tell them."""
-    published = DATA_SETS.get(settings.name, _PLAIN)
-    layouts = published.layouts
-    if columns.texts:
-        layouts = (columns,)
-    elif "label" in columns.model_fields_set or columns.id is not None:
-        given = columns.model_dump(include=columns.model_fields_set)
-        layouts = tuple(layout.model_copy(update=given) for layout in layouts)
-    return TASKS[published.kind](
-        name=settings.name,
-        layouts=layouts,
-        labels=tuple(settings.labels or published.labels),
-        max_length=settings.max_length,
-        truncation=settings.truncation,
-        classifier_dropout=settings.classifier_dropout,
-        unlabelled=published.unlabelled,
-        txt_format=published.txt_format,
-    )
-
-
-def remembered(task: Classification, columns: ColumnSettings) -> dict[str, Any]:
-    """What a fine-tuned model's `config.json` keeps of its task, under `unmask_task`."""
-    return {
-        "name": task.name,
-        "max_length": task.max_length,
-        "truncation": task.truncation,
-        "columns": columns.model_dump(exclude_none=True),
-    }
-
-
-def recall_task(
-    config: Mapping[str, Any], labels: Sequence[str], most_tokens: int, name: str | None = None
-) -> Classification:
-    """The task of a fine-tuned model.
-
-    Its layouts are the columns that the model was trained on, then those of the data set, then the usual ones.
+def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Task[Any]:
+    """The task that a recipe describes; its labels are empty where only the training file can tell them.
 
     Args:
-        config: of the model; one that was not trained here has no `unmask_task`.
-        labels: of the model, in the order of their ids.
-        most_tokens: that the model can take.
+        columns: what the user says of them.
+        lenient: True also takes the columns of the data set and the usual ones, after the user's.
+    """
+    said = ColumnSettings(**columns.model_dump(exclude_defaults=True))  # a resolved recipe says every one of them
+    return TASKS[kind_of(settings.name)](settings, said, lenient)
+
+
+def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
+    """The task of a fine-tuned model, lenient about columns.
+
+    Args:
+        loaded: one that was not trained here has no `unmask_task` in its config.json: its kind is that of its head.
         name: a task to measure the model on, where it is another one than it was trained on.
 
     Raises:
-        SettingsError: there is no task of that name.
+        SettingsError: there is no task of that name, or the model is of another kind.
         ModelError: what the model remembers cannot be read.
     """
-    kept: dict[str, Any] = {"max_length": min(most_tokens, 512), **config.get("unmask_task", {})}
+    config: Mapping[str, Any] = loaded.config or {}
+    most_tokens = min(loaded.encoder.settings.num_positions, 512)
+    kept: dict[str, Any] = {"name": _kind_of_head(loaded), "max_length": most_tokens, **config.get("unmask_task", {})}
     columns = kept.pop("columns", {})
-    if name is not None and name != kept.get("name"):
-        check_name(name)
+    if name is not None and name != kept["name"]:
+        _check_kind(name, kept["name"])
         kept["name"], columns = name, {}
+    if loaded.problem_type == "multi_label_classification":
+        kept["multi_label"] = True
     try:
-        trained = build_settings(ColumnSettings, columns, "unmask_task.columns")
-        task = open_task(build_settings(TaskSettings, {**kept, "labels": list(labels)}, "unmask_task"), trained)
+        if kind_of(kept["name"]) in _WITH_LABELS:
+            kept["labels"] = list(loaded.labels or ())
+        return open_task(
+            build_settings(TaskSettings, kept, "unmask_task"),
+            build_settings(ColumnSettings, columns, "unmask_task.columns"),
+            lenient=True,
+        )
     except SettingsError as error:
         raise ModelError(f"config.json says of the model's task what this version cannot read: {error}") from error
-    published = DATA_SETS[task.name].layouts if task.name in DATA_SETS else ()
-    usual = [layout.model_copy(update={"label": trained.label}) for layout in USUAL_COLUMNS]
-    lengths = {len(layout.texts) for layout in task.layouts}
-    others = [layout for layout in (*published, *usual) if len(layout.texts) in lengths]
-    return replace(task, layouts=tuple(dict.fromkeys((*task.layouts, *others))))
+
+
+def _kind_of_head(loaded: LoadedModel) -> TaskKind:
+    if loaded.head_kind == "sequence_classification":
+        one_output = len(loaded.labels or ()) == 1
+        return "regression" if one_output or loaded.problem_type == "regression" else "classification"
+    kinds: dict[str | None, TaskKind] = {
+        "token_classification": "tagging",
+        "question_answering": "qa",
+        "multiple_choice": "choice",
+    }
+    return kinds[loaded.head_kind]
+
+
+def _check_kind(name: str, trained: Any) -> None:
+    check_name(name)
+    if kind_of(name) != kind_of(trained):  # type: ignore[arg-type]
+        raise SettingsError(
+            f"the model was trained for {trained!r}, which is {kind_of(trained)}, "
+            f"and {name!r} is {kind_of(name)}: "  # type: ignore[arg-type]
+            "name a task of the same kind, or a model of that one"
+        )
 
 
 def check_name(name: str) -> None:
     """Raises SettingsError where no task has this name; the nearest one is told."""
-    known = [*TASKS, *DATA_SETS]
+    known = [*TASKS, *KINDS]
     if name not in known:
         raise SettingsError(f"no task {name!r}: expected one of {', '.join(known)}{nearest(name, known)}")

@@ -57,6 +57,7 @@ class TextTokenizer:
         continuation: (vocab_size,) bool, True for entries that continue a word: those with `##` of WordPiece; those
             without a space before them of byte-level BPE, special tokens aside, where the first word of a text has to
             be told by its place. All False where `marks_words` is False.
+        framing: where special tokens stand, in an input of one text and in one of two.
         marks_words: False for BPE with an end-of-word mark: there the entry before tells whether a word begins.
     """
 
@@ -84,7 +85,7 @@ class TextTokenizer:
         facts = read_facts(definition, where)
         self.kind = facts.kind
         self.backend = open_definition(definition, where)
-        self._framing = facts.framing
+        self.framing = facts.framing
         if segmenter not in ("none", *SEGMENTERS):
             known = ", ".join(SEGMENTERS)
             raise ModelError(f"{where}: the segmenter {segmenter!r} is not known; expected one of {known}")
@@ -210,7 +211,7 @@ class TextTokenizer:
         return [self._assemble(next(encoded), None if b is None else next(encoded), max_length) for _, b in pairs]
 
     def _assemble(self, a: list[int], b: list[int] | None, max_length: int | None) -> EncodedInput:
-        pieces: tuple[Piece, ...] = self._framing.single if b is None else self._framing.pair
+        pieces: tuple[Piece, ...] = self.framing.single if b is None else self.framing.pair
         num_special = sum(len(piece.ids) for piece in pieces)
         length_a, length_b = len(a), 0 if b is None else len(b)
         if max_length is not None:

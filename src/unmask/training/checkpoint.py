@@ -4,6 +4,7 @@
         weights.safetensors     the module's parameters and buffers, under its own names
         optimizer.safetensors   the optimizer's tensors: `<parameter number>.<name>`
         random.safetensors      the states of the generators that dropout draws from
+        best.safetensors        the weights of the best evaluation so far, where the run may end early
         state.json              step, tokens, position, schedule, sums since the last logged row, the newest evaluation,
                                 sizes and checksums of the other files and a checksum of itself
 
@@ -27,10 +28,12 @@ from torch import Tensor, nn
 
 from unmask.errors import CheckpointError, OutputError
 from unmask.files import UNFINISHED, sha256, write_json, writing_directory
+from unmask.training.best import Best
 from unmask.training.loop import TrainState
 from unmask.training.optimizer import Schedule
 
 WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
+BEST = "best.safetensors"
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ def save_checkpoint(
         _write_tensors(directory / WEIGHTS, weights)
         _write_tensors(directory / OPTIMIZER, _optimizer_tensors(optimizer))
         _write_tensors(directory / RANDOM, dict(_generators()))
+        best = {} if state.best is None else {"best": _write_best(directory / BEST, state.best)}
         saved = {
             "step": state.step,
             "tokens": state.tokens,
@@ -93,9 +97,10 @@ def save_checkpoint(
             "evaluation": state.evaluation,
             "evaluated_step": state.evaluated_step,
             "warmup_end": schedule.warmup_end,
+            **best,
             "files": {
-                name: {"bytes": (directory / name).stat().st_size, "sha256": sha256(directory / name)}
-                for name in (WEIGHTS, OPTIMIZER, RANDOM)
+                file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
+                for file in sorted(directory.iterdir())
             },
         }
         write_json(directory / STATE, saved | {"sha256": _digest(saved)})
@@ -160,6 +165,7 @@ def restore(
         counts=dict(saved["counts"]),
         evaluation=dict(saved["evaluation"]),
         evaluated_step=saved["evaluated_step"],
+        best=Best(**saved["best"], weights=load_file(checkpoint.directory / BEST)) if "best" in saved else None,
     )
 
 
@@ -176,6 +182,16 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
             f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
             "space, then the same command with --resume goes on"
         ) from error
+
+
+def _write_best(path: Path, best: Best) -> dict[str, Any]:
+    """Writes its weights, and returns what else there is to keep."""
+    _write_tensors(path, {name: tensor.contiguous() for name, tensor in best.weights.items()})
+    return {
+        "step": best.step,
+        "evaluation": dict(best.evaluation),
+        "evaluations_since": best.evaluations_since,
+    }
 
 
 def _digest(state: dict[str, Any]) -> str:

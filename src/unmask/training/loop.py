@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
+from unmask.training.best import Best
 from unmask.training.optimizer import Schedule, clip_gradients, share_done
 from unmask.training.settings import TrainSettings
 
@@ -52,6 +53,7 @@ class TrainState:
         counts: the targets they were summed over.
         evaluation: the newest held-out figures, by name.
         evaluated_step: the step they were measured after; None before the first time.
+        best: the best evaluation so far, where the run may end early; None before the first one.
     """
 
     step: int = 0
@@ -63,6 +65,7 @@ class TrainState:
     counts: dict[str, int] = field(default_factory=dict)
     evaluation: dict[str, float] = field(default_factory=dict)
     evaluated_step: int | None = None
+    best: Best | None = None
 
     @property
     def done(self) -> dict[str, float]:
@@ -72,6 +75,13 @@ class TrainState:
     def progress(self, settings: TrainSettings) -> float:
         """The share of the budget that is done, from 0 to 1."""
         return share_done(self.done, settings)
+
+    def is_over(self, settings: TrainSettings) -> bool:
+        """True where the budget is spent, or `patience` evaluations have gone by without a better one."""
+        has_lost_patience = (
+            settings.patience is not None and self.best is not None and self.best.evaluations_since >= settings.patience
+        )
+        return has_lost_patience or self.progress(settings) >= 1
 
     def take_means(self) -> dict[str, float]:
         """The mean of each loss term since the last call."""
@@ -110,7 +120,7 @@ def train(
     autocast: Callable[[], AbstractContextManager[Any]],
     on_step: Callable[[TrainState, StepResult], None],
 ) -> None:
-    """Trains until the budget is spent.
+    """Trains until the budget is spent, or the hook has noted in `state.best` that nothing gets better.
 
     Args:
         module: takes a prepared batch, returns its `LossTerm`s.
@@ -128,9 +138,9 @@ def train(
     peaks = [group["initial_lr"] if "initial_lr" in group else group["lr"] for group in optimizer.param_groups]
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["initial_lr"] = peak
-    module.train()
+    set_training_mode(module)
     iterator = iter(steps)
-    while state.progress(settings) < 1:
+    while not state.is_over(settings):
         began = time.monotonic()
         step = next(iterator, None)
         if step is None:
@@ -163,6 +173,19 @@ def train(
         state.position = step.after
         state.seconds += time.monotonic() - began
         on_step(state, StepResult(peaks[0] * factor, gradient_norm, tokens, coefficients))
+
+
+def set_training_mode(module: nn.Module) -> None:
+    """Training mode, but for what is frozen: that stays in eval mode, so that it is one fixed function of its input.
+
+    Its dropout is off (in `transformers`, frozen layers keep theirs): a frozen encoder gives the same features in every
+    epoch, those that `unmask features` writes.
+    """
+    module.train()
+    for part in module.modules():
+        parameters = list(part.parameters())
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            part.eval()
 
 
 def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:

@@ -1,8 +1,9 @@
-"""AdamW with BERT's parameter groups, and the learning rate over the run.
+"""AdamW with BERT's parameter groups, rates that differ by layer, and the learning rate over the run.
 
-The schedule follows the released code of BERT and `transformers`: the factor is 0 at the first step of a warm-up, 1 at
-its end, and goes down to 0 at the end of the budget. The budget may be in steps, tokens, epochs or minutes, so decay is
-a function of the share of it that is done.
+Layer-wise rates are those of ELECTRA's released code (Clark et al. 2020, appendix B): see `layered_groups`. The
+schedule follows the released code of BERT and `transformers`: the factor is 0 at the first step of a warm-up, 1 at its
+end, and goes down to 0 at the end of the budget. The budget may be in steps, tokens, epochs or minutes, so decay is a
+function of the share of it that is done.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.errors import SettingsError
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
 
 
@@ -31,9 +33,56 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
 
 
+def layered_groups(
+    module: nn.Module, weight_decay: float, learning_rate: float, layer_decay: float
+) -> list[dict[str, Any]]:
+    """The groups of `parameter_groups` cut by depth, the head's first, each with its rate.
+
+    A parameter at depth d of an encoder with L layers learns at learning_rate x layer_decay ^ (L + 2 - d), as in
+    ELECTRA's released `optimization.py`. No depth is L + 1 there, so the last layer learns at the head's rate times the
+    decay squared, where appendix B of the paper would have it once.
+
+    Raises:
+        SettingsError: the module's encoder has no layers.
+    """
+    encoder = getattr(module, "encoder", None)
+    if not isinstance(encoder, nn.Module) or not hasattr(encoder, "blocks"):
+        raise SettingsError(f"optimizer.layer_decay={layer_decay}: this model has no layers: leave it out")
+    num_layers = len(encoder.blocks)  # type: ignore[arg-type]  # a ModuleList
+    depths = {id(p): depth(name, num_layers) for name, p in encoder.named_parameters()}
+    top = num_layers + 2
+    groups = []
+    for of_group in parameter_groups(module, weight_decay):
+        for height in range(top, -1, -1):
+            chosen = [p for p in of_group["params"] if depths.get(id(p), top) == height]
+            if chosen:
+                groups.append(of_group | {"params": chosen, "lr": learning_rate * layer_decay ** (top - height)})
+    return groups
+
+
+def depth(name: str, num_layers: int) -> int:
+    """How far up a parameter of an encoder stands, as ELECTRA's code counts.
+
+    Args:
+        name: in the encoder: `blocks.3.attention.output.weight`.
+        num_layers: of the encoder.
+
+    Returns:
+        0 for the embeddings and what projects them, i + 1 for layer i, num_layers + 2 for the pooler, as for the head.
+    """
+    part, _, rest = name.partition(".")
+    if part == "blocks":
+        return int(rest.partition(".")[0]) + 1
+    return num_layers + 2 if part == "pooler" else 0
+
+
 def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimizer that the settings name, over `parameter_groups`."""
-    return OPTIMIZERS[settings.name](parameter_groups(module, settings.weight_decay), settings)
+    """The optimizer that the settings name, over `parameter_groups`, or `layered_groups` where the rates decay."""
+    if settings.layer_decay == 1:
+        groups = parameter_groups(module, settings.weight_decay)
+    else:
+        groups = layered_groups(module, settings.weight_decay, settings.learning_rate, settings.layer_decay)
+    return OPTIMIZERS[settings.name](groups, settings)
 
 
 def _adamw(groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:

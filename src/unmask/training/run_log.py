@@ -14,8 +14,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -35,6 +35,36 @@ ENVIRONMENT = "environment.json"
 TENSORBOARD = "tensorboard"
 
 logger = logging.getLogger("unmask")
+
+
+@contextmanager
+def logging_messages(directory: Path, echo: bool = False) -> Iterator[_Echo]:
+    """A block in which what is logged to the logger `unmask` at INFO and above goes to `log.txt`.
+
+    Args:
+        directory: it exists. Lines are added to those already there.
+        echo: True shows them on standard error too.
+
+    Yields:
+        What shows them there.
+
+    Raises:
+        OutputError: the disk is full, or the directory cannot be written.
+    """
+    shown = _Echo()
+    handlers: list[logging.Handler] = [_LogFile(directory / LOG), *([shown] if echo else [])]
+    former_level = logger.level
+    for handler in handlers:
+        logger.addHandler(handler)
+    if not logger.isEnabledFor(logging.INFO):
+        logger.setLevel(logging.INFO)
+    try:
+        yield shown
+    finally:
+        logger.setLevel(former_level)
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()
 
 
 class RunLog:
@@ -59,15 +89,8 @@ class RunLog:
         self._events: SummaryWriter | None = None
         _end_whole(self._path)
         self._metrics = _open_to_append(self._path)
-        self._handlers: list[logging.Handler] = [_LogFile(directory / LOG)]
-        self._echo = _Echo()
-        if echo:
-            self._handlers.append(self._echo)
-        for handler in self._handlers:
-            logger.addHandler(handler)
-        self._former_level = logger.level
-        if not logger.isEnabledFor(logging.INFO):
-            logger.setLevel(logging.INFO)
+        self._messages = ExitStack()
+        self._echo = self._messages.enter_context(logging_messages(directory, echo))
 
     def __enter__(self) -> Self:
         return self
@@ -91,11 +114,7 @@ class RunLog:
 
     def close(self) -> None:
         """Flushes and closes everything; the logger `unmask` is left as it was found."""
-        logger.setLevel(self._former_level)
-        for handler in self._handlers:
-            logger.removeHandler(handler)
-            handler.close()
-        self._handlers.clear()
+        self._messages.close()
         self._metrics.close()
         if self._events is not None:
             with told_as_output_error(self._directory / TENSORBOARD):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,21 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.errors import Interrupted, UserError
+from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.interruption import Interruption
 from unmask.progress import Progress
+from unmask.training.best import Best, choose_metric, copy_weights, is_better
 from unmask.training.checkpoint import Checkpoint, restore, save_checkpoint
 from unmask.training.device import Compute
-from unmask.training.loop import StepBatches, StepResult, TrainState, train
+from unmask.training.loop import StepBatches, StepResult, TrainState, set_training_mode, train
 from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_log import RunLog
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 logger = logging.getLogger("unmask")
+
+_MOST_FIGURES = 6
+"""Of an evaluation that the log tells; `metrics.jsonl` has all."""
 
 
 def run_session(
@@ -48,6 +52,9 @@ def run_session(
 ) -> dict[str, float]:
     """Trains a module to the end of its budget, from a checkpoint where there is one.
 
+    With `train.patience` it also ends when that many evaluations have gone by without a better one; whatever it ended
+    by, the module has the weights of its best evaluation then.
+
     Args:
         what: the work, for the progress bar.
         directory: the run directory.
@@ -57,12 +64,14 @@ def run_session(
         evaluate: measures the module on held-out data; None where there is none.
 
     Returns:
-        The last held-out figures, by name.
+        The held-out figures of the weights that the module ends with, by name.
 
     Raises:
         Interrupted: a signal has arrived; a checkpoint has been saved.
-        UserError: the loss is not finite, or the checkpoint is of another model.
+        UserError: the loss is not finite, the checkpoint is of another model, or `train.metric` is none of the figures.
     """
+    if settings.patience is not None and evaluate is None:
+        raise SettingsError(f"train.patience={settings.patience} needs something to measure: give data.dev")
     the_optimizer = build_optimizer(module, optimizer)
     the_schedule = Schedule(schedule)
     state = TrainState()
@@ -92,7 +101,14 @@ def run_session(
             session,
         )
         session.finish(state)
-    return session.last_evaluation
+    return session.last_evaluation if state.best is None else _restore_best(module, state.best)
+
+
+def _restore_best(module: nn.Module, best: Best) -> dict[str, float]:
+    """Gives the module the weights of the best evaluation, and returns its figures."""
+    module.load_state_dict(best.weights)
+    logger.info("the model is that of step %s, the best evaluation", f"{best.step:,}")
+    return dict(best.evaluation)
 
 
 @dataclass
@@ -139,11 +155,15 @@ class Session:
         """
         settings = self.settings
         self.progress.update(state.progress(settings), state.tokens)
-        is_last = state.progress(settings) >= 1
-        if is_last or state.step % settings.log_every == 0:
+        is_last = state.is_over(settings)
+        is_logged = is_last or state.step % settings.log_every == 0
+        if is_logged:
             self._log(state, result)
         if is_last or (settings.eval_every is not None and state.step % settings.eval_every == 0):
             self._evaluate(state)
+            is_last = state.is_over(settings)
+            if is_last and not is_logged:  # it ends early
+                self._log(state, result)
         signal_number = self.interruption.signal_number
         is_stopped = signal_number is not None
         if is_last or is_stopped or (settings.save_every is not None and state.step % settings.save_every == 0):
@@ -188,10 +208,31 @@ class Session:
             return
         self.module.eval()
         self.last_evaluation = state.evaluation = self.evaluate()
-        self.module.train()
+        set_training_mode(self.module)
         self.log.write_evaluation(state.step, self.last_evaluation)
-        figures = " · ".join(f"{name} {value:.4g}" for name, value in self.last_evaluation.items())
+        shown = list(self.last_evaluation.items())[:_MOST_FIGURES]
+        left = len(self.last_evaluation) - len(shown)
+        figures = " · ".join(f"{name} {value:.4g}" for name, value in shown) + (f" · {left} more" if left else "")
         logger.info("step %s: %s", f"{state.step:,}", figures)
+        if self.settings.patience is not None:
+            self._note_best(state)
+
+    def _note_best(self, state: TrainState) -> None:
+        """Keeps the weights where the newest evaluation is the best so far, and counts it where it is not."""
+        metric = choose_metric(state.evaluation, self.settings.metric)
+        best = state.best
+        if best is None or is_better(metric, state.evaluation[metric], best.evaluation[metric]):
+            state.best = Best(state.step, state.evaluation, copy_weights(self.module))
+            return
+        state.best = replace(best, evaluations_since=best.evaluations_since + 1)
+        if state.best.evaluations_since == self.settings.patience:
+            logger.info(
+                "%s has not been better than %.4g, that of step %s, for %s evaluations: the run ends here",
+                metric,
+                best.evaluation[metric],
+                f"{best.step:,}",
+                state.best.evaluations_since,
+            )
 
     def _save(self, state: TrainState) -> None:
         save_checkpoint(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,9 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(0.01, ge=0)
     bias_correction: bool = True
     """False: Adam's moments are used as they are, as in BERT's released code."""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """Each layer's rate is that of the layer above times this (ELECTRA, appendix B: .8, Large .9); 1: none. The last
+    layer's is the head's times its square, as in the released code."""
 
 
 class ScheduleSettings(Settings):
@@ -67,6 +70,11 @@ class TrainSettings(Settings):
     """Steps between checkpoints; null saves at the end only."""
     keep_last: int = Field(2, ge=1)
     """Checkpoints kept."""
+    patience: int | None = Field(None, ge=1)
+    """Evaluations without a better figure after which the run stops and its best weights become the model; null: never.
+    Fine-tuning only."""
+    metric: str | None = None
+    """The figure on dev by which runs and evaluations are compared; null: the task's first. Fine-tuning only."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainSettings:
@@ -76,7 +84,45 @@ class TrainSettings(Settings):
             raise ValueError(f"exactly one of {', '.join(BUDGETS)} sets the length of the run; {given}")
         if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
             raise ValueError(f"micro_batch_size {self.micro_batch_size} is over batch_size {self.batch_size}")
+        if self.patience is not None and self.eval_every is None:
+            raise ValueError(f"patience={self.patience} counts evaluations during training: give eval_every as well")
         return self
+
+
+class SearchSettings(Settings):
+    """Several fine-tuning runs in place of one: every combination of what is listed, each `restarts` times."""
+
+    learning_rates: list[Annotated[float, Field(gt=0)]] = Field(default_factory=list)
+    """In place of optimizer.learning_rate; empty: that one."""
+    batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
+    """In place of train.batch_size."""
+    epochs: list[Annotated[float, Field(gt=0)]] = Field(default_factory=list)
+    """In place of train.epochs."""
+    transfer_layers: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    """In place of transfer_layers: the layer-transfer curve of Radford et al. 2018, figure 2."""
+    checkpoints: list[str] = Field(default_factory=list)
+    """Models to start from, in place of init_from."""
+    restarts: int = Field(1, ge=1)
+    """Runs of each combination: the same checkpoint, new shuffling and head (Devlin et al. 2019, section 4.1), seeds
+    counted up from `seed`."""
+    ensemble: bool = False
+    """True: the runs of the best combination of learning rate, batch size, epochs and layers, from every checkpoint,
+    answer together as well."""
+
+    @model_validator(mode="after")
+    def _nothing_twice(self) -> SearchSettings:
+        for name in ("learning_rates", "batch_sizes", "epochs", "transfer_layers", "checkpoints"):
+            listed = getattr(self, name)
+            if twice := [value for place, value in enumerate(listed) if value in listed[:place]]:
+                raise ValueError(f"{name} holds {twice[0]} twice: keep one")
+        if self.ensemble and self.restarts * max(1, len(self.checkpoints)) == 1:
+            raise ValueError("ensemble needs several runs of one combination: set restarts, or list checkpoints")
+        return self
+
+    @property
+    def is_wanted(self) -> bool:
+        """True where there is more than one run to make."""
+        return self != SearchSettings()
 
 
 BUDGETS = ("steps", "tokens", "epochs", "minutes")

@@ -20,12 +20,16 @@ def bounds_of(lengths: tuple[int, ...]) -> Tensor:
     return torch.tensor((0, *lengths)).cumsum(0).int()
 
 
-def attend_alone(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def attend_alone(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -> Tensor:
     """The formula for one sequence, (length, heads, head_size)."""
     scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
+    if causal:
+        places = torch.arange(len(query), device=query.device)
+        scores = scores.where(places[:, None] >= places, float("-inf"))
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value)
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", ["sdpa", "matmul"])
 @settings(max_examples=20, deadline=None)
 @given(
@@ -34,7 +38,7 @@ def attend_alone(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     head_size=st.sampled_from([1, 3, 7, 8]),
 )
 def test_each_sequence_attends_to_itself_alone(
-    backend: attention.Backend, lengths: tuple[int, ...], num_heads: int, head_size: int
+    backend: attention.Backend, causal: bool, lengths: tuple[int, ...], num_heads: int, head_size: int
 ) -> None:
     """Values and gradients; tolerance: fp32 sums of at most 90 numbers of order 1, in another order."""
     generator = torch.Generator().manual_seed(sum(lengths))
@@ -43,9 +47,9 @@ def test_each_sequence_attends_to_itself_alone(
     layout = lay_out(bounds_of(lengths), lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "choose_backend", lambda *_: (backend, ""))
-        found = attend(*inputs, layout, dropout_prob=0.0, training=False)
+        found = attend(*inputs, layout, dropout_prob=0.0, training=False, causal=causal)
     expected = torch.cat(
-        [attend_alone(*parts) for parts in zip(*(part.split(lengths) for part in inputs), strict=True)]
+        [attend_alone(*parts, causal) for parts in zip(*(part.split(lengths) for part in inputs), strict=True)]
     )
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
     for ours, theirs in zip(
@@ -97,6 +101,31 @@ def test_dropout_in_training_only() -> None:
     assert (draws.mean(0) - steady).abs().max() < 5 * 1.3 / 400**0.5
 
 
+def test_under_the_causal_mask_what_comes_later_changes_nothing() -> None:
+    """Exactly: the same numbers are summed in the same order."""
+    lengths = (6, 2, 9)
+    query, key, value = torch.randn(3, 17, 2, 4, generator=torch.Generator().manual_seed(0))
+    layout = lay_out(bounds_of(lengths), lengths)
+    before = attend(query, key, value, layout, 0.0, training=False, causal=True)
+    key[4:6], value[4:6] = 7.0, 8.0  # the last two of the first sequence
+    after = attend(query, key, value, layout, 0.0, training=False, causal=True)
+    unseen = [*range(4), *range(6, 17)]
+    assert torch.equal(after[unseen], before[unseen])
+    assert not torch.equal(after[4:6], before[4:6])
+    torch.testing.assert_close(before[0], value[0])  # a first token sees itself alone
+
+
+def test_causal_attention_drops_out_too() -> None:
+    torch.manual_seed(0)
+    lengths = (20, 3)
+    query, key, value = torch.randn(3, 23, 2, 4)
+    layout = lay_out(bounds_of(lengths), lengths)
+    steady = attend(query, key, value, layout, 0.3, training=False, causal=True)
+    draws = torch.stack([attend(query, key, value, layout, 0.3, training=True, causal=True) for _ in range(400)])
+    # as above, for a first token that is all its own context: its deviation is sqrt(0.3 / 0.7) of values up to 3
+    assert (draws.mean(0) - steady).abs().max() < 5 * 2.0 / 400**0.5
+
+
 def test_the_backend_is_told_with_its_reason() -> None:
     assert choose_backend(CPU, torch.float32, 0.1, 64)[0] == "matmul"
     assert choose_backend(CPU, torch.float32, 0.0, 64)[0] == "sdpa"
@@ -127,16 +156,47 @@ def test_cuda_takes_the_variable_length_kernel_where_it_can(monkeypatch: pytest.
     assert choose_backend(torch.device("cuda"), torch.bfloat16, 0.0, 64)[0] == "sdpa"
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_kernel_is_called_as_its_documentation_says(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+    """A kernel of the same signature, by the formula, in place of the one that needs a CUDA device."""
+
+    def kernel(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bounds_q: Tensor,
+        bounds_k: Tensor,
+        max_q: int,
+        max_k: int,
+        *,
+        window_size: tuple[int, int] = (-1, -1),
+    ) -> Tensor:
+        assert torch.equal(bounds_q, bounds_k)
+        assert max_q == max_k == 7
+        sizes = bounds_q.diff().tolist()
+        parts = zip(query.split(sizes), key.split(sizes), value.split(sizes), strict=True)
+        return torch.cat([attend_alone(*part, window_size == (-1, 0)) for part in parts])
+
+    monkeypatch.setattr(attention, "choose_backend", lambda *_: ("varlen", ""))
+    monkeypatch.setattr(attention, "_varlen_kernel", lambda: kernel)
+    lengths = (3, 7)
+    packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
+    found = attend(*packed, lay_out(bounds_of(lengths), lengths), 0.0, training=False, causal=causal)
+    parts = zip(*(part.split(lengths) for part in packed), strict=True)
+    assert torch.equal(found, torch.cat([attend_alone(*part, causal) for part in parts]))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_variable_length_kernel_agrees() -> None:
+@pytest.mark.parametrize("causal", [False, True])
+def test_variable_length_kernel_agrees(causal: bool) -> None:
     """Tolerance: bf16 has 8 bits, values are of order 1."""
     lengths = (5, 128, 1, 77)
     packed = torch.randn(3, sum(lengths), 4, 64, device="cuda", dtype=torch.bfloat16)
     layout = lay_out(bounds_of(lengths).cuda(), lengths)
     assert choose_backend(packed.device, packed.dtype, 0.0, 64)[0] == "varlen"
-    found = attend(*packed, layout, 0.0, training=False)
+    found = attend(*packed, layout, 0.0, training=False, causal=causal)
     expected = torch.cat(
-        [attend_alone(*parts) for parts in zip(*(part.float().split(lengths) for part in packed), strict=True)]
+        [attend_alone(*parts, causal) for parts in zip(*(part.float().split(lengths) for part in packed), strict=True)]
     )
     torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.batch import Batch, pack
-from unmask.models.bert import BertEncoder, new_classifier, new_masked_lm_head, new_next_sentence_head
+from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
 from unmask.models.settings import EncoderSettings
 
 SIZES = EncoderSettings(
@@ -112,8 +112,6 @@ def test_heads_and_their_shapes() -> None:
     assert new_masked_lm_head(SIZES)(hidden[targets], encoder.word_embeddings).shape == (2, 60)
     assert new_masked_lm_head(SIZES)(hidden[:0], encoder.word_embeddings).shape == (0, 60)
     assert new_next_sentence_head(SIZES)(pooled).shape == (3, 2)
-    assert new_classifier(SIZES, 5)(pooled).shape == (3, 5)
-    assert new_classifier(SIZES, 5, dropout_prob=0.4).dropout_prob == 0.4
 
 
 def test_a_sequence_longer_than_the_positions_is_our_mistake() -> None:

@@ -13,11 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unmask.errors import ModelError
-from unmask.models.bert import BertEncoder, new_classifier, new_masked_lm_head, new_next_sentence_head
+from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
+from unmask.models.heads import new_head
 from unmask.models.hub import (
     LoadedModel,
-    load_classifier,
     load_encoder,
+    load_finetuned,
     load_masked_lm,
     load_model,
     save_model,
@@ -56,7 +57,8 @@ def classifier(tmp_path: Path) -> Path:
     save_model(
         tmp_path / "classifier",
         BertEncoder(SETTINGS),
-        classifier=new_classifier(SETTINGS, 3, dropout_prob=0.25),
+        head=new_head("sequence_classification", SETTINGS, 3, dropout_prob=0.25),
+        head_kind="sequence_classification",
         labels=["bad", "good", "나쁨"],
         problem_type="single_label_classification",
         extra_config={"note": "kept"},
@@ -76,7 +78,14 @@ def edit_weights(directory: Path, edit: Callable[[dict[str, Tensor]], dict[str, 
 
 
 def weights_in(model: LoadedModel) -> dict[str, Tensor]:
-    return weights_of(model.encoder, model.masked_lm_head, model.next_sentence_head, model.classifier)
+    return weights_of(
+        model.encoder,
+        model.masked_lm_head,
+        model.next_sentence_head,
+        model.discriminator_head,
+        model.head,
+        model.head_kind,
+    )
 
 
 def assert_equal_weights(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -89,7 +98,7 @@ def test_pretrained_round_trip(pretrained: Path) -> None:
     model = load_model(pretrained)
     assert model.architecture == "BertForPreTraining"
     assert model.encoder.settings == SETTINGS
-    assert model.classifier is model.labels is None
+    assert model.head is model.head_kind is model.labels is None
     assert model.unused == model.fresh == ()
     assert_equal_weights(weights_in(model), load_file(pretrained / "model.safetensors"))
     assert all(parameter.requires_grad for parameter in model.encoder.parameters())
@@ -97,11 +106,12 @@ def test_pretrained_round_trip(pretrained: Path) -> None:
 
 
 def test_classifier_round_trip(classifier: Path) -> None:
-    model = load_classifier(classifier)
+    model = load_finetuned(classifier)
     assert model.labels == ("bad", "good", "나쁨")
     assert model.problem_type == "single_label_classification"
-    assert model.classifier is not None
-    assert model.classifier.dropout_prob == 0.25
+    assert model.head is not None
+    assert model.head_kind == "sequence_classification"
+    assert model.head.dropout_prob == 0.25
     assert model.config is not None
     assert model.config["note"] == "kept"
     assert_equal_weights(weights_in(model), load_file(classifier / "model.safetensors"))
@@ -264,7 +274,7 @@ def test_finetuning_from_a_damaged_encoder_is_refused(pretrained: Path) -> None:
         ({"num_hidden_layers": "many"}, ["num_hidden_layers", "many"]),
         ({"num_hidden_layers": 3}, ["encoder.layer.2.attention.self.query.weight", "missing"]),
         ({"vocab_size": 31}, ["word_embeddings.weight", "(30, 12)", "(31, 12)"]),
-        ({"architectures": ["BertForQuestionAnswering"]}, ["BertForQuestionAnswering", "BertForPreTraining"]),
+        ({"architectures": ["BertLMHeadModel"]}, ["BertLMHeadModel", "BertForPreTraining"]),
         ({"architectures": None}, ["architectures", "None", "BertModel"]),
     ],
 )
@@ -288,19 +298,20 @@ def test_a_config_that_is_not_supported_is_told(pretrained: Path, changes: dict[
 def test_a_classifier_config_that_is_wrong_is_told(classifier: Path, changes: dict[str, Any], told: str) -> None:
     edit_config(classifier, **changes)
     with pytest.raises(ModelError, match=told):
-        load_classifier(classifier)
+        load_finetuned(classifier)
 
 
 def test_labels_left_out_are_numbered(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", BertEncoder(SETTINGS), classifier=new_classifier(SETTINGS, 2))
+    head = new_head("sequence_classification", SETTINGS, 2)
+    save_model(tmp_path / "model", BertEncoder(SETTINGS), head=head, head_kind="sequence_classification")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if "label" not in k}))
-    assert load_classifier(tmp_path / "model").labels == ("LABEL_0", "LABEL_1")
+    assert load_finetuned(tmp_path / "model").labels == ("LABEL_0", "LABEL_1")
 
 
 def test_a_directory_without_the_wanted_head_is_refused(pretrained: Path, classifier: Path) -> None:
-    with pytest.raises(ModelError, match="BertForPreTraining; expected a classifier"):
-        load_classifier(pretrained)
+    with pytest.raises(ModelError, match="BertForPreTraining; expected a fine-tuned model"):
+        load_finetuned(pretrained)
     with pytest.raises(ModelError, match="BertForSequenceClassification; expected a masked-LM head"):
         load_masked_lm(classifier)
 

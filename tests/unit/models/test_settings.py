@@ -82,3 +82,51 @@ def test_what_is_no_setting_is_refused(wrong: dict[str, Any]) -> None:
 def test_reading_settings_does_not_import_torch() -> None:
     code = "import sys, unmask.models.settings; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_families_differ_by_what_their_config_files_leave_out() -> None:
+    gpt1 = EncoderSettings(architecture="gpt1", hidden_size=96)
+    assert (gpt1.type_vocab_size, gpt1.hidden_act, gpt1.layer_norm_eps, gpt1.pad_token_id) == (
+        0,
+        "gelu_new",
+        1e-5,
+        None,
+    )
+    assert gpt1.intermediate_size == 384
+    electra = EncoderSettings(architecture="electra")
+    assert (electra.embedding_size, electra.hidden_size) == (128, 256)
+    assert EncoderSettings(architecture="roberta").vocab_size == 50265
+
+
+@pytest.mark.parametrize(
+    ("given", "num_positions"),
+    [
+        ({}, 512),
+        ({"architecture": "roberta", "max_position_embeddings": 514}, 512),
+        ({"architecture": "roberta", "max_position_embeddings": 514, "pad_token_id": 0}, 513),
+        ({"architecture": "gpt1", "pad_token_id": 7}, 512),
+    ],
+)
+def test_the_longest_sequence(given: dict[str, Any], num_positions: int) -> None:
+    settings = EncoderSettings(**given)
+    assert settings.num_positions == num_positions
+    assert settings.first_position == settings.max_position_embeddings - num_positions
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"embedding_size": 128}, "only ELECTRA projects"),
+        ({"type_vocab_size": 0}, "bert has at least one segment"),
+        ({"embedding_dropout_prob": 0.2}, "only GPT-1 has both"),
+        ({"architecture": "roberta", "pad_token_id": None}, "counted from it"),
+        ({"architecture": "roberta", "max_position_embeddings": 2}, "leaves no position"),
+        ({"architecture": "gpt1", "type_vocab_size": 2}, "no segments"),
+        ({"architecture": "gpt1", "intermediate_size": 100}, "4 x hidden_size 768"),
+        ({"architecture": "gpt1", "hidden_act": "gelu"}, "gelu_new"),
+        ({"architecture": "bart"}, "architecture"),
+    ],
+)
+def test_what_a_family_cannot_be_is_told(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        EncoderSettings(**given)

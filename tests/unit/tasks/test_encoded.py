@@ -17,7 +17,8 @@ lists_of_ids = st.lists(st.lists(st.integers(0, 99), min_size=2, max_size=9), mi
 
 def encode(ids: list[list[int]]) -> EncodedExamples:
     """Segment B begins in the middle of each; the label is its number."""
-    return encoded(ids, [len(sequence) // 2 for sequence in ids], range(len(ids)))
+    columns = {"labels": np.arange(len(ids))}
+    return encoded(ids, [len(sequence) // 2 for sequence in ids], unit_columns=columns)
 
 
 @given(lists_of_ids, st.data())
@@ -78,5 +79,69 @@ def test_going_on_shows_what_would_have_come(stop: int) -> None:
 def test_checksums_tell_other_examples_apart() -> None:
     same = encode([[1, 2], [3, 4, 5]])
     assert same.checksum() == encode([[1, 2], [3, 4, 5]]).checksum()
-    others = [encode([[1, 2, 3], [4, 5]]), encode([[1, 2], [3, 4, 6]]), encoded([[1, 2], [3, 4, 5]], [1, 1], [1, 0])]
+    others = [
+        encode([[1, 2, 3], [4, 5]]),
+        encode([[1, 2], [3, 4, 6]]),
+        encoded([[1, 2], [3, 4, 5]], [1, 1], unit_columns={"labels": np.array([1, 0])}),
+        encoded([[1, 2], [3, 4, 5]], [1, 1], rows_of_units=[2], unit_columns={"labels": np.array([0])}),
+    ]
     assert same.checksum() not in [other.checksum() for other in others]
+
+
+# ---- Units of several rows, examples of several units, and columns
+
+
+def grouped(ids: list[list[int]], sizes: list[int]) -> EncodedExamples:
+    """Units of some rows each; every token has its own id as target, and its place in all tokens beside it."""
+    flat = np.array([*chain(*ids)])
+    return encoded(
+        ids,
+        [len(sequence) for sequence in ids],
+        rows_of_units=sizes,
+        unit_columns={"labels": np.arange(len(sizes)), "both": np.arange(2 * len(sizes)).reshape(-1, 2)},
+        token_columns={"targets": flat},
+        alignment={"places": np.arange(len(flat))},
+    )
+
+
+sizes_of_units = st.lists(st.integers(1, 4), min_size=1, max_size=6)
+
+
+@given(sizes_of_units, st.data())
+def test_the_rows_of_a_unit_stay_together(sizes: list[int], data: st.DataObject) -> None:
+    count = sum(sizes)
+    ids = data.draw(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=5), min_size=count, max_size=count))
+    chosen = data.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=8))
+    units = grouped(ids, sizes)
+    firsts = np.cumsum([0, *sizes])
+    rows = [[*range(firsts[unit], firsts[unit + 1])] for unit in chosen]
+    batch = units.batch(chosen)
+    expected = pack([ids[row] for row in chain(*rows)])
+    assert torch.equal(batch.input_ids, expected.input_ids)
+    assert batch.lengths == expected.lengths
+    assert batch.columns["targets"].tolist() == batch.input_ids.tolist()
+    assert batch.columns["labels"].tolist() == chosen
+    assert batch.columns["both"].tolist() == [[2 * unit, 2 * unit + 1] for unit in chosen]
+    assert "places" not in batch.columns
+    if len([*chain(*rows)]) > len(chosen):
+        assert batch.columns["unit_bounds"].tolist() == np.cumsum([0, *map(len, rows)]).tolist()
+    else:
+        assert "unit_bounds" not in batch.columns
+    places = np.concatenate([units.alignment["places"][units.tokens_of(unit)] for unit in chosen])
+    assert units.token_numbers(np.array(chosen)).tolist() == places.tolist()
+    assert units.input_ids[places].tolist() == batch.input_ids.tolist()
+    assert units.lengths[chosen].tolist() == [sum(len(ids[row]) for row in unit_rows) for unit_rows in rows]
+
+
+def test_examples_of_several_units_are_counted_once_and_numbered_on() -> None:
+    first = encoded([[1], [2], [3]], [1, 1, 1], examples=[0, 0, 2])
+    second = encoded([[4], [5]], [1, 1], examples=[0, 1])
+    together = concatenate([first, second])
+    assert (len(together), first.num_examples, together.num_examples) == (5, 2, 4)
+    assert together.examples.tolist() == [0, 0, 2, 3, 4]
+
+
+def test_what_is_only_for_decoding_can_be_left_out() -> None:
+    units = grouped([[1, 2], [3]], [1, 1])
+    assert units.without_alignment().alignment == {}
+    assert units.without_alignment().checksum() == units.checksum()

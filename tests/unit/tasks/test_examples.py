@@ -1,131 +1,22 @@
-"""Rows of files: what quoting means where, what is passed over, and what is refused, each time naming file and line."""
+"""Rows as examples: columns, labels of every form, and what is said of those that do not fit."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
-from unmask.errors import InputError
-from unmask.tasks.examples import Row, choose_columns, read_csv, read_example, read_rows, read_tsv
+from unmask.errors import InputError, SettingsError
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.examples import TextFiles, choose_columns, read_label, read_labels, read_number
+from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
 
 SINGLE = ColumnSettings(text="text")
 PAIR = ColumnSettings(text_a="text_a", text_b="text_b")
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_bytes(text.encode())
-    return path
-
-
-def fields(path: Path) -> list[dict[str, Any]]:
-    return [dict(row.fields) for row in read_rows(path)]
-
-
-def test_a_quotation_mark_in_a_tsv_is_a_character(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", 'text\tlabel\n"so-called\t0\n"b"\t1\nlast , one\t1')
-    assert fields(path) == [
-        {"text": '"so-called', "label": "0"},
-        {"text": '"b"', "label": "1"},
-        {"text": "last , one", "label": "1"},
-    ]
-
-
-def test_a_quotation_mark_in_a_csv_protects(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", 'text,label\r\n"one, ""two""\nand three",x\r\nplain,y\r\n')
-    rows = list(read_rows(path))
-    assert [dict(row.fields) for row in rows] == [
-        {"text": 'one, "two"\nand three', "label": "x"},
-        {"text": "plain", "label": "y"},
-    ]
-    assert [row.source for row in rows] == [f"{path}:2", f"{path}:4"]  # the lines that they begin on
-
-
-def test_byte_order_mark_and_empty_lines_are_passed_over(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "\ufefftext\tlabel\r\n\r\na\t0\r\n\n")
-    assert fields(path) == [{"text": "a", "label": "0"}]
-
-
-def test_an_empty_text_is_a_text(tmp_path: Path) -> None:
-    assert fields(write(tmp_path / "a.tsv", "id\tdocument\tlabel\n402110\t\t1\n"))[0]["document"] == ""
-    assert fields(write(tmp_path / "b.csv", "text\na\n\nb\n")) == [{"text": "a"}, {"text": ""}, {"text": "b"}]
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_compressed_files_hold_the_same_rows(tmp_path: Path, suffix: str) -> None:
-    plain = write(tmp_path / "a.jsonl", '{"text": "하나", "n": 1}\n\n{"text": "둘"}\n')
-    pack = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
-    packed = tmp_path / f"a.jsonl{suffix}"
-    packed.write_bytes(pack(plain.read_bytes()))
-    assert fields(packed) == fields(plain) == [{"text": "하나", "n": 1}, {"text": "둘"}]
-    packed.write_bytes(packed.read_bytes()[:-5])
-    with pytest.raises(InputError, match="damaged or cut short"):
-        fields(packed)
-
-
-texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
-
-
-@given(st.lists(st.tuples(texts, texts), min_size=1))
-def test_whatever_csv_can_hold_comes_back(rows: list[tuple[str, str]]) -> None:
-    file = io.StringIO(newline="")
-    csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "label"), *rows])
-    lines = enumerate((line.decode() for line in io.BytesIO(file.getvalue().encode())), start=1)
-    assert [(row.fields["text"], row.fields["label"]) for row in read_csv(lines, "a.csv")] == rows
-
-
-@given(st.lists(st.tuples(*[st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\t\r\n"))] * 2)))
-def test_whatever_tsv_can_hold_comes_back(rows: list[tuple[str, str]]) -> None:
-    text = "".join("\t".join(row) + "\n" for row in [("text", "label"), *rows])
-    lines = enumerate((line.decode() for line in io.BytesIO(text.encode())), start=1)
-    assert [(row.fields["text"], row.fields["label"]) for row in read_tsv(lines, "a.tsv")] == rows
-
-
-def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
-    long = "word " * 600_000
-    assert fields(write(tmp_path / "a.csv", f"text,label\n{long},x\n"))[0]["text"] == long
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("a.tsv", b"text\tlabel\na\t0\nb\n", r"a\.tsv:3: 1 fields where the header has 2 \(text, label\)"),
-        ("a.tsv", b"text\tlabel\na\tb\t0\n", r"a\.tsv:2: 3 fields where the header has 2"),
-        ("a.csv", b"text,label\na,b,0\n", r"a\.csv:2: 3 fields where the header has 2"),
-        ("a.csv", b'text,label\nx,0\n"never closed,1\nz,0\n', r"a\.csv:3: not CSV in the row that begins here"),
-        ("a.csv", b'text,label\n"a" b,1\n', r"a\.csv:2: not CSV"),
-        ("a.tsv", b"text\ttext\na\t0\n", r"a\.tsv:1: the header names 'text' twice"),
-        ("a.tsv", b"text\tlabel\nfine\t0\nbad \xff\t1\n", r"a\.tsv:3: not UTF-8 at byte 22 .*0xff"),
-        ("a.jsonl", b'{"text": "a"}\n["text"]\n', r"a\.jsonl:2: expected a JSON object"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2: not JSON"),
-        ("a.tsv", b"", r"a\.tsv: there is not a single row in it"),
-        ("a.csv", b"text,label\n", r"a\.csv: there is not a single row in it"),
-        ("a.jsonl", b"\n", r"a\.jsonl: there is not a single row in it"),
-        ("a.xlsx", b"PK", r"a\.xlsx: unknown kind of file: expected \.tsv, \.tsv\.gz"),
-    ],
-)
-def test_refused(tmp_path: Path, name: str, content: bytes, told: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=told):
-        fields(path)
-
-
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"absent\.tsv: cannot be read: No such file"):
-        fields(tmp_path / "absent.tsv")
-    (tmp_path / "folder.tsv").mkdir()
-    with pytest.raises(InputError, match="Is a directory"):
-        fields(tmp_path / "folder.tsv")
+SCORED = ColumnSettings(text="text", label="score")
 
 
 def test_columns_are_the_first_that_fit() -> None:
@@ -137,29 +28,159 @@ def test_columns_are_the_first_that_fit() -> None:
         choose_columns([SINGLE, PAIR], Row({"review": "a", "stars": 3}, "x:1"))
 
 
+def test_columns_whose_label_is_there_go_before() -> None:
+    assert choose_columns([SCORED, SINGLE], Row({"text": "a", "label": "1"}, "x:1")) is SINGLE
+    assert choose_columns([SCORED, SINGLE], Row({"text": "a", "label": "1", "score": "2"}, "x:1")) is SCORED
+    assert choose_columns([SCORED, SINGLE], Row({"text": "a"}, "x:1")) is SCORED
+
+
+def texts_of(files: TextFiles) -> list[tuple[tuple[str, ...], str]]:
+    return [(layout.texts, layout.label) for layout in files.layouts]
+
+
+def test_what_the_user_says_goes_before_what_is_usual() -> None:
+    files = TextFiles((ColumnSettings(text="sentence", label="gold"),))
+    assert texts_of(files.with_columns(ColumnSettings(), lenient=False)) == [(("sentence",), "gold")]
+    assert texts_of(files.with_columns(ColumnSettings(label="stars"), lenient=False)) == [(("sentence",), "stars")]
+    mine = ColumnSettings(text="review", label="stars")
+    assert texts_of(files.with_columns(mine, lenient=False)) == [(("review",), "stars")]
+    assert texts_of(files.with_columns(mine, lenient=True)) == [
+        (("review",), "stars"), (("sentence",), "gold"), (("text",), "stars")
+    ]  # fmt: skip
+    pair = TextFiles().with_columns(ColumnSettings(text_a="p", text_b="h"), lenient=True)
+    assert texts_of(pair) == [(("p", "h"), "label"), (("text_a", "text_b"), "label")]
+    assert pair.is_pair
+    assert not TextFiles().is_pair
+    with pytest.raises(SettingsError, match=r"data\.columns\.context means nothing to texts"):
+        files.with_columns(ColumnSettings(context="passage"), lenient=False)
+
+
+def test_files_fit_themselves_to_one_and_still_read_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text_a": "a", "text_b": "b"}\n')
+    assert TextFiles().fit_to(path).layouts == (PAIR,)
+    files = TextFiles((SINGLE, ColumnSettings(text="sentence"), PAIR))
+    path.write_text('{"sentence": "a"}\n')
+    assert [layout.texts for layout in files.fit_to(path).layouts] == [("sentence",), ("text",)]
+
+
+def load(path: Path, unlabelled: bool = False, **options: Any) -> tuple[list[str | None], ExampleCounts]:
+    def read(row: Row, name: str) -> str | None:
+        label = read_label(row, name)
+        return None if label == "-" else label
+
+    counts = ExampleCounts()
+    return [one.label for one in TextFiles(**options).load(path, counts, read, unlabelled)], counts
+
+
+def test_examples_without_label_are_left_out_and_counted_or_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "-"}\n')
+    assert load(path) == (["x"], ExampleCounts(unlabelled=1))
+    assert load(path, unlabelled=True) == (["x", None], ExampleCounts())
+    path.write_text('{"text": "a", "label": "-"}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl: not a single example has a label"):
+        load(path)
+    path.write_text('{"text": "a", "label": null}\n{"text": "b"}\n{"text": "c", "label": ""}\n')
+    assert load(path, unlabelled=True)[0] == [None] * 3
+    with pytest.raises(InputError, match=r"a\.jsonl:1: the label label is empty"):
+        load(path)
+
+
+def test_broken_rows_of_published_files_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tx\tlabel\n" + "a\tb\tc\n" + "broken\trow\n" * 7)
+    labels, counts = load(path, has_broken_rows=True)
+    assert labels == ["c"]
+    lines = ", ".join(f"{path}:{line}" for line in range(3, 8))
+    assert counts.summary() == (
+        f"0 examples, 7 rows of too few fields left out, as the published file has them ({lines} and 2 more)"
+    )
+
+
 @pytest.mark.parametrize(("value", "label"), [("a", "a"), (3, "3"), (True, "true"), (0.5, "0.5"), (" ", " ")])
 def test_labels_are_read_as_text(value: object, label: str) -> None:
-    assert read_example(Row({"text": "a", "label": value}, "x:1"), SINGLE).label == label
+    assert read_label(Row({"label": value}, "x:1"), "label") == label
+    assert read_label(Row({"labels": {"label": value}}, "x:1"), "labels.label") == label
 
 
 @pytest.mark.parametrize(
     ("row", "told"),
     [
         ({"text": "a"}, "x:7: no column 'label' for the label: there is text"),
-        ({"text": "a", "label": ""}, "x:7: the label label is empty"),
-        ({"text": "a", "label": None}, "x:7: the label label is empty"),
-        ({"text": "a", "label": ["b"]}, r'x:7: the label label is \["b"\]'),
-        ({"text": 5, "label": "b"}, "x:7: text is 5: expected a text"),
-        ({"text": json.loads('"\\ud800"'), "label": "b"}, r"x:7: text holds half of a surrogate pair, \\ud800"),
+        ({"label": ""}, "x:7: the label label is empty"),
+        ({"label": None}, "x:7: the label label is empty"),
+        ({"label": ["b"]}, r'x:7: the label label is \["b"\].*task\.multi_label'),
+        ({"label": json.loads('"\\udc00"')}, r"x:7: label holds half of a surrogate pair"),
     ],
 )
-def test_examples_refused(row: dict[str, Any], told: str) -> None:
+def test_labels_refused(row: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        read_example(Row(row, "x:7"), SINGLE)
+        read_label(Row(row, "x:7"), "label")
 
 
-def test_a_label_that_says_there_is_none() -> None:
-    row = Row({"text_a": "a", "text_b": "b", "label": "-"}, "x:1")
-    assert read_example(row, PAIR, unlabelled={"-"}).label is None
-    assert read_example(row, PAIR).label == "-"
-    assert read_example(Row({"text": "a"}, "x:1"), SINGLE, labelled=False).label is None
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"text": 5}, "x:7: text is 5: expected a text"),
+        ({"text": None}, "x:7: text is null: expected a text"),
+        ({"text": json.loads('"\\ud800"')}, r"x:7: text holds half of a surrogate pair, \\ud800"),
+        ({"words": "a"}, "x:7: no column 'text'"),
+    ],
+)
+def test_texts_refused(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        TextFiles().read(Row(row, "x:7"))
+
+
+@pytest.mark.parametrize(
+    ("value", "labels"),
+    [
+        (["a", "b"], ("a", "b")),
+        ([], ()),
+        ("", ()),
+        ("  ", ()),
+        ("b, a ,b", ("b", "a")),
+        (["b", "a", "b"], ("b", "a")),
+        ([1, True], ("1", "true")),
+        (["a, b"], ("a, b",)),  # nothing is cut in a list
+        (7, ("7",)),
+    ],
+)
+def test_lists_of_labels(value: object, labels: tuple[str, ...]) -> None:
+    assert read_labels(Row({"label": value}, "x:1"), "label", ",") == labels
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("a,,b", "x:1: the label label is empty"),
+        ([""], "x:1: the label label is empty"),
+        ([None], "x:1: the label label is empty"),
+        ([["a"]], r'x:1: the labels label are \[\["a"\]\]'),
+        (None, r"x:1: the labels label are null: expected a list, \[\] for none"),
+        ({"a": 1}, r'x:1: the labels label are \{"a": 1\}'),
+    ],
+)
+def test_lists_of_labels_refused(value: object, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        read_labels(Row({"label": value}, "x:1"), "label", ",")
+
+
+@pytest.mark.parametrize(("value", "number"), [("3.5", 3.5), (" 2 ", 2.0), ("-1e-3", -0.001), (4, 4.0), (0.25, 0.25)])
+def test_numbers(value: object, number: float) -> None:
+    assert read_number(Row({"score": value}, "x:1"), "score") == number
+
+
+@pytest.mark.parametrize(
+    "value", ["nan", "inf", "-Infinity", "three", "3,5", "1_000", "1e39", True, float("nan"), "x" * 99]
+)
+def test_numbers_refused(value: object) -> None:
+    with pytest.raises(InputError, match=r"x:1: the value score is '.{1,60}': expected a finite number such as 3\.5"):
+        read_number(Row({"score": value}, "x:1"), "score")
+
+
+@pytest.mark.parametrize("value", ["", None])
+def test_missing_numbers_refused(value: object) -> None:
+    with pytest.raises(InputError, match="x:1: the label score is empty"):
+        read_number(Row({"score": value}, "x:1"), "score")

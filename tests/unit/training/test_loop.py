@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
-from unmask.training.loop import StepResult, TrainState, train
+from unmask.training.loop import StepResult, TrainState, set_training_mode, train
 from unmask.training.optimizer import Schedule
 from unmask.training.settings import ScheduleSettings, TrainSettings
 
@@ -241,6 +241,22 @@ def test_clipping_is_part_of_the_step() -> None:
         # torch divides by the norm + 1e-6
         assert torch.allclose((b - c), (a - c) * 0.5 / norms[0], rtol=1e-5, atol=0)
     assert all(parameter.grad is None for parameter in plain.parameters())
+
+
+def test_what_is_frozen_is_in_eval_mode_and_stays_as_it_is() -> None:
+    lower, upper = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+    module = nn.Sequential(lower, upper).eval()
+    lower.requires_grad_(False)
+    set_training_mode(module)
+    assert [part.training for part in (module, lower, lower[0], lower[1])] == [True, False, False, False]
+    assert [part.training for part in (upper, upper[0], upper[1])] == [True, True, True]
+    inputs = torch.ones(8, 2)
+    assert torch.equal(lower(inputs), lower(inputs))  # no dropout
+    before = [parameter.clone() for parameter in lower.parameters()]
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
+    module(inputs).sum().backward()
+    optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, lower.parameters(), strict=True))
 
 
 # Budgets

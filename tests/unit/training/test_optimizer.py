@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
+from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
@@ -52,6 +53,72 @@ def test_frozen_parameters_are_left_out() -> None:
     optimizer = build_optimizer(module, OptimizerSettings())
     frozen = {id(parameter) for parameter in module.encoder.embeddings.parameters()}
     assert not frozen & {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def rates_by_name(module: nn.Module, settings: OptimizerSettings) -> dict[str, tuple[float, float]]:
+    """Rate and weight decay of each parameter."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    optimizer = build_optimizer(module, settings)
+    grouped = [(names[id(p)], group) for group in optimizer.param_groups for p in group["params"]]
+    assert len(grouped) == len(dict(grouped))
+    return {name: (group["lr"], group["weight_decay"]) for name, group in grouped}
+
+
+def test_rates_by_layer_are_electras() -> None:
+    """Two layers, rate .8, decay .5: depths 0, 1, 2 and 4, so .8 / 16, .8 / 8, .8 / 4 and .8."""
+    module = small_module()
+    rates = rates_by_name(module, OptimizerSettings(learning_rate=0.8, layer_decay=0.5, weight_decay=0.1))
+    assert rates.keys() == {name for name, _ in module.named_parameters()}
+    expected = {"embeddings": 0.05, "blocks.0": 0.1, "blocks.1": 0.2, "pooler": 0.8}
+    for name, (rate, _) in rates.items():
+        place = next((part for part in expected if name.startswith(f"encoder.{part}.")), None)
+        assert rate == pytest.approx(0.8 if place is None else expected[place], rel=1e-12), name  # doubles
+    without = rates_by_name(module, OptimizerSettings(learning_rate=0.8, weight_decay=0.1))
+    assert {name: decay for name, (_, decay) in rates.items()} == {name: decay for name, (_, decay) in without.items()}
+    assert {rate for rate, _ in without.values()} == {0.8}
+
+
+@pytest.mark.parametrize("num_layers", [1, 3, 12])
+def test_depths_are_those_of_electras_code(num_layers: int) -> None:
+    """`_get_layer_lrs` of google-research/electra, written out: depths, and rate x decay ** (n_layers + 2 - depth)."""
+    module = nn.Module()
+    module.encoder = nn.Module()
+    module.encoder.embeddings = nn.Linear(1, 1, bias=False)
+    module.encoder.embeddings_project = nn.Linear(1, 1, bias=False)
+    module.encoder.blocks = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(num_layers))
+    module.head = nn.Linear(1, 1, bias=False)
+    depths = {"encoder.embeddings.weight": 0, "encoder.embeddings_project.weight": 0, "head.weight": num_layers + 2}
+    depths |= {f"encoder.blocks.{layer}.weight": layer + 1 for layer in range(num_layers)}
+    rates = rates_by_name(module, OptimizerSettings(learning_rate=1e-4, layer_decay=0.8))
+    assert {name: rate for name, (rate, _) in rates.items()} == {
+        name: pytest.approx(1e-4 * 0.8 ** (num_layers + 2 - depth), rel=1e-12) for name, depth in depths.items()
+    }
+
+
+def test_the_heads_rate_comes_first_since_it_is_the_one_that_is_logged() -> None:
+    optimizer = build_optimizer(small_module(), OptimizerSettings(learning_rate=0.8, layer_decay=0.5))
+    assert optimizer.param_groups[0]["lr"] == 0.8
+
+
+def test_no_layer_decay_gives_the_two_groups_alone() -> None:
+    module = small_module()
+    found = build_optimizer(module, OptimizerSettings(layer_decay=1.0, weight_decay=0.01)).param_groups
+    assert len(found) == 2
+    for group, expected in zip(found, parameter_groups(module, 0.01), strict=True):
+        assert [id(p) for p in group["params"]] == [id(p) for p in expected["params"]]
+
+
+def test_frozen_layers_have_no_group() -> None:
+    module = small_module()
+    module.encoder.embeddings.requires_grad_(False)
+    module.encoder.blocks[0].requires_grad_(False)
+    rates = rates_by_name(module, OptimizerSettings(learning_rate=0.8, layer_decay=0.5))
+    assert {rate for rate, _ in rates.values()} == {0.2, 0.8}
+
+
+def test_layer_decay_needs_layers() -> None:
+    with pytest.raises(SettingsError, match=r"optimizer\.layer_decay=0\.8: this model has no layers"):
+        build_optimizer(nn.Linear(2, 2), OptimizerSettings(layer_decay=0.8))
 
 
 def test_settings_reach_the_optimizer() -> None:

@@ -1,0 +1,1 @@
+"""The commands, each a function that hands its words to one program."""

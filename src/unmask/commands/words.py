@@ -1,0 +1,39 @@
+"""Arguments and options that several commands take, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Text = Annotated[
+    list[str],
+    typer.Argument(help=".txt .md .jsonl .csv .tsv .parquet .xml (also .gz .bz2 .xz .zst), folders, globs, -"),
+]
+Format = Annotated[str, typer.Option("--format", help="of the text, where the suffix does not say: gutenberg ...")]
+Column = Annotated[str, typer.Option("--column", help="JSON field or table column that holds the text")]
+OnError = Annotated[str, typer.Option("--on-error", help="stop at what cannot be read, or skip, count and list it")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="any other setting, as cleaning.boilerplate_lines=true"),
+]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", help="settings over the recipe's")]
+RunOut = Annotated[Path, typer.Option("--out", help="the run directory")]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with the run in --out; start it where there is none")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace what is in --out")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="processes; all cores where left out")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON object")]
+Model = Annotated[Path, typer.Argument(help="a model directory, or the run that made it")]
+
+
+def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
+    for row in rows:
+        print(json.dumps(row, ensure_ascii=False))
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

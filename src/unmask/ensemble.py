@@ -1,0 +1,163 @@
+"""Several fine-tuned models that answer together (Devlin et al. 2019, section 4.2: seven, over checkpoints and seeds).
+
+    DIR/ensemble.json    {"members": ["../trials/lr3e-05_batch16_epochs3_seed0/model", ...]}
+
+Members stay where they are; their paths are relative to the directory, so that the folder around both can be moved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm
+from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.files import write_json, writing_directory
+from unmask.models.hub_files import read_config
+from unmask.paths import model_directory
+from unmask.tasks.base import Task, TaskModule
+from unmask.tokenization.tokenizer import load_tokenizer
+
+ENSEMBLE = "ensemble.json"
+
+_SAME_READING = ("name", "max_length", "truncation", "doc_stride", "max_question_length", "document_context")
+"""What a model remembers of its task that decides how inputs are read: it is done once for all members."""
+
+
+class EnsembleModule(nn.Module):
+    """The module of an ensemble: what its members say of a batch, combined as their task does it.
+
+    Args:
+        task: of the members: mean probabilities, mean values, or summed scores of spans.
+        modules: at least one, on one device.
+    """
+
+    def __init__(self, task: Task[Any], modules: Sequence[TaskModule]) -> None:
+        super().__init__()
+        self.task = task
+        self.members = nn.ModuleList(cast(Sequence[nn.Module], modules))
+        self._members = list(modules)  # the same ones, as what they are
+        self.encoder = modules[0].encoder
+        self.head = modules[0].head
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        return self.loss(self.outputs(batch), batch)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """In the shape of one member's; see `TaskModule`."""
+        return self.task.combine([module.outputs(batch) for module in self._members])
+
+    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
+        """As the first member's of these outputs."""
+        return self._members[0].loss(outputs, batch)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return self._members[0].counts(batch)
+
+
+def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, overwrite: bool = False) -> Path:
+    """Makes fine-tuned models answer together.
+
+    Args:
+        members: at least two models of one task, or the runs that made them.
+        directory: to write.
+        overwrite: True replaces an ensemble that is there.
+
+    Returns:
+        `directory`, for `evaluate` and `predict`.
+
+    Raises:
+        SettingsError: fewer than two members, or one of them twice.
+        ModelError: a member is no model, or they differ in what they answer or in how they read inputs.
+        OutputError: the directory exists already, or cannot be written.
+    """
+    directory = Path(directory)
+    models = [model_directory(member) for member in members]
+    resolved = [model.resolve() for model in models]
+    if len(models) < 2:
+        raise SettingsError(f"an ensemble of {len(models)} model(s): expected two or more")
+    if twice := [model for place, model in enumerate(models) if resolved[place] in resolved[:place]]:
+        raise SettingsError(f"{twice[0]} is given twice: name each member once")
+    check_members(models)
+    place = directory.resolve()
+    if overwrite and directory.exists() and not (directory / ENSEMBLE).is_file():
+        raise OutputError(f"{directory} is no ensemble, so --overwrite does not remove it: choose another name")
+    with writing_directory(directory, overwrite=overwrite) as unfinished:
+        # POSIX separators, so that a folder written on one system opens on another.
+        paths = [Path(os.path.relpath(model, place)).as_posix() for model in resolved]
+        write_json(unfinished / ENSEMBLE, {"members": paths})
+    return directory
+
+
+def read_members(directory: Path) -> list[Path] | None:
+    """The models of an ensemble, in order; None where the directory is not one's.
+
+    Raises:
+        ModelError: `ensemble.json` cannot be read, or a member is not where it says.
+    """
+    path = directory / ENSEMBLE
+    if not path.is_file():
+        return None
+    try:
+        members = json.loads(path.read_bytes())["members"]
+        if not (isinstance(members, list) and members and all(isinstance(member, str) for member in members)):
+            raise ValueError("`members` is not a list of paths")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}): make it again with `unmask ensemble`") from error
+    found = [(directory / member).resolve() for member in members]
+    for member in found:
+        if not (member / "config.json").is_file():
+            raise ModelError(
+                f"{path}: there is no model at {member}: the members of an ensemble stay where they were made; bring "
+                "it back, or make the ensemble again with `unmask ensemble`"
+            )
+    return found
+
+
+def check_members(models: Sequence[Path]) -> None:
+    """Refuses models that cannot answer together, naming two that differ, and in what (ModelError)."""
+    first = _answers(models[0])
+    for model in models[1:]:
+        for what, value in _answers(model).items():
+            if value != first[what]:
+                raise ModelError(
+                    f"{model} and {models[0]} cannot answer together: {what} is {_shown(value)} in the one and "
+                    f"{_shown(first[what])} in the other: expected models of one task and one tokenizer"
+                )
+
+
+def check_tokenizers(models: Sequence[Path]) -> None:
+    """Refuses pre-trained models of which not all have the tokenizer of the first (ModelError)."""
+    first = load_tokenizer(models[0]).fingerprint()
+    for model in models[1:]:
+        if load_tokenizer(model).fingerprint() != first:
+            raise ModelError(
+                f"{model} has another tokenizer than {models[0]}: models fine-tuned from them cannot answer together; "
+                "leave out search.ensemble, or one of search.checkpoints"
+            )
+
+
+def _answers(model: Path) -> dict[str, Any]:
+    """All in which the members of an ensemble agree, by what it is."""
+    config: Mapping[str, Any] = read_config(model)
+    task = config.get("unmask_task", {})
+    # `BertForMultipleChoice` and `RobertaForMultipleChoice` answer alike.
+    architecture = str((config.get("architectures") or ["?"])[0])
+    return {
+        "head": architecture.partition("For")[2] or architecture,
+        "labels": config.get("id2label"),
+        "problem_type": config.get("problem_type"),
+        "segments": config.get("type_vocab_size", 2),
+        **{f"task.{name}": task.get(name) for name in _SAME_READING},
+        "tokenizer": load_tokenizer(model).fingerprint(),
+    }
+
+
+def _shown(value: Any) -> str:
+    shown = ", ".join(map(str, value.values())) if isinstance(value, dict) else str(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,104 @@
+"""What users give scikit-learn estimators, lists, arrays and columns of texts and targets, checked and made plain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import InputError
+from unmask.tasks.rows import Row
+
+Texts = Any
+"""A list, an array or a column of texts, or of pairs of texts."""
+
+_SINGLE, _PAIR = ("text",), ("text_a", "text_b")
+
+
+def rows_of(X: Texts) -> list[Row]:  # noqa: N803
+    """Texts as rows `{text}`, or pairs as `{text_a, text_b}`."""
+    rows = [_row(value, f"X[{number}]") for number, value in enumerate(_listed(X, "X"))]
+    if not rows:
+        raise InputError("X is empty: expected texts, or pairs of texts")
+    for row in rows:
+        if len(row.fields) != len(rows[0].fields):
+            raise InputError(
+                f"X[0] holds {len(rows[0].fields)} text(s) and {row.source} {len(row.fields)}: expected single texts, "
+                "or pairs, throughout"
+            )
+    return rows
+
+
+def _row(value: Any, source: str) -> Row:
+    texts = list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
+    if len(texts) not in (1, 2) or not all(isinstance(text, str) for text in texts):
+        raise InputError(
+            f"{source} is {str(value)[:60]!r} ({type(value).__name__}): expected a text, or a pair of texts"
+        )
+    names = _SINGLE if len(texts) == 1 else _PAIR
+    return Row(dict(zip(names, texts, strict=True)), source)
+
+
+def _listed(values: Any, name: str) -> list[Any]:
+    """A list, an array, a column or a table of pandas or its like, as a list."""
+    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
+        raise InputError(f"{name} is one {type(values).__name__}: expected a list or an array")
+    array = values.to_numpy() if hasattr(values, "to_numpy") else values
+    listed: list[Any] = array.tolist() if hasattr(array, "tolist") else list(array)
+    return listed
+
+
+def labels_of(y: Any, num_texts: int) -> list[Hashable]:
+    """The labels of a classification, at least two different ones."""
+    labels = _listed(y, "y")
+    _same_length(labels, num_texts)
+    for number, label in enumerate(labels):
+        if label is None or label != label:
+            raise InputError(f"y[{number}] is {label}: expected a label; take unlabelled texts out")
+        if isinstance(label, list | dict | set):
+            raise InputError(f"y[{number}] is {str(label)[:60]}: expected one label for each text")
+    if len(set(labels)) < 2:
+        raise InputError(f"every label of y is {labels[0]!r}: there is nothing to tell apart; give at least two")
+    return labels
+
+
+def numbers_of(y: Any, num_texts: int) -> list[float]:
+    """The targets of a regression: a finite number for each text."""
+    values = [_number(value, number) for number, value in enumerate(_listed(y, "y"))]
+    _same_length(values, num_texts)
+    return values
+
+
+def _number(value: Any, number: int) -> float:
+    if isinstance(value, str | bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+        raise InputError(f"y[{number}] is {value!r}: expected a finite number")
+    return float(value)
+
+
+def _same_length(values: Sequence[Any], num_texts: int) -> None:
+    if len(values) != num_texts:
+        raise InputError(f"X has {num_texts} texts and y {len(values)} values: expected one for each text")
+
+
+def distinct(labels: Iterable[Hashable]) -> NDArray[Any]:
+    """Every label once, in order."""
+    return _as_array(_in_order(set(labels)))
+
+
+def _in_order(labels: set[Hashable]) -> list[Hashable]:
+    try:
+        return sorted(labels)  # type: ignore[type-var]
+    except TypeError:  # labels of several types
+        return sorted(labels, key=lambda label: (type(label).__name__, repr(label)))
+
+
+def _as_array(labels: Sequence[Hashable]) -> NDArray[Any]:
+    """An array of their own type where they are plain, else of objects."""
+    if len({type(label) for label in labels}) == 1 and isinstance(labels[0], str | bool | int | float):
+        return np.asarray(labels)
+    array = np.empty(len(labels), dtype=object)
+    array[:] = labels
+    return array

@@ -1,0 +1,372 @@
+"""Fine-tuning and embedding as scikit-learn does things: `fit`, `predict`, `transform` on texts in memory.
+
+The task, the loop and the optimizer are those of `unmask finetune`, with the same defaults; the settings are checked by
+its recipe. No run directory is written. Every estimator works in `Pipeline`, `cross_val_score` and `GridSearchCV`.
+
+    classifier = TextClassifier("runs/bert", epochs=3)
+    classifier.fit(["a fine film", "dull"], ["good", "bad"]).predict(["fine"])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from unmask.config import build_settings
+from unmask.errors import InputError, SettingsError, UserError
+from unmask.estimator_inputs import Texts, distinct, labels_of, numbers_of, rows_of
+from unmask.features import load_feature_model
+from unmask.finetuning import save_finetuned
+from unmask.finetuning_inputs import build_module
+from unmask.inference import encode_windows
+from unmask.paths import model_directory
+from unmask.prediction import Predictor, load_predictor
+from unmask.recipe import FinetuneRecipe
+from unmask.similarity import embed
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import ExampleLoader, concatenate
+from unmask.tasks.rows import Row
+from unmask.tasks.table import open_task
+from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.training.device import Compute, choose_compute
+from unmask.training.loop import StepResult, TrainState, train
+from unmask.training.optimizer import Schedule, build_optimizer
+
+
+class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
+    """What `TextClassifier` and `TextRegressor` share: parameters, training, pickling.
+
+    Args:
+        model: directory of a pre-trained model, or the run that made it.
+        learning_rate: the peak, after warm-up.
+        epochs: passes over the texts.
+        batch_size: texts in a step.
+        max_length: most tokens of a text or pair; longer ones are cut at the end.
+        warmup_ratio: share of the steps over which the learning rate rises.
+        weight_decay: of AdamW.
+        layer_decay: each layer's rate is that of the layer above times this.
+        freeze_layers: 0 freezes the embeddings, n the first n layers with them, "all" the whole encoder.
+        classifier_dropout: before the head; None takes the encoder's.
+        from_scratch: True takes only the sizes and the tokenizer of `model`, and random weights.
+        seed: of the head, the order and dropout; the same texts and parameters give the same model.
+        device: "auto" (a GPU where there is one), "cpu" or "cuda".
+        precision: of training, "auto", "fp32" or "bf16"; predictions are in fp32.
+
+    Attributes:
+        predictor_: the fine-tuned model; see `unmask.prediction`.
+        loss_curve_: the mean loss of each epoch.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        learning_rate: float = 5e-5,
+        epochs: float = 3,
+        batch_size: int = 32,
+        max_length: int = 128,
+        warmup_ratio: float = 0.1,
+        weight_decay: float = 0.01,
+        layer_decay: float = 1.0,
+        freeze_layers: int | Literal["all"] | None = None,
+        classifier_dropout: float | None = None,
+        from_scratch: bool = False,
+        seed: int = 0,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        precision: Literal["auto", "fp32", "bf16"] = "auto",
+    ) -> None:
+        self.model = model
+        self.learning_rate = learning_rate
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.max_length = max_length
+        self.warmup_ratio = warmup_ratio
+        self.weight_decay = weight_decay
+        self.layer_decay = layer_decay
+        self.freeze_layers = freeze_layers
+        self.classifier_dropout = classifier_dropout
+        self.from_scratch = from_scratch
+        self.seed = seed
+        self.device = device
+        self.precision = precision
+
+    def save(self, directory: str | Path) -> None:
+        """Writes the fine-tuned model as `unmask finetune` does, for `unmask predict` and for `transformers`.
+
+        Raises:
+            NotFittedError: there is none yet.
+            OutputError: the place cannot be written.
+        """
+        check_is_fitted(self)
+        save_finetuned(self.predictor_.module, self.predictor_.task, self.predictor_.tokenizer, Path(directory))
+
+    def _settings(self, kind: str, columns: Sequence[str], labels: Sequence[str] | None) -> FinetuneRecipe:
+        name = type(self).__name__
+        return build_settings(
+            FinetuneRecipe,
+            {
+                "seed": self.seed,
+                "device": self.device,
+                "precision": self.precision,
+                "init_from": str(_given(self.model, name)),
+                "from_scratch": self.from_scratch,
+                "freeze_layers": self.freeze_layers,
+                "task": {
+                    "name": kind,
+                    "max_length": self.max_length,
+                    "classifier_dropout": self.classifier_dropout,
+                    **({} if labels is None else {"labels": list(labels)}),
+                },
+                "data": {"train": "X", "columns": {column: column for column in columns}},
+                "optimizer": {
+                    "learning_rate": self.learning_rate,
+                    "weight_decay": self.weight_decay,
+                    "layer_decay": self.layer_decay,
+                },
+                "schedule": {"warmup_ratio": self.warmup_ratio},
+                "train": {"epochs": self.epochs, "batch_size": self.batch_size},
+            },
+            name,
+        )
+
+    def _train(self, settings: FinetuneRecipe, rows: Sequence[Row], targets: Sequence[Any]) -> None:
+        compute = choose_compute(settings.device, settings.precision)
+        source = model_directory(settings.init_from)
+        tokenizer = load_tokenizer(source)
+        task = open_task(settings.task, settings.data.columns)
+        examples = [replace(task.read(row), label=target) for row, target in zip(rows, targets, strict=True)]
+        with torch.random.fork_rng([compute.device] if compute.device.type == "cuda" else []):
+            torch.manual_seed(settings.seed)
+            module: Any = build_module(settings, task, source, tokenizer)
+            segments = module.encoder.settings.type_vocab_size
+            windows = encode_windows(task, examples, tokenizer, ExampleCounts(), segments)
+            training = concatenate([window.encoded.without_alignment() for window in windows])
+            loader = ExampleLoader(training, settings.seed, settings.train.batch_size, settings.train.batch_size)
+            progress = _LossCurve()
+            train(
+                module.to(compute.device),
+                loader.steps(loader.start()),
+                lambda batch: batch,
+                module.counts,
+                build_optimizer(module, settings.optimizer),
+                Schedule(settings.schedule),
+                settings.train,
+                TrainState(),
+                compute.device,
+                compute.autocast,
+                progress,
+            )
+        in_fp32 = Compute(compute.device, torch.float32, "so that figures are the same everywhere")
+        self.predictor_ = Predictor(task, module.eval(), tokenizer, in_fp32)
+        self.loss_curve_ = progress.means
+
+    def _predictions(self, X: Texts) -> Iterator[dict[str, Any]]:  # noqa: N803  scikit-learn's name
+        check_is_fitted(self)
+        rows = rows_of(X)
+        task: Any = self.predictor_.task  # classification or regression: both know
+        if task.is_pair != ("text_b" in rows[0]):
+            kinds = ("single texts", "pairs of texts")
+            raise InputError(f"X holds {kinds[not task.is_pair]}, and the model was fitted on {kinds[task.is_pair]}")
+        return self.predictor_(rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Parameters, and the fine-tuned model as the files that `save` writes: no module of PyTorch is pickled."""
+        state = dict(super().__getstate__())
+        if state.pop("predictor_", None) is not None:
+            with TemporaryDirectory() as folder:
+                self.save(folder)
+                state["_files"] = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        rest = dict(state)
+        files = rest.pop("_files", None)
+        super().__setstate__(rest)
+        if files is not None:
+            with TemporaryDirectory() as folder:
+                for name, content in files.items():
+                    (Path(folder) / name).write_bytes(content)
+                self.predictor_ = load_predictor(folder, device=self.device)
+
+    def __sklearn_tags__(self) -> Any:
+        return _of_texts(super().__sklearn_tags__())
+
+
+class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc]
+    """Learns to label texts, or pairs of texts; its parameters are those of `FinetuningEstimator`.
+
+    Attributes:
+        classes_: (classes,) the labels of `y`, sorted.
+    """
+
+    def fit(self, X: Texts, y: Any) -> Self:  # noqa: N803
+        """Fine-tunes the model.
+
+        Args:
+            X: texts, or pairs of texts.
+            y: a label for each: strings, integers, or anything else that can be a dictionary's key.
+
+        Raises:
+            UserError: the model does not load, a parameter is out of range, `X` is empty or holds something else than
+                texts, `y` is of another length, a label is missing, or there is but one.
+        """
+        rows = rows_of(X)
+        labels = labels_of(y, len(rows))
+        self.classes_ = distinct(labels)
+        names = [str(label) for label in self.classes_.tolist()]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"two different labels of y are both written {twice!r}: expected them to differ as texts")
+        name_of = dict(zip(self.classes_.tolist(), names, strict=True))
+        settings = self._settings("classification", list(rows[0].fields), names)
+        self._train(settings, rows, [name_of[label] for label in labels])
+        return self
+
+    def predict(self, X: Texts) -> NDArray[Any]:  # noqa: N803
+        """(texts,) the most probable label of each.
+
+        Raises:
+            NotFittedError: `fit` comes first.
+            InputError: `X` is empty, or holds something else than what it was fitted on.
+        """
+        most_probable = self.predict_proba(X).argmax(1)
+        chosen: NDArray[Any] = self.classes_[most_probable]
+        return chosen
+
+    def predict_proba(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
+        """(texts, classes), in the order of `classes_`; raises as `predict`."""
+        predictions = self._predictions(X)
+        return np.array([list(prediction["probabilities"].values()) for prediction in predictions])
+
+
+class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
+    """Learns a number for each text, or pair of texts; its parameters are those of `FinetuningEstimator`."""
+
+    def fit(self, X: Texts, y: Any) -> Self:  # noqa: N803
+        """Fine-tunes the model.
+
+        Args:
+            X: texts, or pairs of texts.
+            y: a finite number for each.
+
+        Raises:
+            UserError: the model does not load, a parameter is out of range, `X` is empty or holds something else than
+                texts, `y` is of another length, or one of its values is no finite number.
+        """
+        rows = rows_of(X)
+        values = numbers_of(y, len(rows))
+        self._train(self._settings("regression", list(rows[0].fields), None), rows, values)
+        return self
+
+    def predict(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
+        """(texts,) one value each; raises as `TextClassifier.predict`."""
+        return np.array([prediction["value"] for prediction in self._predictions(X)])
+
+
+class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Vectors of texts from a pre-trained model, which stays as it is: `fit` learns nothing.
+
+    Args:
+        model: directory of a pre-trained model, or the run that made it.
+        layers: "embeddings", "second-to-last", "last" or "concat-last-4"; see `unmask features`.
+        pool: "mean", "max" or "cls": how the tokens of a text become one vector.
+        normalise: True divides each vector by its length.
+        max_length: most tokens that are read at once; a longer text is read in windows. None: as many as the model can.
+        device: "auto" (a GPU where there is one), "cpu" or "cuda".
+        precision: "fp32", "bf16" or "auto".
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        layers: str = "last",
+        pool: str = "mean",
+        normalise: bool = False,
+        max_length: int | None = None,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        precision: Literal["auto", "fp32", "bf16"] = "fp32",
+    ) -> None:
+        self.model = model
+        self.layers = layers
+        self.pool = pool
+        self.normalise = normalise
+        self.max_length = max_length
+        self.device = device
+        self.precision = precision
+
+    def fit(self, X: Texts, y: Any = None) -> Self:  # noqa: N803
+        """Looks whether there is such a model.
+
+        Raises:
+            UserError: there is none.
+        """
+        model_directory(_given(self.model, "TextEncoder"))
+        return self
+
+    def transform(self, X: Texts) -> NDArray[np.float32]:  # noqa: N803
+        """(texts, hidden).
+
+        Raises:
+            UserError: the model does not load, `X` is empty, or holds something else than texts.
+        """
+        rows = rows_of(X)
+        if "text_b" in rows[0]:
+            raise InputError("X holds pairs of texts: expected single texts, each of which becomes a vector")
+        model = load_feature_model(
+            _given(self.model, "TextEncoder"),
+            self.layers,
+            max_length=self.max_length,
+            device=self.device,
+            precision=self.precision,
+        )
+        return embed(model, (row["text"] for row in rows), pool=self.pool, normalise=self.normalise)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = _of_texts(super().__sklearn_tags__())
+        tags.requires_fit = False
+        return tags
+
+
+@dataclass
+class _LossCurve:
+    """The loop's hook: keeps the mean loss of each epoch, and stops a run that has diverged."""
+
+    means: list[float] = field(default_factory=list)
+
+    def __call__(self, state: TrainState, result: StepResult) -> None:
+        if state.epochs < len(self.means) + 1:
+            return
+        terms = state.take_means()
+        self.means.append(sum(result.coefficients[name] * mean for name, mean in terms.items()))
+        if not math.isfinite(self.means[-1]):
+            raise UserError(
+                f"the loss is not finite at step {state.step:,}: the training has diverged. Give a lower learning_rate "
+                "or a higher warmup_ratio"
+            )
+
+
+def _of_texts(tags: Any) -> Any:
+    tags.input_tags.string = True
+    tags.input_tags.one_d_array = True
+    tags.input_tags.two_d_array = False
+    return tags
+
+
+def _given(model: str | Path | None, name: str) -> str | Path:
+    if model is None:
+        raise SettingsError(f"{name}(model=None): give the directory of a pre-trained model")
+    return model

@@ -1,0 +1,335 @@
+"""Texts to features: what a frozen encoder makes of them, written once for other models to read.
+
+The six choices of layers are those of BERT's feature-based approach (Devlin et al. 2019, section 5.3 and Table 7). The
+`weighted-*` ones write the layers themselves, since their mixture is learned with the head that reads them.
+
+Pooling: `none` gives a vector a token, `mean` and `max` take these very vectors together, `cls` takes the first token's
+(GPT-1's last), without the pooler that stands above it. The special tokens around a text belong to no pool but `cls`.
+A text longer than the encoder's positions is read in windows and loses nothing, but `cls` is that of its first window.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.config import nearest
+from unmask.errors import InputError, ModelError, OutputError, SettingsError
+from unmask.files import refuse_existing, refuse_foreign, writing, writing_directory
+from unmask.inference import BATCH_TOKENS, windows
+from unmask.models.encoder import Encoder
+from unmask.models.hub import load_encoder
+from unmask.models.layer_mixture import LayerChoice, find_choice
+from unmask.paths import model_directory
+from unmask.prediction import read_inputs
+from unmask.progress import Progress, human_bytes
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.feature_files import (
+    DTYPE,
+    FeatureWriter,
+    check_pyarrow,
+    map_features,
+    write_parquet,
+    writing_features,
+)
+from unmask.tasks.feature_inputs import (
+    PLACE,
+    FeatureInput,
+    InputTokens,
+    RowMaker,
+    describe_tokens,
+    read_feature_input,
+    tokenize,
+)
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.training.device import Compute, choose_compute
+
+logger = logging.getLogger("unmask")
+
+Pool = Literal["none", "cls", "mean", "max"]
+Format = Literal["npy", "parquet"]
+
+FEATURES, INDEX, TABLE = "features.npy", "index.jsonl", "features.parquet"
+
+
+@dataclass(frozen=True)
+class FeatureModel:
+    """An encoder, in eval mode on its device, and what of it is wanted.
+
+    Attributes:
+        max_length: most tokens of a row, special ones included.
+    """
+
+    encoder: Encoder
+    tokenizer: TextTokenizer
+    compute: Compute
+    choice: LayerChoice
+    max_length: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one vector: (width,), or (layers, hidden) where they are to be mixed."""
+        return self.choice.shape(self.encoder.settings.num_hidden_layers, self.encoder.settings.hidden_size)
+
+    def row_maker(self, pool: Pool) -> RowMaker:
+        """What makes rows of texts for a pool."""
+        num_segments = self.encoder.settings.type_vocab_size
+        return RowMaker(self.tokenizer, self.max_length, num_segments, first_window_only=pool == "cls")
+
+
+def load_feature_model(
+    model: str | Path,
+    layers: str = "last",
+    *,
+    max_length: int | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> FeatureModel:
+    """Loads the encoder of a model, pre-trained or fine-tuned.
+
+    Args:
+        model: its directory, or that of the run that made it.
+        layers: a key of `unmask.models.layer_mixture.CHOICES`.
+        max_length: most tokens read at once, special ones included; None takes all positions of the encoder.
+        device: `auto`, `cpu` or `cuda`.
+        precision: `fp32`, `bf16` or `auto`; features are float32 all the same.
+
+    Raises:
+        ModelError: there is no such model, it has no tokenizer, or it does not load.
+        SettingsError: no such layers or device, or `max_length` is over the encoder's positions or leaves no room.
+    """
+    directory = model_directory(model)
+    compute = choose_compute(device, precision)
+    tokenizer = load_tokenizer(directory)
+    encoder = load_encoder(directory).encoder.to(compute.device).eval()
+    settings = encoder.settings
+    if tokenizer.vocab_size > settings.vocab_size:
+        raise ModelError(f"{directory}: the tokenizer has more entries than the model: they do not belong together")
+    longest = settings.num_positions if max_length is None else max_length
+    if longest > settings.num_positions:
+        raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
+    loaded = FeatureModel(encoder, tokenizer, compute, find_choice(layers, settings.num_hidden_layers), longest)
+    if (room := loaded.row_maker("none").room(is_pair=True)) < 2:
+        raise SettingsError(f"max_length {longest} has no room for a pair of texts: give at least {longest + 2 - room}")
+    return loaded
+
+
+def extract_features(
+    model: str | Path,
+    input: str | Path,
+    out: str | Path,
+    *,
+    layers: str = "last",
+    pool: str = "none",
+    max_length: int | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+    format: str = "npy",
+    overwrite: bool = False,
+) -> Path:
+    """Writes the features of texts, in their order and in constant memory.
+
+    A file is read twice, first to find what is wrong with it and how much there will be; standard input is read once.
+
+    Args:
+        model: a model's directory, or that of the run that made it.
+        input: `.txt` with one text a line, `.tsv`, `.csv` or `.jsonl` with `text`, `text_a` and `text_b`, or `tokens`;
+            `-` is standard input.
+        out: a directory: `features.npy`, float32, (rows, width) or, for `weighted-*` layers, (rows, layers, hidden);
+            and `index.jsonl`, a line an input: its `id` (its number from 0 where it has none), its first `row`, and
+            `num_tokens`. Pooled, an input has one row; with `none` it has `num_tokens` of them, and the line also
+            tells `tokens`, `offsets` (characters of the text), `words` (the number of each token's word, where words
+            were given) and `num_tokens_a` (of a pair, whose second text's tokens follow the first's).
+        layers, max_length, device, precision: see `load_feature_model`.
+        pool: `none`, `cls`, `mean` or `max`.
+        format: `parquet` writes `features.parquet` in place of `features.npy`: `id`, a string, and `features`.
+        overwrite: True replaces features that are in `out`.
+
+    Returns:
+        `out`.
+
+    Raises:
+        UserError: whatever is wrong with model, inputs, settings or output; nothing is left half-written.
+    """
+    checked_pool = check_pool(pool)
+    _check_known("format", format, get_args(Format))
+    out = Path(out)
+    refuse_existing(out, overwrite)
+    refuse_foreign(out, (FEATURES, INDEX, TABLE), "features")
+    if format == "parquet":
+        check_pyarrow()
+    loaded = load_feature_model(model, layers, max_length=max_length, device=device, precision=precision)
+    total = None
+    if str(input) != "-" and Path(input).is_file():
+        total, num_rows = _survey(loaded, input, checked_pool)
+        num_copies = 2 if format == "parquet" else 1
+        _check_room(out, num_copies * num_rows * DTYPE.itemsize * int(np.prod(loaded.shape)))
+    counts = ExampleCounts()
+    with writing_directory(out, overwrite) as directory:
+        with (
+            Progress("features", total, unit="inputs") as progress,
+            writing_features(directory / FEATURES, loaded.shape) as writer,
+            writing(directory / INDEX) as index,
+        ):
+            num_rows = 0
+            for inputs in windows(_read(input)):
+                for line in _write_window(loaded, inputs, checked_pool, writer, num_rows, counts):
+                    index.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+                    num_rows += line["num_tokens"] if pool == "none" else 1
+                progress.advance(len(inputs))
+            writer.finish(num_rows)
+        if format == "parquet":
+            write_parquet(directory / TABLE, map_features(directory / FEATURES), _ids(directory / INDEX, checked_pool))
+            (directory / FEATURES).unlink()
+    tell(counts)
+    return out
+
+
+def tell(counts: ExampleCounts) -> None:
+    """Says what was cut or empty."""
+    if counts.anything_mended:
+        logger.warning("inputs: %s", counts.summary())
+
+
+def pooled_features(
+    model: FeatureModel, inputs: Sequence[FeatureInput], pool: Pool, counts: ExampleCounts
+) -> tuple[list[InputTokens], NDArray[np.float32]]:
+    """One vector for each input.
+
+    Args:
+        inputs: as many as may be in memory at a time.
+        pool: not `none`.
+        counts: is added to.
+
+    Returns:
+        The tokens that were read, and (inputs, *model.shape) float32: zeros for an input of which no token was.
+    """
+    tokens, rows = model.row_maker(pool).rows(inputs, tokenize(inputs, model.tokenizer), counts)
+    pooled = np.full((len(inputs), *model.shape), -np.inf if pool == "max" else 0, np.float32)
+    cls_at = -1 if model.encoder.settings.architecture == "gpt1" else 0
+    for number, states, places in _run(model, rows):
+        if pool == "cls":
+            pooled[number] = states[cls_at]
+        elif pool == "mean":  # of a long input, the rows add up
+            pooled[number] += states[places >= 0].sum(0) / max(1, len(tokens[number].ids))
+        else:
+            pooled[number] = np.maximum(pooled[number], states[places >= 0].max(0, initial=-np.inf))
+    pooled[np.isneginf(pooled)] = 0
+    return tokens, pooled
+
+
+def _run(model: FeatureModel, rows: EncodedExamples) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+    """Every row, the longest first: its input's number, (tokens, *model.shape) float32, (tokens,) places as `PLACE`."""
+    for units, batch in rows.batches_by_length(BATCH_TOKENS[model.compute.device.type]):
+        with torch.inference_mode(), model.compute.autocast():
+            selected = model.choice.select(model.encoder.hidden_states(batch.to(model.compute.device)))
+        states = np.split(selected.float().cpu().numpy(), np.cumsum(batch.lengths)[:-1])
+        for unit, its in zip(units.tolist(), states, strict=True):
+            yield int(rows.examples[unit]), its, rows.alignment[PLACE][rows.tokens_of(unit)]
+
+
+def check_pool(name: str) -> Pool:
+    """The pool of that name.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    _check_known("pool", name, get_args(Pool))
+    return cast(Pool, name)
+
+
+def _check_known(what: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise SettingsError(f"no {what} {name!r}: expected one of {', '.join(known)}{nearest(name, known)}")
+
+
+def _read(path: str | Path) -> Iterator[FeatureInput]:
+    return map(read_feature_input, read_inputs(path))
+
+
+def _ids(index: Path, pool: Pool) -> Iterator[str]:
+    """The id of each row of the features."""
+    with open(index, encoding="utf-8") as lines:
+        for line in map(json.loads, lines):
+            yield from [str(line["id"])] * (line["num_tokens"] if pool == "none" else 1)
+
+
+def _survey(model: FeatureModel, path: str | Path, pool: Pool) -> tuple[int, int]:
+    """How many inputs a file has, and how many rows their features will have.
+
+    Raises:
+        InputError: as when they are read for good, but hours earlier.
+    """
+    num_inputs = num_rows = 0
+    with Progress("looking through the inputs", unit="inputs") as progress:
+        for inputs in windows(_read(path)):
+            num_inputs += len(inputs)
+            num_rows += len(inputs) if pool != "none" else sum(len(its.ids) for its in _checked_tokens(model, inputs))
+            progress.advance(len(inputs))
+    return num_inputs, num_rows
+
+
+def _checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[InputTokens]:
+    """The tokens of inputs of which every one shall get a vector.
+
+    Raises:
+        InputError: a pair is too long.
+    """
+    tokens = tokenize(inputs, model.tokenizer)
+    room = model.row_maker("none").room(is_pair=True)
+    for given, its in zip(inputs, tokens, strict=True):
+        if given.text_b is not None and len(its.ids) > room:
+            raise InputError(
+                f"{given.source}: {len(its.ids)} tokens in two texts, and a pair has at most {room} here: a vector for "
+                "each of them cannot be had; shorten the texts, give them one by one, or choose another pool"
+            )
+    return tokens
+
+
+def _check_room(out: Path, needed: int) -> None:
+    """Raises OutputError where the features will not fit on the disk."""
+    folder = next(parent for parent in [out.resolve(), *out.resolve().parents] if parent.exists())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OutputError(
+            f"the features will need {human_bytes(needed)}, but only {human_bytes(free)} are free at {out}: "
+            "free some space, write elsewhere, or choose fewer layers or a pool"
+        )
+
+
+def _write_window(
+    model: FeatureModel,
+    inputs: Sequence[FeatureInput],
+    pool: Pool,
+    writer: FeatureWriter,
+    first_row: int,
+    counts: ExampleCounts,
+) -> list[dict[str, Any]]:
+    """Writes the features of some inputs from `first_row` on; returns their lines of the index."""
+    first_number = counts.examples
+    if pool != "none":
+        tokens, pooled = pooled_features(model, inputs, pool, counts)
+        writer.write(first_row, pooled)
+        starts = np.arange(first_row, first_row + len(inputs))
+    else:
+        tokens, rows = model.row_maker(pool).rows(inputs, _checked_tokens(model, inputs), counts)
+        starts = np.cumsum([first_row, *(len(its.ids) for its in tokens)])[:-1]
+        for number, states, places in _run(model, rows):
+            own = places >= 0
+            if own.any():
+                writer.write(int(starts[number] + places[own][0]), states[own])
+    lines = []
+    for number, (given, its, row) in enumerate(zip(inputs, tokens, starts.tolist(), strict=True), start=first_number):
+        line = {"id": given.fields.get("id", number), "row": row, "num_tokens": len(its.ids)}
+        lines.append(line if pool != "none" else line | describe_tokens(given, its, model.tokenizer))
+    return lines

@@ -1,0 +1,173 @@
+"""What a fine-tuning run needs, opened and found to fit together before its first step: model, task and examples."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from unmask.errors import CheckpointError, ModelError, SettingsError
+from unmask.inference import Window, encode_windows
+from unmask.models.encoder import new_encoder
+from unmask.models.heads import needs_pooler
+from unmask.models.hub import load_encoder, load_finetuned
+from unmask.paths import model_directory
+from unmask.progress import Progress
+from unmask.recipe import FinetuneRecipe
+from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
+from unmask.tasks.encoded import EncodedExamples, ExampleLoader, Position, concatenate
+from unmask.tasks.frozen_features import with_features
+from unmask.tasks.table import open_task
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.training.checkpoint import Checkpoint, find_checkpoint
+from unmask.training.device import Compute
+from unmask.transfer import freeze_layers, transfer_layers
+
+logger = logging.getLogger("unmask")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run needs, opened and found to fit together.
+
+    Attributes:
+        task: with its labels, and the columns that the training file has.
+        tokenizer: of the model.
+        module: with its first weights.
+        loader: of the training examples.
+        start: their place from which the run goes on.
+        checkpoint: what it goes on from; None at its beginning.
+        dev, test: what it is measured on; None where the recipe names no such file.
+    """
+
+    task: Task[Any]
+    tokenizer: TextTokenizer
+    module: TaskModule
+    loader: ExampleLoader
+    start: Position
+    checkpoint: Checkpoint | None
+    dev: list[Window] | None
+    test: list[Window] | None
+
+
+def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
+    """Opens the model, and reads and encodes every file, so that whatever is wrong with one is told before training.
+
+    Raises:
+        UserError: the model or a file is missing, damaged, or does not fit the others.
+    """
+    checkpoint = find_checkpoint(directory / "checkpoints")
+    source = model_directory(settings.init_from)
+    tokenizer = load_tokenizer(source)
+    files = settings.data
+    task = open_task(settings.task, files.columns).fit_to(Path(files.train))
+    torch.manual_seed(settings.seed)
+    module = build_module(settings, task, source, tokenizer)
+    training = concatenate(
+        [window.encoded.without_alignment() for window in read_windows(task, "train", files.train, tokenizer, module)]
+    )
+    task.check(training, Path(files.train))
+    dev = None if files.dev is None else read_windows(task, "dev", files.dev, tokenizer, module)
+    test = None if files.test is None else read_windows(task, "test", files.test, tokenizer, module)
+    batch_size = settings.train.batch_size
+    loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_size or batch_size)
+    start = loader.start()
+    if checkpoint is not None:
+        saved = Position(**checkpoint.state["position"])
+        if saved.data != start.data:
+            raise CheckpointError(
+                f"{directory}: {files.train} gives other examples than when this run was begun: restore the file, or "
+                "start again with --overwrite"
+            )
+        start = saved
+    return Inputs(task, tokenizer, module, loader, start, checkpoint, dev, test)
+
+
+def build_module(settings: FinetuneRecipe, task: Task[Any], source: Path, tokenizer: TextTokenizer) -> TaskModule:
+    """The encoder of `init_from` as the recipe wants it transferred and frozen, and a head on it.
+
+    Raises:
+        ModelError: it does not load, its tokenizer has more entries than it, or it has no head that could be kept.
+        SettingsError: examples may be longer than it can take, or a setting asks for what it does not have.
+    """
+    loaded = load_encoder(source, head=task.head_kind)
+    encoder = loaded.encoder
+    sizes = encoder.settings
+    if tokenizer.vocab_size > sizes.vocab_size:
+        raise ModelError(
+            f"{source}: the tokenizer has {tokenizer.vocab_size} entries and the model {sizes.vocab_size}: "
+            "they do not belong together"
+        )
+    if settings.task.max_length > sizes.num_positions:
+        raise SettingsError(
+            f"task.max_length {settings.task.max_length} is over the {sizes.num_positions} positions of "
+            f"{source} (max_position_embeddings): lower it"
+        )
+    if settings.from_scratch:
+        encoder = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
+    elif settings.transfer_layers is not None:
+        fresh = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
+        transfer_layers(fresh, encoder, settings.transfer_layers)
+        encoder = fresh
+    module = task.module(encoder, _kept_head(settings, task, source) if settings.keep_head else None)
+    if settings.freeze_layers is not None:
+        random_pooler = bool(loaded.fresh) or settings.transfer_layers is not None
+        freeze_layers(encoder, settings.freeze_layers, trains_pooler=random_pooler)
+    return module
+
+
+def _kept_head(settings: FinetuneRecipe, task: Task[Any], source: Path) -> nn.Module:
+    """The head of `init_from`, for another task of the same labels."""
+    loaded = load_finetuned(source)
+    if loaded.head is None or loaded.head_kind != task.head_kind:
+        raise ModelError(
+            f"{source} has a head for {loaded.head_kind}, and {settings.task.name} needs one for {task.head_kind}: "
+            "leave out keep_head, or start from a model of the same kind"
+        )
+    if task.labels and loaded.labels != task.labels:
+        raise ModelError(
+            f"{source} knows the labels {', '.join(loaded.labels or ())}, and {settings.data.train} has "
+            f"{', '.join(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
+        )
+    return loaded.head
+
+
+def read_windows(task: Task[Any], name: str, file: str, tokenizer: TextTokenizer, module: TaskModule) -> list[Window]:
+    """Reads and encodes a file, and tells what was mended or skipped.
+
+    Raises:
+        InputError: it cannot be read as the task asks.
+    """
+    counts = ExampleCounts()
+    with Progress(f"reading {name}", unit="examples") as progress:
+        examples = _advancing(task.load(Path(file), counts), progress)
+        num_segments = module.encoder.settings.type_vocab_size
+        windows = list(encode_windows(task, examples, tokenizer, counts, num_segments))
+    logger.info("%s: %s (%s)", name, counts.summary(), file)
+    return windows
+
+
+def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Example]:
+    for example in examples:
+        progress.advance()
+        yield example
+
+
+def add_features(feature_layers: str, run: Inputs, directory: Path, compute: Compute) -> Inputs:
+    """The same inputs with the frozen encoder's features, which are computed once and kept in `directory`."""
+
+    def add(encoded: EncodedExamples, name: str) -> EncodedExamples:
+        return with_features(encoded, run.module.encoder, feature_layers, directory / f"{name}.npy", compute)
+
+    def add_all(windows: list[Window] | None, name: str) -> list[Window] | None:
+        if windows is None:
+            return None
+        return [replace(w, encoded=add(w.encoded, f"{name}-{number}")) for number, w in enumerate(windows)]
+
+    loader = replace(run.loader, examples=add(run.loader.examples, "train"))
+    return replace(run, loader=loader, dev=add_all(run.dev, "dev"), test=add_all(run.test, "test"))

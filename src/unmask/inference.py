@@ -1,0 +1,121 @@
+"""Running a fine-tuned module over examples: outputs, predictions and losses, some thousands of examples at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.training.device import Compute
+
+WINDOW = 4096
+"""Examples that are read, sorted by length, and put back in order at a time."""
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+"""Tokens in a batch, by the type of device; more are no faster, and take more memory."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some examples, and what they are encoded as."""
+
+    examples: Sequence[Example]
+    encoded: EncodedExamples
+
+
+@dataclass
+class Losses:
+    """Sums and counts of loss terms, in the making."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    coefficients: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """The sum over terms of coefficient x mean."""
+        return sum(self.coefficients[name] * total / max(1, self.counts[name]) for name, total in self.totals.items())
+
+
+def windows(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
+    """Cuts a stream into lists of `size`, the last one shorter."""
+    iterator = iter(items)
+    while window := list(islice(iterator, size)):
+        yield window
+
+
+def encode_windows(
+    task: Task[Any], examples: Iterable[Example], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int
+) -> Iterator[Window]:
+    """Encodes a stream of examples window by window."""
+    for window in windows(examples):
+        yield Window(window, task.encode(window, tokenizer, counts, num_segments))
+
+
+@torch.inference_mode()
+def predict_window(
+    task: Task[Any], module: TaskModule, window: Window, compute: Compute, losses: Losses | None = None
+) -> list[Prediction]:
+    """One prediction for each example of a window.
+
+    Args:
+        module: in eval mode, on the device.
+        losses: is added to; None computes no loss, and needs no labels.
+    """
+    return task.decode(window.examples, window.encoded, run_module(task, module, window.encoded, compute, losses))
+
+
+def run_module(
+    task: Task[Any], module: TaskModule, encoded: EncodedExamples, compute: Compute, losses: Losses | None = None
+) -> Tensor:
+    """The outputs for all units or tokens, in order; float32 on the CPU.
+
+    Outputs of units may be of different widths, as those of questions with more and fewer choices: the narrower are
+    filled with minus infinity.
+    """
+    parts: list[tuple[Any, Tensor]] = []
+    for units, batch in encoded.batches_by_length(BATCH_TOKENS[compute.device.type]):
+        batch = batch.to(compute.device)
+        with compute.autocast():
+            outputs = module.outputs(batch)
+            terms = [] if losses is None else module.loss(outputs, batch)
+        for term in terms:
+            assert losses is not None
+            losses.totals[term.name] = losses.totals.get(term.name, 0.0) + float(term.total)
+            losses.counts[term.name] = losses.counts.get(term.name, 0) + term.count
+            losses.coefficients[term.name] = term.coefficient
+        parts.append((encoded.token_numbers(units) if task.per_token else units, outputs.float().cpu()))
+    total = len(encoded.input_ids) if task.per_token else len(encoded)
+    width = max((part.shape[-1] for _, part in parts if part.dim() > 1), default=0)
+    shape = (total, *parts[0][1].shape[1:-1], width) if parts[0][1].dim() > 1 else (total,)
+    gathered = torch.empty(shape)
+    for numbers, part in parts:
+        missing = width - part.shape[-1] if width else 0
+        gathered[torch.from_numpy(numbers)] = (
+            functional.pad(part, (0, missing), value=float("-inf")) if missing else part
+        )
+    return gathered
+
+
+def measure(
+    task: Task[Any], module: TaskModule, encoded_windows: Iterable[Window], compute: Compute
+) -> tuple[float, Score[Any]]:
+    """Runs a module, in eval mode, over labelled examples; memory does not grow with them.
+
+    Returns:
+        The loss, and the score.
+    """
+    losses, score = Losses(), task.score()
+    for window in encoded_windows:
+        predictions: Sequence[Mapping[str, Any]] = predict_window(task, module, window, compute, losses)
+        score.add(window.examples, predictions)
+    return losses.loss, score

@@ -1,0 +1,99 @@
+"""ELECTRA's encoder and pre-training heads on packed batches (Clark et al. 2020, sections 2 and 3.2).
+
+BERT's encoder, but that the embeddings may be narrower than the blocks and are then projected, and that there is no
+pooler. Discriminator and generator are of this one kind; their heads differ.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from unmask.batch import Batch
+from unmask.models.heads import DiscriminatorHead, MaskedLMHead
+from unmask.models.layers import Embeddings, Linear, initialise
+from unmask.models.settings import EncoderSettings
+from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
+
+
+class ElectraEmbeddings(nn.Module):
+    """BERT's embeddings, projected where their size is not that of the hidden states (section 3.2)."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.narrow = Embeddings(
+            settings.vocab_size,
+            embedding_size(settings),
+            settings.max_position_embeddings,
+            settings.type_vocab_size,
+            settings.pad_token_id,
+            settings.hidden_dropout_prob,
+            settings.layer_norm_eps,
+        )
+        is_projected = embedding_size(settings) != settings.hidden_size
+        self.projection = Linear(embedding_size(settings), settings.hidden_size) if is_projected else None
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """(tokens, hidden)."""
+        embedded: Tensor = self.narrow(input_ids, token_type_ids, position_ids)
+        return embedded if self.projection is None else self.projection(embedded)
+
+
+class ElectraEncoder(nn.Module):
+    """Embeddings and blocks.
+
+    Args:
+        settings: every size; kept as `encoder.settings`.
+    """
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embeddings = ElectraEmbeddings(settings)
+        self.blocks = new_blocks(settings)
+        initialise(self, settings.initializer_range)
+        self.pooler = None
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """(vocab, embedding_size): the decoder of the generator's head is tied to it."""
+        return self.embeddings.narrow.word.weight
+
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """The last hidden states, as `BertEncoder.forward`."""
+        return run_blocks(self.blocks, self._embed(batch), batch, positions)
+
+    def summary(self, batch: Batch) -> Tensor:
+        """(sequences, hidden): the first token of each sequence."""
+        first: Tensor = self(batch, batch.first_tokens)
+        return first
+
+    def hidden_states(self, batch: Batch) -> list[Tensor]:
+        """The embeddings' output, projected, then each block's; each (tokens, hidden)."""
+        return every_hidden_state(self.blocks, self._embed(batch), batch)
+
+    def _embed(self, batch: Batch) -> Tensor:
+        check_lengths(batch, self.settings)
+        hidden: Tensor = self.embeddings(batch.input_ids, batch.token_type_ids, batch.position_ids)
+        return hidden
+
+
+def embedding_size(settings: EncoderSettings) -> int:
+    """Of the embeddings, which is that of the hidden states where nothing is said."""
+    return settings.embedding_size or settings.hidden_size
+
+
+def new_generator_head(settings: EncoderSettings) -> MaskedLMHead:
+    """A fresh masked-LM head for a generator of these sizes: BERT's, but down to the embeddings' size."""
+    return MaskedLMHead(
+        settings.hidden_size,
+        settings.vocab_size,
+        "gelu",
+        settings.layer_norm_eps,
+        settings.initializer_range,
+        decoder_size=embedding_size(settings),
+    )
+
+
+def new_discriminator_head(settings: EncoderSettings) -> DiscriminatorHead:
+    """A fresh head that tells replaced tokens, for an encoder of these sizes."""
+    return DiscriminatorHead(settings.hidden_size, settings.hidden_act, settings.initializer_range)

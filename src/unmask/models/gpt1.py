@@ -1,0 +1,83 @@
+"""GPT-1's encoder on packed batches (Radford et al. 2018, sections 3.1 and 4.1): a causal Transformer.
+
+Beside BERT's: every token sees only itself and those before it, the embeddings are those of words and positions alone,
+neither normalised nor with segments, and there is no pooler. Blocks are post-norm, as BERT's.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import Batch
+from unmask.models.layers import dropout, initialise, new_embedding, to_autocast
+from unmask.models.settings import EncoderSettings
+from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
+
+
+class Gpt1Embeddings(nn.Module):
+    """Word and position embeddings: summed and dropped out."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.word = new_embedding(settings.vocab_size, settings.hidden_size)
+        self.position = new_embedding(settings.max_position_embeddings, settings.hidden_size)
+        prob = settings.embedding_dropout_prob
+        self.dropout_prob = settings.hidden_dropout_prob if prob is None else prob
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """(tokens, hidden)."""
+        summed = self.word(input_ids) + self.position(position_ids)
+        return dropout(to_autocast(summed), self.dropout_prob, self.training)
+
+
+class Gpt1Encoder(nn.Module):
+    """Embeddings and causal blocks; `token_type_ids` of a batch are not looked at.
+
+    Args:
+        settings: every size; kept as `encoder.settings`.
+    """
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embeddings = Gpt1Embeddings(settings)
+        self.blocks = new_blocks(settings, causal=True)
+        initialise(self, settings.initializer_range)
+        self.pooler = None
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """(vocab, hidden): the decoder of language modelling is tied to it."""
+        return self.embeddings.word.weight
+
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """The last hidden states, as `BertEncoder.forward`."""
+        return run_blocks(self.blocks, self._embed(batch), batch, positions)
+
+    def summary(self, batch: Batch) -> Tensor:
+        """(sequences, hidden): the last token of each sequence, the only one that sees all of it (section 3.2)."""
+        last: Tensor = self(batch, batch.bounds[1:].long() - 1)
+        return last
+
+    def hidden_states(self, batch: Batch) -> list[Tensor]:
+        """The embeddings' output, then each block's; each (tokens, hidden)."""
+        return every_hidden_state(self.blocks, self._embed(batch), batch)
+
+    def _embed(self, batch: Batch) -> Tensor:
+        check_lengths(batch, self.settings)
+        hidden: Tensor = self.embeddings(batch.input_ids, batch.position_ids)
+        return hidden
+
+
+def causal_lm_logits(hidden_at_targets: Tensor, word_embeddings: Tensor) -> Tensor:
+    """Vocabulary logits of the token that comes next: the word embeddings again, without a bias (section 3.1).
+
+    Args:
+        hidden_at_targets: (targets, hidden) float, the encoder's output at the tokens before the targets.
+        word_embeddings: (vocab, hidden) float, `encoder.word_embeddings`.
+
+    Returns:
+        (targets, vocab), in autocast's precision where that is on.
+    """
+    return functional.linear(hidden_at_targets, word_embeddings)

@@ -1,0 +1,100 @@
+"""Which hidden states are features, and the mixture of layers that is learned with a head.
+
+The six choices of Devlin et al. 2019, Table 7; the mixture is ELMo's (Peters et al. 2018, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from unmask.config import nearest
+from unmask.errors import SettingsError
+
+FeatureLayers = Literal["embeddings", "second-to-last", "last", "weighted-last-4", "concat-last-4", "weighted-all"]
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """Some of the hidden states that `encoder.hidden_states` gives.
+
+    Attributes:
+        states: which of them.
+        min_layers: layers that an encoder must have for it.
+        mixed: True keeps them apart, for a `LayerMixture`; False puts them side by side.
+    """
+
+    states: slice
+    min_layers: int
+    mixed: bool = False
+
+    def num_states(self, num_hidden_layers: int) -> int:
+        """How many states of an encoder of so many layers are taken."""
+        return len(range(num_hidden_layers + 1)[self.states])
+
+    def shape(self, num_hidden_layers: int, hidden_size: int) -> tuple[int, ...]:
+        """Of one token's features: (layers, hidden) where they are mixed, else (width,)."""
+        count = self.num_states(num_hidden_layers)
+        return (count, hidden_size) if self.mixed else (count * hidden_size,)
+
+    def select(self, states: Sequence[Tensor]) -> Tensor:
+        """The features of all tokens.
+
+        Args:
+            states: the embeddings' output, then each layer's; each (tokens, hidden) float.
+
+        Returns:
+            (tokens, layers, hidden) where they are mixed, else (tokens, width).
+        """
+        chosen = list(states[self.states])
+        return torch.stack(chosen, 1) if self.mixed else torch.cat(chosen, 1)
+
+
+CHOICES: dict[FeatureLayers, LayerChoice] = {
+    "embeddings": LayerChoice(slice(0, 1), min_layers=0),
+    "second-to-last": LayerChoice(slice(-2, -1), min_layers=2),
+    "last": LayerChoice(slice(-1, None), min_layers=1),
+    "weighted-last-4": LayerChoice(slice(-4, None), min_layers=4, mixed=True),
+    "concat-last-4": LayerChoice(slice(-4, None), min_layers=4),
+    "weighted-all": LayerChoice(slice(1, None), min_layers=1, mixed=True),
+}
+"""The paper's "all 12 layers" are the Transformer's: the embeddings are not among them."""
+
+
+def find_choice(name: str, num_hidden_layers: int) -> LayerChoice:
+    """The choice of that name, for an encoder of so many layers.
+
+    Raises:
+        SettingsError: there is no such choice, or the encoder has too few layers for it.
+    """
+    if name not in CHOICES:
+        known = list(CHOICES)
+        raise SettingsError(f"no feature layers {name!r}: expected one of {', '.join(known)}{nearest(name, known)}")
+    choice = CHOICES[name]
+    if num_hidden_layers < choice.min_layers:
+        fitting = [other for other, its in CHOICES.items() if its.min_layers <= num_hidden_layers]
+        raise SettingsError(
+            f"{name} needs {choice.min_layers} layers and the model has {num_hidden_layers}: "
+            f"choose one of {', '.join(fitting)}"
+        )
+    return choice
+
+
+class LayerMixture(nn.Module):
+    """gamma * sum over layers of softmax(s)_j h_j; s starts from 0, so that all layers count alike, and gamma from 1.
+
+    The optimizer's weight decay draws s to 0 as it draws every weight: towards the plain average, as in ELMo.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(torch.zeros(num_layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Tensor) -> Tensor:
+        """(tokens, hidden) from `layers` (tokens, layers, hidden)."""
+        return self.gamma * torch.einsum("j,tjh->th", torch.softmax(self.scores, 0), layers)

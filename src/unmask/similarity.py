@@ -1,0 +1,260 @@
+"""How alike texts are: the cosine of their embeddings, for pairs, and for a query among many.
+
+An embedding is a pool of hidden states, divided by its length: the mean of the last layer's, unless another is asked
+for. An encoder that was pre-trained only makes a weak one; one fine-tuned on pairs of texts makes a better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import InputError, SettingsError
+from unmask.features import FeatureModel, check_pool, load_feature_model, pooled_features, tell
+from unmask.inference import windows
+from unmask.models.layer_mixture import CHOICES
+from unmask.prediction import read_inputs
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.feature_inputs import FeatureInput, read_feature_input
+from unmask.tasks.rows import Row
+
+DIGITS = 6
+"""What float32 keeps of a cosine: further ones would part texts that are equal."""
+
+Embed = Callable[[Sequence[FeatureInput]], NDArray[np.float32]]
+
+
+def embed(
+    model: str | Path | FeatureModel,
+    texts: Iterable[str],
+    *,
+    layers: str = "last",
+    pool: str = "mean",
+    normalise: bool = True,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> NDArray[np.float32]:
+    """Embeddings of texts, all of them in memory; for a great many, `unmask.features.extract_features`.
+
+    Args:
+        model: a model's directory, that of the run that made it, or what `load_feature_model` made of it (which knows
+            its layers, device and precision).
+        layers: `embeddings`, `second-to-last`, `last` or `concat-last-4`.
+        pool: `mean`, `max` or `cls`; see `unmask.features`.
+        normalise: True divides each by its length; that of a text without a token stays zero.
+
+    Returns:
+        (texts, width) float32.
+
+    Raises:
+        UserError: the model does not load, or a setting is none of these.
+    """
+    counts = ExampleCounts()
+    opened = _open(model, layers, device, precision)
+    embed_window = _embedder(opened, pool, counts, normalise)
+    rows = (Row({"text": text}, f"text {number}") for number, text in enumerate(texts, start=1))
+    parts = [embed_window(window) for window in windows(map(read_feature_input, rows))]
+    tell(counts)
+    return np.concatenate(parts) if parts else np.empty((0, *opened.shape), np.float32)
+
+
+def similarities(
+    model: str | Path | FeatureModel,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    layers: str = "last",
+    pool: str = "mean",
+    device: str = "auto",
+    precision: str = "fp32",
+) -> Iterator[dict[str, Any]]:
+    """The similarity of each pair of texts, read as they are needed; the arguments are those of `embed`.
+
+    Yields:
+        `{"text_a", "text_b", "similarity"}`, the last from -1 to 1; 0 where a text has no token.
+    """
+    rows = (
+        Row({"text_a": first, "text_b": second}, f"pair {number}")
+        for number, (first, second) in enumerate(pairs, start=1)
+    )
+    return _similarities(_open(model, layers, device, precision), map(read_feature_input, rows), pool)
+
+
+def search(
+    model: str | Path | FeatureModel,
+    queries: Iterable[str],
+    corpus: Iterable[str],
+    top_k: int = 5,
+    *,
+    layers: str = "last",
+    pool: str = "mean",
+    device: str = "auto",
+    precision: str = "fp32",
+) -> list[dict[str, Any]]:
+    """The texts of a corpus that are most alike to each query; the other arguments are those of `embed`.
+
+    Memory holds the queries and what was found; the corpus is read once, some thousands of texts at a time.
+
+    Args:
+        top_k: how many are found for each query, at least 1.
+
+    Returns:
+        For each query `{"query", "results": [{"text", "similarity", "index"}]}`, the most alike first, of equals the
+        first in the corpus; `index` is the text's number in the corpus, from 0.
+    """
+    found = (Row({"text": text}, f"query {number}") for number, text in enumerate(queries, start=1))
+    among = (Row({"text": text}, f"corpus text {number}") for number, text in enumerate(corpus, start=1))
+    opened = _open(model, layers, device, precision)
+    return _search(opened, map(read_feature_input, found), map(read_feature_input, among), top_k, pool)
+
+
+def compare(
+    model: str | Path,
+    texts: Sequence[str],
+    query: str | Path | None = None,
+    corpus: str | Path | None = None,
+    *,
+    top_k: int = 5,
+    layers: str = "last",
+    pool: str = "mean",
+    device: str = "auto",
+    precision: str = "fp32",
+) -> Iterator[dict[str, Any]]:
+    """What the command answers: for two texts, for a file of pairs, or for files of queries and of a corpus.
+
+    Args:
+        texts: two texts; or one file of pairs, `.tsv`, `.csv` or `.jsonl` with `text_a` and `text_b`, or `-`; or none.
+        query, corpus: files of single texts, as `unmask.prediction.read_inputs` takes them, in place of `texts`.
+
+    Yields:
+        What `similarities` or `search` gives.
+
+    Raises:
+        SettingsError: the words fit none of the three.
+        InputError: a file cannot be read, or holds pairs where single texts are wanted, or the other way round.
+    """
+    given = (len(texts), query is not None, corpus is not None)
+    if given not in ((2, False, False), (1, False, False), (0, True, True)):
+        raise SettingsError(
+            "give two texts, or one file of pairs (.tsv, .csv or .jsonl with text_a and text_b), or both "
+            "--query FILE and --corpus FILE"
+        )
+    opened = _open(model, layers, device, precision)
+    if query is not None and corpus is not None:
+        return iter(_search(opened, _read(query), _read(corpus), top_k, pool))
+    rows: Iterable[Row] = [Row(dict(zip(("text_a", "text_b"), texts, strict=False)), "the two texts")]
+    return _similarities(opened, map(read_feature_input, rows) if len(texts) == 2 else _read(texts[0]), pool)
+
+
+def _open(model: str | Path | FeatureModel, layers: str, device: str, precision: str) -> FeatureModel:
+    opened = (
+        model
+        if isinstance(model, FeatureModel)
+        else load_feature_model(model, layers, device=device, precision=precision)
+    )
+    if opened.choice.mixed:
+        unmixed = ", ".join(name for name, choice in CHOICES.items() if not choice.mixed)
+        raise SettingsError(
+            f"layers={layers}: the weights of such a mixture are learned with a head, and here is none: "
+            f"choose one of {unmixed}"
+        )
+    return opened
+
+
+def _embedder(model: FeatureModel, pool: str, counts: ExampleCounts, normalise: bool = True) -> Embed:
+    """A function that embeds some single texts.
+
+    Raises:
+        SettingsError: the pool gives no single vector, or there is no such pool.
+    """
+    checked = check_pool(pool)
+    if checked == "none":
+        raise SettingsError("pool=none gives a vector for each token, and a text needs one: choose cls, mean or max")
+
+    def embed_window(inputs: Sequence[FeatureInput]) -> NDArray[np.float32]:
+        for given in inputs:
+            if given.text_b is not None:
+                raise InputError(f"{given.source}: a pair of texts: expected single ones, in a column `text`")
+        _, vectors = pooled_features(model, inputs, checked, counts)
+        if normalise:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+        return vectors
+
+    return embed_window
+
+
+def _read(path: str | Path) -> Iterator[FeatureInput]:
+    return map(read_feature_input, read_inputs(path))
+
+
+def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str) -> Iterator[dict[str, Any]]:
+    counts = ExampleCounts()
+    embed_window = _embedder(model, pool, counts)
+    for window in windows(pairs):
+        vectors = embed_window(list(chain.from_iterable(map(_two_texts, window))))
+        cosines = _rounded(np.einsum("ij,ij->i", vectors[::2], vectors[1::2]))
+        for pair, cosine in zip(window, cosines.tolist(), strict=True):
+            kept = {"id": pair.fields["id"]} if "id" in pair.fields else {}
+            yield {**kept, "text_a": pair.text_a, "text_b": pair.text_b, "similarity": cosine}
+    tell(counts)
+
+
+def _rounded(cosines: NDArray[np.float32]) -> NDArray[np.float64]:
+    return cosines.astype(np.float64).clip(-1, 1).round(DIGITS)
+
+
+def _two_texts(pair: FeatureInput) -> tuple[FeatureInput, FeatureInput]:
+    if pair.text_b is None:
+        raise InputError(f"{pair.source}: a single text: expected a pair, in the columns text_a and text_b")
+    first = FeatureInput(pair.text_a, None, None, {}, pair.source)
+    return first, replace(first, text_a=pair.text_b)
+
+
+def _search(
+    model: FeatureModel, queries: Iterable[FeatureInput], corpus: Iterable[FeatureInput], top_k: int, pool: str
+) -> list[dict[str, Any]]:
+    if top_k < 1:
+        raise SettingsError(f"top_k is {top_k}: expected at least 1")
+    counts = ExampleCounts()
+    embed_window = _embedder(model, pool, counts)
+    asked: list[FeatureInput] = []
+    parts = []
+    for window in windows(queries):
+        parts.append(embed_window(window))
+        asked += window
+    if not asked:
+        return []
+    wanted = np.concatenate(parts)
+    best = np.empty((len(asked), 0))
+    numbers = np.empty((len(asked), 0), np.int64)
+    texts: dict[int, str] = {}  # of what is among the best of any query
+    first = 0
+    for window in windows(corpus):
+        found = np.concatenate([best, _rounded(wanted @ embed_window(window).T)], axis=1)
+        ids = np.concatenate(
+            [numbers, np.broadcast_to(np.arange(first, first + len(window)), (len(asked), len(window)))], 1
+        )
+        order = np.argsort(-found, axis=1, kind="stable")[:, :top_k]  # of equals the earlier comes first
+        best, numbers = np.take_along_axis(found, order, 1), np.take_along_axis(ids, order, 1)
+        texts = {
+            number: texts[number] if number < first else window[number - first].text_a
+            for number in np.unique(numbers).tolist()
+        }
+        first += len(window)
+    tell(counts)
+    return [
+        {
+            "query": given.text_a,
+            "results": [
+                {"text": texts[number], "similarity": cosine, "index": number}
+                for number, cosine in zip(its.tolist(), cosines.tolist(), strict=True)
+            ],
+        }
+        for given, its, cosines in zip(asked, numbers, best, strict=True)
+    ]

@@ -1,0 +1,116 @@
+"""Where an answer stands in its passage: at the place that is given, or where its text is found."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from unmask.tokenization.offsets import is_mark
+
+MOVED = "answers that stand elsewhere in their passage than their offset says: mended"
+RESPELT = "answers that differ from their passage in white space, invisible characters or Unicode composition: mended"
+FIRST_TAKEN = "answers without an offset whose text stands in their passage more than once: the first is taken"
+
+NEAR = 16
+"""An offset that is off by up to as many characters, as one that counts UTF-16 or line ends otherwise, is believed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Characters of a passage.
+
+    Attributes:
+        start, end: of the passage as a Python string.
+        mended: what was wrong, for the counts; None where nothing was.
+    """
+
+    start: int
+    end: int
+    mended: str | None = None
+
+
+def find_answer(context: str, text: str, start: int | None) -> Place | None:
+    """Finds an answer in its passage.
+
+    The text as it is spelt is looked for first, then with white space, invisible characters and Unicode composition
+    set aside. Where it stands more than once, the one nearest to the offset is taken if it is within `NEAR`
+    characters; without an offset the first.
+
+    Args:
+        start: the offset that is given, in characters; None where there is none.
+
+    Returns:
+        None where it is not there, or where it cannot be told which of several is meant.
+    """
+    if start is not None and start >= 0 and context.startswith(text, start):
+        return Place(start, start + len(text))
+    if found := _occurrences(context, text):
+        begin = _choose(found, start)
+        if begin is None:
+            return None
+        mended = MOVED if start is not None else FIRST_TAKEN if len(found) > 1 else None
+        return Place(begin, begin + len(text), mended)
+    return _find_folded(context, text, start)
+
+
+def _find_folded(context: str, text: str, start: int | None) -> Place | None:
+    passage, wanted = _fold(context), _fold(text).text.strip()
+    found = [at for at in _occurrences(passage.text, wanted) if passage.is_whole(at, at + len(wanted))]
+    places = [passage.places[at] for at in found]
+    begin = _choose(places, start)
+    if begin is None:
+        return None
+    last = found[places.index(begin)] + len(wanted) - 1
+    return Place(begin, passage.places[last] + 1, RESPELT)
+
+
+def _occurrences(context: str, text: str) -> list[int]:
+    found = []
+    at = context.find(text) if text else -1
+    while at >= 0:
+        found.append(at)
+        at = context.find(text, at + 1)
+    return found
+
+
+def _choose(found: Sequence[int], start: int | None) -> int | None:
+    if len(found) < 2 or start is None:
+        return found[0] if found else None
+    offset: int = start
+    distance: Callable[[int], int] = lambda at: abs(at - offset)  # noqa: E731
+    nearest, second = sorted(found, key=distance)[:2]
+    return nearest if distance(nearest) <= NEAR and distance(nearest) < distance(second) else None
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """A text decomposed (NFD), without invisible characters, each stretch of white space one blank.
+
+    Attributes:
+        places: of each character in the original text.
+    """
+
+    text: str
+    places: list[int]
+
+    def is_whole(self, start: int, end: int) -> bool:
+        """Whether no character of the original is cut at either end, nor a mark from its letter."""
+        begins = start == 0 or self.places[start - 1] < self.places[start]
+        ends = end == len(self.text) or (self.places[end - 1] < self.places[end] and not is_mark(self.text[end]))
+        return begins and ends
+
+
+def _fold(text: str) -> _Folded:
+    characters: list[str] = []
+    places: list[int] = []
+    for place, character in enumerate(text):
+        if character.isspace():
+            decomposed = " " if characters[-1:] != [" "] else ""
+        elif unicodedata.category(character) == "Cf":
+            decomposed = ""
+        else:
+            decomposed = unicodedata.normalize("NFD", character)
+        characters += decomposed
+        places += [place] * len(decomposed)
+    return _Folded("".join(characters), places)

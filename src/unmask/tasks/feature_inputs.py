@@ -1,0 +1,265 @@
+"""Texts as rows for an encoder whose hidden states are wanted: every token gets its vector from exactly one row.
+
+A text longer than the encoder reads at once is read in windows of which each overlaps the next by half, and a token
+takes its vector from the window in whose middle it stands closest: there it has the most context on its poorer side
+(as in BERT's question answering). The special tokens around a row are tokens of no text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import InputError
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.rows import Row
+from unmask.tokenization.definition import Piece
+from unmask.tokenization.offsets import align
+from unmask.tokenization.tokenizer import TextTokenizer, truncated_lengths
+
+PLACE = "place"
+"""The column of `alignment`, int64: which of its input's tokens this one is; -1 for special tokens, and for tokens that
+take their vector from another row."""
+
+
+@dataclass(frozen=True)
+class FeatureInput:
+    """A text, or a pair of texts, whose features are wanted.
+
+    Attributes:
+        text_a: the one text, or the first of a pair; the words with blanks between where words were given.
+        text_b: the second of a pair.
+        words: as they were given; None where a text was.
+        fields: the whole row.
+        source: where it is, as `path:line`.
+    """
+
+    text_a: str
+    text_b: str | None
+    words: tuple[str, ...] | None
+    fields: dict[str, Any]
+    source: str
+
+
+@dataclass(frozen=True)
+class InputTokens:
+    """The tokens of one input, special ones not among them.
+
+    Attributes:
+        ids: of both texts, one after the other, as far as they are read.
+        num_first: how many are of the first text.
+        offsets: the characters of its text that each stands for, from and to; None where the tokenizer cannot tell.
+    """
+
+    ids: list[int]
+    num_first: int
+    offsets: list[tuple[int, int]] | None
+
+
+def read_feature_input(row: Row) -> FeatureInput:
+    """Reads `tokens` (a list, or a text with blanks between the words), `text`, or `text_a` and `text_b`.
+
+    Raises:
+        InputError: the row has none of them, or what it has is no text.
+    """
+    fields = dict(row.fields)
+    if "tokens" in fields:
+        given = fields["tokens"]
+        words = given.split() if isinstance(given, str) else given
+        if not isinstance(words, list):
+            raise InputError(f"{row.source}: tokens is {json.dumps(given)[:60]}: expected a list of words")
+        checked = tuple(_checked_text(word, "tokens", row.source) for word in words)
+        return FeatureInput(" ".join(checked), None, checked, fields, row.source)
+    names = ("text",) if "text" in fields else ("text_a", "text_b")
+    if not all(name in fields for name in names):
+        raise InputError(
+            f"{row.source}: no text: expected text, or text_a and text_b, or tokens; there is {', '.join(fields)}"
+        )
+    texts = [_checked_text(fields[name], name, row.source) for name in names]
+    return FeatureInput(texts[0], texts[1] if len(texts) == 2 else None, None, fields, row.source)
+
+
+def _checked_text(value: Any, name: str, source: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{source}: {name} is {json.dumps(value)[:60]}: expected a text")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{source}: {name} holds half of a surrogate pair, \\u{ord(value[error.start]):04x}: no character; "
+            "mend the JSON escape, or the program that wrote it"
+        ) from error
+    return value
+
+
+def tokenize(inputs: Sequence[FeatureInput], tokenizer: TextTokenizer) -> list[InputTokens]:
+    """The tokens of each input, whole; special tokens that a text spells out are tokens of it."""
+    texts = [text for given in inputs for text in (given.text_a, given.text_b) if text is not None]
+    offsets: list[list[tuple[int, int]]] | None = None
+    if tokenizer.segmenter == "none":
+        aligned = align(tokenizer, texts)
+        ids = [text.ids for text in aligned]
+        offsets = [list(zip(text.starts, text.ends, strict=True)) for text in aligned]
+    else:  # what its tokens stand for are places in another text
+        ids = tokenizer.encode_batch(texts, specials_in_text=True)
+    tokens, number = [], 0
+    for given in inputs:
+        numbers = range(number, number + (1 if given.text_b is None else 2))
+        number = numbers.stop
+        tokens.append(
+            InputTokens(
+                [token for text in numbers for token in ids[text]],
+                len(ids[numbers[0]]),
+                None if offsets is None else [place for text in numbers for place in offsets[text]],
+            )
+        )
+    return tokens
+
+
+def describe_tokens(given: FeatureInput, its: InputTokens, tokenizer: TextTokenizer) -> dict[str, Any]:
+    """What an index tells of an input's tokens: `tokens`, and where known `offsets`, `words` and `num_tokens_a`.
+
+    `words` is the number, from 0, of the word that each token begins in, where words were given.
+    """
+    described: dict[str, Any] = {"tokens": tokenizer.tokens(its.ids)}
+    if its.offsets is not None:
+        described["offsets"] = its.offsets
+    if given.words is not None and its.offsets is not None:
+        begins = np.cumsum([0, *(len(word) + 1 for word in given.words[:-1])])
+        starts = np.array([start for start, _ in its.offsets], np.int64)
+        described["words"] = (np.searchsorted(begins, starts, side="right") - 1).tolist()
+    if given.text_b is not None:
+        described["num_tokens_a"] = its.num_first
+    return described
+
+
+@dataclass(frozen=True)
+class RowMaker:
+    """Frames tokens as rows.
+
+    Args:
+        tokenizer: of the model.
+        max_length: most tokens of a row, special ones included.
+        num_segments: `type_vocab_size` of the model; below 2 every token is segment 0.
+        first_window_only: True reads no more of a long text than its first row, and counts what is cut.
+    """
+
+    tokenizer: TextTokenizer
+    max_length: int
+    num_segments: int
+    first_window_only: bool = False
+
+    def room(self, is_pair: bool) -> int:
+        """Tokens of a row that are not special."""
+        return self.max_length - sum(len(piece.ids) for piece in _pieces(self.tokenizer, is_pair))
+
+    def rows(
+        self, inputs: Sequence[FeatureInput], tokens: Sequence[InputTokens], counts: ExampleCounts
+    ) -> tuple[list[InputTokens], EncodedExamples]:
+        """Rows of some inputs.
+
+        A pair that is too long is cut, the longer text first, and counted: there is no telling which windows of two
+        texts belong together.
+
+        Args:
+            tokens: of these inputs, by `tokenize`.
+            counts: is added to.
+
+        Returns:
+            The tokens that are read, and a unit for each row: its example is the number of the input, the column
+            `PLACE` of its alignment says which of these tokens stand in it. An input that gives no token at all, not
+            even a special one, has no unit.
+        """
+        ids: list[list[int]] = []
+        second_starts: list[int] = []
+        examples: list[int] = []
+        places: list[NDArray[np.int64]] = []
+        kept: list[InputTokens] = []
+        for number, (given, its) in enumerate(zip(inputs, tokens, strict=True)):
+            room = self.room(given.text_b is not None)
+            is_long = len(its.ids) > room
+            if is_long and (given.text_b is not None or self.first_window_only):
+                its = _cut(its, room, given.text_b is not None)
+                counts.note(f"longer than {self.max_length} tokens and cut")
+            elif is_long:
+                counts.note(f"longer than {self.max_length} tokens and read in windows")
+            kept.append(its)
+            for window in windows_of(len(its.ids), room):  # one, unless a single text is long
+                row, second_start, place = self._frame(its, given.text_b is not None, window)
+                if row:
+                    ids.append(row)
+                    second_starts.append(second_start)
+                    examples.append(number)
+                    places.append(place)
+        counts.examples += len(inputs)
+        counts.empty += sum(not its.ids for its in kept)
+        alignment = {PLACE: np.concatenate([np.empty(0, np.int64), *places])}
+        return kept, encoded(ids, second_starts, examples=examples, alignment=alignment)
+
+    def _frame(self, its: InputTokens, is_pair: bool, window: Window) -> tuple[list[int], int, NDArray[np.int64]]:
+        """A row's ids, where its segment B begins, and the place of each of its tokens."""
+        numbers = np.arange(len(its.ids))
+        numbers[: window.first_own] = -1
+        numbers[window.last_own :] = -1
+        texts = {"A": slice(window.start, its.num_first if is_pair else window.end), "B": slice(its.num_first, None)}
+        row: list[int] = []
+        places: list[NDArray[np.int64]] = []
+        in_first = 0
+        for piece in _pieces(self.tokenizer, is_pair):
+            ids = its.ids[texts[piece.text]] if piece.text else list(piece.ids)
+            row += ids
+            places.append(numbers[texts[piece.text]] if piece.text else np.full(len(ids), -1))
+            in_first += len(ids) if piece.segment == 0 else 0
+        return row, in_first if self.num_segments > 1 else len(row), np.concatenate(places)
+
+
+def _pieces(tokenizer: TextTokenizer, is_pair: bool) -> tuple[Piece, ...]:
+    return tokenizer.framing.pair if is_pair else tokenizer.framing.single
+
+
+def _cut(its: InputTokens, room: int, is_pair: bool) -> InputTokens:
+    num_second = len(its.ids) - its.num_first
+    first, second = truncated_lengths(its.num_first, num_second, room) if is_pair else (room, 0)
+    kept = [*range(first), *range(its.num_first, its.num_first + second)]
+    return InputTokens(
+        [its.ids[token] for token in kept],
+        first,
+        None if its.offsets is None else [its.offsets[token] for token in kept],
+    )
+
+
+@dataclass(frozen=True)
+class Window:
+    """Part of a text that is read as one row.
+
+    Attributes:
+        start, end: its tokens.
+        first_own, last_own: those of them, up to but without the last, that take their vectors from here.
+    """
+
+    start: int
+    end: int
+    first_own: int
+    last_own: int
+
+
+def windows_of(num_tokens: int, room: int) -> list[Window]:
+    """Windows of `room` tokens that begin half a window apart, the last one shifted to end with the text.
+
+    Every token is one window's own: that in whose middle it stands closest, the earlier of two.
+    """
+    if num_tokens <= room:
+        return [Window(0, num_tokens, 0, num_tokens)]
+    starts = [*range(0, num_tokens - room, max(1, room // 2)), num_tokens - room]
+    cuts = [0, *((one + next_one + room + 1) // 2 for one, next_one in pairwise(starts)), num_tokens]
+    return [
+        Window(start, start + room, first_own, last_own)
+        for start, (first_own, last_own) in zip(starts, pairwise(cuts), strict=True)
+    ]

@@ -1,0 +1,259 @@
+"""Extractive question answering: where in a passage an answer begins and ends (BERT, sections 4.2 and 4.3).
+
+The loss of a window is half of the sum of the two negative log-likelihoods, as in Google's code and `transformers`; the
+paper has the sum. The softmax is over all tokens of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.errors import InputError, SettingsError
+from unmask.models.encoder import Encoder
+from unmask.models.heads import HeadKind, new_head
+from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.qa_decoding import AnswerRules, decode_answers
+from unmask.tasks.qa_examples import QaColumns, QaExample, choose_columns, read_question
+from unmask.tasks.qa_labels import LabelledQuestions
+from unmask.tasks.qa_metrics import QaScore
+from unmask.tasks.qa_windows import WindowSizes, encode_questions, holds_answer
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.squad import DATA_SETS, PLAIN, QaDataSet
+from unmask.tokenization.tokenizer import TextTokenizer
+
+__all__ = ["DATA_SETS", "QaModule", "QaTask", "open_task"]
+
+COLUMNS = ("question", "context", "answers", "id")
+"""Names of `ColumnSettings` that mean something here."""
+
+
+@dataclass(frozen=True)
+class QaTask:
+    """The task.
+
+    Attributes:
+        name: `qa`, or a data set's id.
+        layouts: the columns that are looked for; the first that a row has are taken.
+        columns: what the user said of them.
+        data_set: how its files are laid out and measured.
+        sizes: of the windows.
+        max_answer_length, n_best, null_threshold, drop_unfound_answers: as the settings of these names.
+        unanswerable: whether there may be no answer; None before a file was seen.
+    """
+
+    name: str
+    layouts: tuple[QaColumns, ...]
+    columns: ColumnSettings
+    data_set: QaDataSet
+    sizes: WindowSizes
+    max_answer_length: int = 30
+    n_best: int = 20
+    unanswerable: bool | None = None
+    null_threshold: float | None = None
+    drop_unfound_answers: bool = False
+
+    kind: ClassVar[TaskKind] = "qa"
+    head_kind: ClassVar[HeadKind] = "question_answering"
+    labels: ClassVar[tuple[str, ...]] = ()
+    problem_type: ClassVar[None] = None
+    per_token: ClassVar[bool] = True
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a row."""
+        return self.sizes.max_length
+
+    def fit_to(self, path: Path) -> QaTask:
+        """The task with the columns that the file has, and whether it holds a question without an answer."""
+        rows = self.load_rows(path)
+        fitted = replace(self, layouts=(choose_columns(self.layouts, next(rows)),))
+        rows.close()  # type: ignore[attr-defined]  # a generator
+        if self.unanswerable is not None:
+            return fitted
+        return replace(fitted, unanswerable=fitted._labelled().any_without_answer(self.load_rows(path)))
+
+    def load_rows(self, path: Path) -> Iterator[Row]:
+        """See `Task`."""
+        yield from self.data_set.reader(path)
+
+    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[QaExample]:
+        """See `Task`; an answer that is not in its passage is refused, or left out and counted if the settings say so.
+
+        All of a file's misplaced answers are told of at once, after its other questions have been handed on.
+        """
+        return self._labelled().read(self.load_rows(path), path, counts, unlabelled=unlabelled)
+
+    def load_golds(self, path: Path) -> Iterator[QaExample]:
+        """The questions of a file with the texts that are right as they are written, wherever they stand."""
+        return self._labelled().golds(self.load_rows(path))
+
+    def _labelled(self) -> LabelledQuestions:
+        return LabelledQuestions(self.name, self.layouts, self.data_set, self.unanswerable, self.drop_unfound_answers)
+
+    def read(self, row: Row) -> QaExample:
+        """See `Task`."""
+        return read_question(row, choose_columns(self.layouts, row))
+
+    def encode(
+        self, examples: Sequence[QaExample], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
+    ) -> EncodedExamples:
+        """See `Task` and `unmask.tasks.qa_windows.encode_questions`; a unit is a window.
+
+        Raises:
+            SettingsError: a question leaves no room for its passage.
+        """
+        return encode_questions(examples, tokenizer, self.sizes, counts, num_segments)
+
+    def check(self, training: EncodedExamples, path: Path) -> None:
+        """See `Task`: windows with an answer are needed."""
+        if not holds_answer(training).any():
+            raise InputError(
+                f"{path}: not a single window of a passage holds an answer: there is nothing to learn; give questions "
+                "with answers, or a longer task.max_length"
+            )
+
+    def module(self, encoder: Encoder, head: nn.Module | None = None) -> QaModule:
+        """See `Task`."""
+        return QaModule(encoder, new_head(self.head_kind, encoder.settings, 2) if head is None else head)
+
+    def decode(self, examples: Sequence[QaExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """See `Task` and `unmask.tasks.qa_decoding.decode_answers`."""
+        rules = AnswerRules(self.max_answer_length, self.n_best, bool(self.unanswerable), self.null_threshold or 0.0)
+        return decode_answers(examples, encoded, outputs.float().numpy(), rules)
+
+    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
+        """See `Task`: the sum of the logits."""
+        return torch.stack(list(outputs)).sum(0)
+
+    def score(self) -> QaScore:
+        """See `Task`."""
+        return QaScore(self.data_set.normalisation, self.unanswerable)
+
+    def tuned(self, score: Score[QaExample]) -> QaTask:
+        """The task with the threshold of the highest F1; 0 where every question has an answer. One that the user set
+        stays."""
+        if not self.unanswerable or self.null_threshold is not None:
+            return self
+        assert isinstance(score, QaScore)
+        return replace(self, null_threshold=score.best_null_threshold())
+
+    def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
+        """See `Task`: never answering, where that may be right; else any span of an example's rows."""
+        firsts = np.unique(dev.examples, return_index=True)[1]  # units
+        if self.unanswerable:
+            answered = np.logical_or.reduceat(holds_answer(dev), firsts)
+            share = {"never answering": 100 * float((~answered).mean())}
+            return {"exact": share, "f1": share}
+        tokens = np.add.reduceat(dev.lengths, firsts)
+        width = np.minimum(tokens, self.max_answer_length)
+        spans = tokens * width - width * (width - 1) // 2
+        return {"exact_match": {"a random span": 100 * float((1 / spans).mean())}}
+
+    def sample(self, example: QaExample, prediction: Prediction) -> dict[str, Any]:
+        """See `Task`."""
+        right = None if example.answers is None else next(iter(example.gold_texts), "(no answer)")
+        best = prediction["n_best"][0]["probability"] if prediction["n_best"] else None
+        return {
+            "input": {"question": example.question, "context": example.context},
+            "label": right,
+            "prediction": prediction["answer"] or "(no answer)",
+            "probability": best if prediction["answer"] else prediction["no_answer_probability"],
+        }
+
+    def remembered(self) -> dict[str, Any]:
+        """See `Task`."""
+        return {
+            "name": self.name,
+            "max_length": self.sizes.max_length,
+            "doc_stride": self.sizes.doc_stride,
+            "max_question_length": self.sizes.max_question_length,
+            "max_answer_length": self.max_answer_length,
+            "n_best": self.n_best,
+            "unanswerable": self.unanswerable,
+            "null_threshold": self.null_threshold,
+            "columns": self.columns.model_dump(exclude_defaults=True),
+        }
+
+
+class QaModule(nn.Module):
+    """An encoder with two scores for each token: of an answer's beginning and of its end.
+
+    Args:
+        encoder: any.
+        head: takes (tokens, hidden) to (tokens, 2).
+    """
+
+    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The term `task`."""
+        return self.loss(self.outputs(batch), batch)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """(tokens, 2)."""
+        logits: Tensor = self.head(self.encoder(batch))
+        return logits
+
+    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
+        """Half of the summed cross-entropies of start and end, each over the tokens of a row, in fp32."""
+        # A scatter into rows of one length, and no sum over segments: on a GPU that would add in any order.
+        shape = (batch.num_sequences, max(batch.lengths), 2)
+        padded = outputs.new_full(shape, -torch.inf, dtype=torch.float32)
+        padded = padded.index_put((batch.sequence_of_token(), batch.position_ids), outputs.float())
+        total = torch.zeros((), device=outputs.device)
+        for side, column in enumerate(("start_positions", "end_positions")):
+            total = total + functional.cross_entropy(
+                padded[:, :, side], batch.columns[column], ignore_index=IGNORE_INDEX, reduction="sum"
+            )
+        return [LossTerm("task", total / 2, self.counts(batch)["task"])]
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Windows of which it is known where their answer is."""
+        return {"task": int((batch.columns["start_positions"] != IGNORE_INDEX).sum())}
+
+
+def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> QaTask:
+    """The task that settings describe.
+
+    Args:
+        columns: the user's; what they leave out is named as usual.
+        lenient: True also reads the usual columns, after the user's.
+
+    Raises:
+        SettingsError: `columns` names one that question answering does not have, or `task.unanswerable` contradicts the
+            data set.
+    """
+    if foreign := sorted(columns.model_fields_set.difference(COLUMNS)):
+        raise SettingsError(
+            f"data.columns.{foreign[0]} is not for question answering: expected data.columns.question, context, "
+            "answers or id"
+        )
+    data_set = DATA_SETS.get(settings.name, PLAIN)
+    unanswerable = data_set.unanswerable if settings.unanswerable is None else settings.unanswerable
+    layouts = [QaColumns.named(columns), *([QaColumns()] if lenient or data_set is not PLAIN else [])]
+    return QaTask(
+        name=settings.name,
+        layouts=tuple(dict.fromkeys(layouts)),
+        columns=columns,
+        data_set=data_set,
+        sizes=WindowSizes(settings.max_length, settings.doc_stride, settings.max_question_length),
+        max_answer_length=settings.max_answer_length,
+        n_best=settings.n_best,
+        unanswerable=unanswerable,
+        null_threshold=settings.null_threshold,
+        drop_unfound_answers=settings.drop_unfound_answers,
+    )

@@ -1,0 +1,248 @@
+"""Rows as questions about a passage, with the answers that stand in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unmask.errors import InputError
+from unmask.tasks.answer_places import Place, find_answer
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer in its passage.
+
+    Attributes:
+        text: as the passage spells it.
+        start, end: characters of the passage.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class QaExample:
+    """A question about a passage.
+
+    Attributes:
+        id: None where it has none.
+        question: may be empty where it is only to be answered.
+        context: the passage, likewise.
+        answers: of annotators, the first is learned; empty where the passage holds none; None where it is not known.
+        aliases: texts that are right as well, wherever they stand (TriviaQA).
+        fields: the whole row.
+        source: where it is.
+    """
+
+    id: str | None
+    question: str
+    context: str
+    answers: tuple[Answer, ...] | None
+    aliases: tuple[str, ...]
+    fields: Mapping[str, Any]
+    source: str
+
+    @property
+    def gold_texts(self) -> tuple[str, ...]:
+        """Every text that is right; none where there is no answer."""
+        return (*(answer.text for answer in self.answers or ()), *self.aliases)
+
+
+@dataclass(frozen=True)
+class QaColumns:
+    """Names of the columns of a file."""
+
+    question: str = "question"
+    context: str = "context"
+    answers: str = "answers"
+    id: str = "id"
+
+    @classmethod
+    def named(cls, columns: ColumnSettings) -> QaColumns:
+        """What the user named, and the usual names for the rest."""
+        given = columns.model_dump(include={"question", "context", "answers", "id"}, exclude_none=True)
+        return cls(**given)
+
+
+GivenAnswer = tuple[str, int | None]
+"""A text, and its offset where there is one."""
+
+
+def choose_columns(layouts: Sequence[QaColumns], row: Row) -> QaColumns:
+    """The first layout whose question and passage the row has.
+
+    Raises:
+        InputError: none fits; names what is missing and what there is.
+    """
+    for columns in layouts:
+        if columns.question in row and columns.context in row:
+            return columns
+    first = layouts[0]
+    missing = [name for name in (first.question, first.context) if name not in row]
+    raise InputError(
+        f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected a question and its passage, "
+        f"named by data.columns.question and data.columns.context; there is {', '.join(row.fields) or 'nothing'}"
+    )
+
+
+def read_question(row: Row, columns: QaColumns) -> QaExample:
+    """A question without its answers.
+
+    Raises:
+        InputError: the question, the passage or the id is of another type.
+    """
+    identity = row.fields.get(columns.id)
+    if isinstance(identity, bool) or not isinstance(identity, str | int | None):
+        raise InputError(f"{row.source}: {columns.id} is {_shown(identity)}: expected a text or a number")
+    return QaExample(
+        id=None if identity is None else str(identity),
+        question=_text(row, columns.question),
+        context=_text(row, columns.context),
+        answers=None,
+        aliases=_aliases(row.fields.get("aliases")),
+        fields=row.fields,
+        source=row.source,
+    )
+
+
+def refuse_empty(example: QaExample) -> None:
+    """Raises InputError where the question or the passage of a labelled example holds nothing."""
+    for what, text in (("question", example.question), ("passage", example.context)):
+        if not text or text.isspace():
+            raise InputError(f"{example.source}: the {what} is empty: fill it in, or take the row out")
+
+
+def given_answers(row: Row, columns: QaColumns) -> list[GivenAnswer] | None:
+    """The answers as they stand in a row, none of them looked for yet.
+
+    `{"text": [...], "answer_start": [...]}` as in Hugging Face's data sets, `[{"text": ..., "answer_start": ...}]` as
+    in SQuAD's files, or plain texts, the first of them with the column `answer_start` where there is one. In a table
+    the first two stand as JSON.
+
+    Returns:
+        An empty list where there is no answer, None where the row does not have the column.
+
+    Raises:
+        InputError: they are of another form, contradict `is_impossible`, or an answer is empty.
+    """
+    if columns.answers not in row:
+        return [] if says_impossible(row) else None
+    answers = _listed(row, columns.answers, _unpacked(row[columns.answers]))
+    if answers and says_impossible(row):
+        raise InputError(
+            f"{row.source}: is_impossible is true, and yet the question has the answer {answers[0][0]!r}: "
+            "take one of them out"
+        )
+    for text, _ in answers:
+        if not text or text.isspace():
+            raise InputError(
+                f"{row.source}: an answer of {columns.answers} is empty: expected a text, or an empty list where the "
+                "passage holds no answer"
+            )
+    return answers
+
+
+def says_impossible(row: Row) -> bool:
+    """Whether a row says that its passage holds no answer."""
+    said = row.fields.get("is_impossible")
+    return said is True or (isinstance(said, str) and said.lower() in ("true", "1"))
+
+
+def place_answers(example: QaExample, given: Sequence[GivenAnswer]) -> tuple[list[Answer], list[Place | None]]:
+    """The answers that are in the passage, and how each of all was found (`unmask.tasks.answer_places`)."""
+    places = [find_answer(example.context, text, start) for text, start in given]
+    answers = [
+        Answer(example.context[place.start : place.end], place.start, place.end)
+        for place in places
+        if place is not None
+    ]
+    return answers, places
+
+
+def _text(row: Row, name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str):
+        raise InputError(f"{row.source}: {name} is {_shown(value)}: expected a text")
+    return _sound(row, name, value)
+
+
+def _sound(row: Row, name: str, text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{row.source}: {name} holds half of a surrogate pair, \\u{ord(text[error.start]):04x}: no character; "
+            "mend the JSON escape, or the program that wrote it"
+        ) from error
+    return text
+
+
+def _aliases(value: Any) -> tuple[str, ...]:
+    """TriviaQA's; another column of that name means nothing here."""
+    return tuple(value) if isinstance(value, list) and all(isinstance(text, str) for text in value) else ()
+
+
+def _unpacked(value: Any) -> Any:
+    """The list or object that a cell of a table holds as JSON, or the value itself: answers may begin with brackets."""
+    if not isinstance(value, str) or value[:1] not in ("{", "["):
+        return value
+    try:
+        held = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    is_object = isinstance(held, dict) and "text" in held
+    is_list = isinstance(held, list) and all(isinstance(each, str | dict) for each in held)
+    return held if is_object or is_list else value
+
+
+def _listed(row: Row, name: str, value: Any) -> list[GivenAnswer]:
+    if value is None or value == "":
+        return []
+    if isinstance(value, str):
+        return [(_sound(row, name, value), _offset(row, row.fields.get("answer_start")))]
+    if isinstance(value, Mapping):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if isinstance(texts, str):
+            texts, starts = [texts], [starts]
+        starts = [None] * len(texts) if starts is None and isinstance(texts, list) else starts
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise InputError(
+                f"{row.source}: {name} is {_shown(value)}: expected as many entries of answer_start as of text"
+            )
+        pairs = list(zip(texts, starts, strict=True))
+    elif isinstance(value, list):
+        pairs = [
+            (each.get("text"), each.get("answer_start")) if isinstance(each, Mapping) else (each, None)
+            for each in value
+        ]
+    else:
+        pairs = [(value, None)]
+    for text, _ in pairs:
+        if not isinstance(text, str):
+            raise InputError(
+                f'{row.source}: {name} is {_shown(value)}: expected {{"text": [...], "answer_start": [...]}}, or a text'
+            )
+    return [(_sound(row, name, text), _offset(row, start)) for text, start in pairs]
+
+
+def _offset(row: Row, value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(
+            f"{row.source}: answer_start is {_shown(value)}: expected the number of characters before the answer"
+        )
+    return value
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)[:80]

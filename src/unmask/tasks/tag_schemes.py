@@ -1,0 +1,152 @@
+"""What tags say of entities: schemes told apart, turned into BIO, and entities read off them.
+
+Ramshaw and Marcus 1995 (IOB1: B- only where an entity follows another of its type), Tjong Kim Sang and Veenstra 1999
+(IOB2, called BIO here: every entity begins with B-), and IOBES with its twin BILOU (E- or L- ends an entity, S- or U-
+is one by itself). Inside there is one scheme, BIO. Tags of all schemes are read as `conlleval` reads them: what can
+begin an entity does. Other tags, of parts of speech or morphemes, are the scheme `none` and stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Scheme = Literal["BIO", "IOB1", "IOBES", "none"]
+
+OUTSIDE = "O"
+_TAG = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
+_SYNONYMS = {"L": "E", "U": "S"}
+"""BILOU's letters."""
+
+
+@dataclass(frozen=True)
+class Entity:
+    """Some units that belong together.
+
+    Attributes:
+        label: its type.
+        first, end: its first unit, and the one after its last.
+    """
+
+    label: str
+    first: int
+    end: int
+
+
+def split_tag(tag: str) -> tuple[str, str] | None:
+    """`B-PER` as ("B", "PER"), with BILOU's letters as those of IOBES; ("O", "") of O; None of what is no such tag."""
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    match = _TAG.fullmatch(tag)
+    return (_SYNONYMS.get(match[1], match[1]), match[2]) if match else None
+
+
+def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
+    """The scheme of a file.
+
+    It is of entities where a tag begins with `B-`, `I-` ... and O occurs, or no tag without such a beginning; then
+    other tags are mistakes. IOB1 is where B- never begins an entity that I- could, and I- does.
+    """
+    has_prefix = has_outside = has_other = has_ends = begins_with_b = begins_with_i = False
+    for tags in sentences:
+        before: tuple[str, str] | None = (OUTSIDE, "")
+        for tag in tags:
+            parts = split_tag(tag)
+            if parts is None:
+                has_other = True
+            elif parts[0] == OUTSIDE:
+                has_outside = True
+            else:
+                has_prefix = True
+                has_ends |= parts[0] in "ES"
+                if before is None or before[1] != parts[1]:
+                    begins_with_b |= parts[0] == "B"
+                    begins_with_i |= parts[0] == "I"
+            before = parts
+    if not has_prefix or (has_other and not has_outside):
+        return "none" if has_other or not has_outside else "BIO"
+    if has_ends:
+        return "IOBES"
+    return "IOB1" if begins_with_i and not begins_with_b else "BIO"
+
+
+def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], list[int]]:
+    """A sentence's tags in BIO.
+
+    Args:
+        tags: each is O, or has a prefix; of any kind where the scheme is `none`.
+        scheme: that they are in; IOBES is BIO for a sentence that has no E- and S-.
+
+    Returns:
+        The tags, and the places of those that break the scheme: an entity that nothing begins, or, in IOBES, that
+        nothing ends. Both are read as entities.
+    """
+    if scheme == "none":
+        return list(tags), []
+    parts = [split_tag(tag) for tag in tags]
+    assert None not in parts, "a tag without prefix"
+    bio, broken = [], []
+    for place, here in enumerate(parts):
+        before = parts[place - 1] if place else None
+        after = parts[place + 1] if place + 1 < len(parts) else None
+        assert here is not None
+        letter, label = here
+        goes_on = _goes_on(before, here)
+        if letter == OUTSIDE:
+            bio.append(OUTSIDE)
+            continue
+        bio.append(f"{'I' if goes_on else 'B'}-{label}")
+        unbegun = letter in "IE" and not goes_on and scheme != "IOB1"
+        unended = scheme == "IOBES" and letter in "BI" and not _goes_on(here, after)
+        if unbegun or unended:
+            broken.append(place)
+    return bio, broken
+
+
+def find_entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
+    """The entities of a sentence, in order.
+
+    Args:
+        tags: in any scheme; what is no tag of one counts as O.
+        strict: True reads BIO to the letter: what does not begin with B- is no entity (`seqeval`'s strict mode).
+    """
+    entities: list[Entity] = []
+    parts = [split_tag(tag) or (OUTSIDE, "") for tag in tags]
+    first: int | None = None
+    for place, here in enumerate([*parts, (OUTSIDE, "")]):
+        if place and first is not None and not _goes_on(parts[place - 1], here):
+            entities.append(Entity(parts[first][1], first, place))
+            first = None
+        if first is None and here[0] != OUTSIDE and (here[0] == "B" or not strict):
+            first = place
+    return entities
+
+
+def _goes_on(before: tuple[str, str] | None, here: tuple[str, str] | None) -> bool:
+    """Whether the unit at `here` is of the same entity as the one before it."""
+    if before is None or here is None or OUTSIDE in (before[0], here[0]):
+        return False
+    return before[0] in "BI" and here[0] in "IE" and before[1] == here[1]
+
+
+def complete_labels(tags: Iterable[str]) -> tuple[str, ...]:
+    """Labels for tags that occur: O first, then B- and I- of every type, sorted; other tags than BIO's just sorted."""
+    seen = set(tags)
+    types = {parts[1] for parts in map(split_tag, seen) if parts is not None and parts[0] != OUTSIDE}
+    if types or seen == {OUTSIDE}:
+        return (OUTSIDE, *(f"{letter}-{label}" for label in sorted(types) for letter in "BI"))
+    return tuple(sorted(seen))
+
+
+def are_bio(labels: Iterable[str]) -> bool:
+    """Whether labels are of entities: all are O or have a prefix, and one has."""
+    parts = [split_tag(label) for label in labels]
+    return None not in parts and any(part is not None and part[0] != OUTSIDE for part in parts)
+
+
+def inside(tag: str) -> str:
+    """The tag of the next unit where the entity of this one goes on: `I-PER` after `B-PER`, O after O."""
+    parts = split_tag(tag)
+    return tag if parts is None or parts[0] == OUTSIDE else f"I-{parts[1]}"

@@ -1,0 +1,140 @@
+"""Metrics of tagging from counts, so that memory does not grow: of entities as seqeval names them, and of single tags.
+
+Entities count where type, first and last unit agree; tags of every scheme are read as `conlleval` and seqeval's default
+mode read them. Of semantic roles V and C-V, the predicate itself, do not count in the overall figures (CoNLL-2005's
+scorer). For KLUE-NER (Park et al. 2021) blanks are left out, and there are two more figures: entities in seqeval's
+strict mode, F1 averaged over types, and the tags of characters, F1 averaged over tags with O among them. Two things
+differ from KLUE's own code: tags that neither occur nor are predicted do not count as 1, and the tokens [CLS] and [SEP]
+do not count as two characters tagged O.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unmask.errors import InputError
+from unmask.tasks.tag_schemes import are_bio, find_entities, split_tag
+from unmask.tasks.tagging_rows import TaggingExample
+
+_PREDICATE_TYPES = frozenset({"V", "C-V"})
+
+
+class MatchCounts:
+    """How often each class was right, was said and was true."""
+
+    def __init__(self) -> None:
+        self.right: Counter[str] = Counter()
+        self.said: Counter[str] = Counter()
+        self.true: Counter[str] = Counter()
+
+    @property
+    def classes(self) -> list[str]:
+        """That were said or true, sorted."""
+        return sorted(self.said.keys() | self.true.keys())
+
+    def figures(self, classes: Sequence[str]) -> tuple[float, float, float]:
+        """Precision, recall and F1 of some classes together; 0 where nothing was said or true."""
+        right, said, true = (sum(counts[name] for name in classes) for counts in (self.right, self.said, self.true))
+        return right / max(1, said), right / max(1, true), 2 * right / max(1, said + true)
+
+    def f1_macro(self) -> float:
+        """The mean of the F1 of all classes that were said or true."""
+        return sum(self.figures([name])[2] for name in self.classes) / max(1, len(self.classes))
+
+
+class TaggingScore:
+    """Metrics in the making.
+
+    Args:
+        labels: of the task; of entities, or of anything else.
+        characters: True leaves out blanks, and adds KLUE-NER's figures.
+    """
+
+    def __init__(self, labels: Sequence[str], characters: bool = False) -> None:
+        self._labels = frozenset(labels)
+        self._of_entities = are_bio(labels)
+        self._types = {parts[1] for parts in map(split_tag, labels) if parts is not None} - {""}
+        self._characters = characters
+        self._num_examples = 0
+        self._has_predicates = False
+        self._tags = MatchCounts()
+        self._entities = MatchCounts()
+        self._strict_entities = MatchCounts()
+
+    @property
+    def num_examples(self) -> int:
+        """Examples counted."""
+        return self._num_examples
+
+    def add(self, examples: Sequence[TaggingExample], predictions: Sequence[Mapping[str, Any]]) -> None:
+        """See `Score`; a prediction has `tags`, one for each unit, in any scheme."""
+        for example, prediction in zip(examples, predictions, strict=True):
+            assert example.tags is not None, "only labelled examples can be scored"
+            true, said = list(example.tags), self._checked_tags(example, prediction)
+            if self._characters:
+                kept = [place for place, word in enumerate(example.words) if not word.isspace()]
+                true, said = [true[place] for place in kept], [said[place] for place in kept]
+            self._num_examples += 1
+            self._has_predicates |= example.predicate is not None
+            self._tags.true.update(true)
+            self._tags.said.update(said)
+            self._tags.right.update(tag for tag, other in zip(true, said, strict=True) if tag == other)
+            if self._of_entities:
+                _count_entities(self._entities, true, said, strict=False)
+                if self._characters:
+                    _count_entities(self._strict_entities, true, said, strict=True)
+
+    def _checked_tags(self, example: TaggingExample, prediction: Mapping[str, Any]) -> list[str]:
+        tags = prediction.get("tags")
+        if not isinstance(tags, list) or len(tags) != len(example.units):
+            found = f"{len(tags)} of them" if isinstance(tags, list) else "none"
+            raise InputError(
+                f"{example.source}: expected {len(example.units)} tags, one a token, under `tags` of its prediction; "
+                f"found {found}"
+            )
+        for place, tag in enumerate(tags):
+            parts = split_tag(tag) if isinstance(tag, str) and self._of_entities else None
+            if not isinstance(tag, str) or not (tag in self._labels or (parts is not None and parts[1] in self._types)):
+                raise InputError(
+                    f"{example.source}: the prediction of word {place + 1} is {tag!r}: expected one of "
+                    f"{', '.join(sorted(self._labels))}"
+                )
+        return tags
+
+    def metrics(self) -> dict[str, float]:
+        """Of entities `overall_precision`, `_recall`, `_f1` and `_accuracy`, and `<type>_precision`, `_recall`, `_f1`;
+        of characters also `entity_f1_macro` and `character_f1_macro`; of other tags `accuracy` and `f1_macro`."""
+        accuracy = self._tags.right.total() / max(1, self._tags.true.total())
+        if not self._of_entities:
+            return {"accuracy": accuracy, "f1_macro": self._tags.f1_macro()}
+        left_out = _PREDICATE_TYPES if self._has_predicates else frozenset()
+        overall = self._entities.figures([name for name in self._entities.classes if name not in left_out])
+        metrics = {f"overall_{name}": value for name, value in zip(_FIGURES, overall, strict=True)}
+        metrics["overall_accuracy"] = accuracy
+        if self._characters:
+            metrics["entity_f1_macro"] = self._strict_entities.f1_macro()
+            metrics["character_f1_macro"] = self._tags.f1_macro()
+        for label in self._entities.classes:
+            figures = zip(_FIGURES, self._entities.figures([label]), strict=True)
+            metrics |= {f"{label}_{name}": value for name, value in figures}
+        return metrics
+
+    def degenerate(self) -> str | None:
+        """See `Score`."""
+        if len(self._tags.said) != 1 or len(self._tags.true) < 2:
+            return None
+        (tag,) = self._tags.said
+        what = "characters" if self._characters else "words"
+        return f"all {self._tags.said.total():,} {what} are tagged {tag}"
+
+
+_FIGURES = ("precision", "recall", "f1")
+
+
+def _count_entities(counts: MatchCounts, true: Sequence[str], said: Sequence[str], strict: bool) -> None:
+    true_entities, said_entities = set(find_entities(true, strict)), set(find_entities(said, strict))
+    counts.true.update(entity.label for entity in true_entities)
+    counts.said.update(entity.label for entity in said_entities)
+    counts.right.update(entity.label for entity in true_entities & said_entities)

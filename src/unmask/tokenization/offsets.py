@@ -1,0 +1,124 @@
+"""Texts as ids with the place of each token in the text, for tasks that point into it (spans, tags), and how pairs of
+such texts are framed.
+
+The library loses the marks that its normaliser composed or took away: of `e` and a combining accent only the `e` is the
+token's place, of three Hangul jamo only the first. Here a token's place goes on over the marks that follow it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unmask.errors import SettingsError
+from unmask.tokenization.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """The tokens of one text, special ones not added.
+
+    Attributes:
+        ids: one a token.
+        starts, ends: characters of the original text that each token stands for, without white space around them;
+            rising starts. Tokens that share a character, as bytes of one do, have the same place.
+    """
+
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def align(tokenizer: TextTokenizer, texts: Sequence[str]) -> list[AlignedText]:
+    """Encodes texts as `tokenizer.encode_batch` does with special tokens in the text, and keeps the places.
+
+    Raises:
+        SettingsError: the tokenizer cuts morphemes first, after which places are those of another text.
+    """
+    if tokenizer.segmenter != "none":
+        raise SettingsError(
+            f"the tokenizer cuts words by {tokenizer.segmenter} before it encodes, so its tokens have no place in the "
+            "text: tasks that point into texts need a tokenizer trained without a segmenter"
+        )
+    encodings = tokenizer.backend.encode_batch(list(texts), add_special_tokens=False)
+    return [_trimmed(text, encoding.ids, encoding.offsets) for text, encoding in zip(texts, encodings, strict=True)]
+
+
+def _trimmed(text: str, ids: list[int], offsets: Sequence[tuple[int, int]]) -> AlignedText:
+    starts, ends = [], []
+    for start, end in offsets:
+        while start < end and text[start].isspace():
+            start += 1
+        while end > start and text[end - 1].isspace():
+            end -= 1
+        starts.append(start)
+        ends.append(end)
+    if not text.isascii():
+        _go_over_marks(text, starts, ends)
+    return AlignedText(ids, starts, ends)
+
+
+def _go_over_marks(text: str, starts: list[int], ends: list[int]) -> None:
+    """Moves each end behind the marks that follow it, as far as no other token stands there."""
+    limit = len(text)  # where the next token begins that does not begin at the same place
+    for index in range(len(starts) - 1, -1, -1):
+        if index + 1 < len(starts) and starts[index + 1] > starts[index]:
+            limit = starts[index + 1]
+        while starts[index] < ends[index] < limit and is_mark(text[ends[index]]):
+            ends[index] += 1
+
+
+def is_mark(character: str) -> bool:
+    """Whether a character belongs to the one before it: combining marks, medial and final Hangul jamo."""
+    return (
+        unicodedata.category(character)[0] == "M"
+        or "\u1160" <= character <= "\u11ff"
+        or "\ud7b0" <= character <= "\ud7ff"
+    )
+
+
+@dataclass(frozen=True)
+class PairFrame:
+    """The special tokens around two texts, A before B: `[CLS] A [SEP] B [SEP]` for BERT.
+
+    Attributes:
+        before, between, after: ids of special tokens.
+        first_of_segment_b: how many special tokens stand before the first token of segment B; None for families
+            without segments.
+        cls_is_last: True where the token that stands for the whole is the last, as in GPT-1, and not the first.
+    """
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    first_of_segment_b: int | None
+    cls_is_last: bool
+
+    @property
+    def num_special(self) -> int:
+        """Special tokens of a pair."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+
+def pair_frame(tokenizer: TextTokenizer) -> PairFrame:
+    """How the tokenizer's own template frames a pair of texts.
+
+    Raises:
+        ModelError: no token stands for the whole.
+    """
+    ids: dict[str, tuple[int, ...]] = {"": (), "A": (), "B": ()}  # special tokens by the text before them
+    text = ""
+    first_of_segment_b: int | None = None
+    for piece in tokenizer.framing.pair:
+        if piece.segment == 1 and first_of_segment_b is None:
+            first_of_segment_b = sum(map(len, ids.values()))
+        if piece.text:
+            text = piece.text
+        else:
+            ids[text] += piece.ids
+    cls = tokenizer.cls_id
+    return PairFrame(ids[""], ids["A"], ids["B"], first_of_segment_b, cls in ids["B"] and cls not in ids[""])

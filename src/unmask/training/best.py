@@ -1,0 +1,60 @@
+"""Which evaluation is the best: what early stopping and a search compare by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from unmask.errors import SettingsError
+
+LOWER_IS_BETTER = frozenset({"loss", "mse"})
+"""Of any other metric, more is better."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluation of a run so far; the first of equal ones.
+
+    Attributes:
+        step: it was made after.
+        evaluation: its figures, by name.
+        weights: the module's parameters and buffers at the time, by name, on the CPU.
+        evaluations_since: made since then, none of them better.
+    """
+
+    step: int
+    evaluation: Mapping[str, float]
+    weights: Mapping[str, Tensor]
+    evaluations_since: int = 0
+
+
+def copy_weights(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of all parameters and buffers, on the CPU."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()}
+
+
+def choose_metric(evaluation: Mapping[str, float], name: str | None) -> str:
+    """The figure to compare by.
+
+    Args:
+        evaluation: the task's figures, and the loss.
+        name: `train.metric`; None takes the task's first figure, or the loss where there is nothing else.
+
+    Raises:
+        SettingsError: the task has no such figure.
+    """
+    if name is None:
+        return next((figure for figure in evaluation if figure != "loss"), "loss")
+    if name not in evaluation:
+        raise SettingsError(f"train.metric={name}: the task measures {', '.join(evaluation)}: name one of them")
+    return name
+
+
+def is_better(metric: str, value: float, than: float) -> bool:
+    """Whether one value of a metric is better than another; not a number is worse than any."""
+    if math.isnan(value) or math.isnan(than):
+        return not math.isnan(value)
+    return value < than if metric in LOWER_IS_BETTER else value > than

@@ -1,0 +1,346 @@
+"""A search: many fine-tuning runs from one recipe, what they come to, and the best of them as a model.
+
+Every combination of what `search.*` lists is run `search.restarts` times, each as a run directory of its own:
+
+    OUT/trials/lr3e-05_batch16_epochs3_seed2/    a whole run, but for its checkpoints, which go when it is finished
+    OUT/summary.json  OUT/report.html            see `unmask.trials_summary`; brought up to date after each trial
+    OUT/model/                                   of the best run on dev
+    OUT/ensemble/                                where `search.ensemble` is true
+
+Devlin et al. 2019, sections 4.1 (grid, restarts) and 4.2 (ensemble); Radford et al. 2018, figure 2 (layers).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from unmask.config import build_settings, merge
+from unmask.ensemble import check_tokenizers, write_ensemble
+from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
+from unmask.evaluation import evaluate
+from unmask.files import write_json, writing_directory
+from unmask.paths import MODEL, model_directory
+from unmask.progress import human_duration
+from unmask.recipe import FinetuneRecipe
+from unmask.training.best import choose_metric
+from unmask.training.device import choose_compute
+from unmask.training.run_directory import opening_run
+from unmask.training.run_log import logging_messages, write_environment
+from unmask.training.settings import BUDGETS
+from unmask.trials_page import write_trials_page
+from unmask.trials_summary import Outcome, best_run, describe, finite, in_words, runs_of_best_point, summarise
+
+logger = logging.getLogger("unmask")
+
+TRIALS = "trials"
+SUMMARY = "summary.json"
+RESULTS = "results.json"
+
+_SPENT = ("checkpoints", "features")
+"""What a run directory does not need once the run is finished: three models' worth of disk and more, for each trial."""
+
+
+class RunOne(Protocol):
+    """Makes one run of a recipe without `search`, as `unmask.finetuning.finetune_settings`."""
+
+    def __call__(
+        self, settings: FinetuneRecipe, directory: Path, *, recipe: str, resume: bool, overwrite: bool
+    ) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a search; `name`, `combination`, `point` and `given` are those of its `Outcome`."""
+
+    name: str
+    combination: str
+    point: str
+    given: Mapping[str, Any]
+    settings: FinetuneRecipe
+
+    @property
+    def cost(self) -> float:
+        """How long it takes, compared with the others of its search."""
+        train = self.settings.train
+        return train.epochs if train.epochs is not None else train.batch_size if train.steps is not None else 1.0
+
+    def outcome(self, results: Mapping[str, Any]) -> Outcome:
+        """Of the finished trial, from its results.json."""
+        return Outcome(
+            self.name,
+            self.combination,
+            self.point,
+            self.given,
+            dev=results["dev"],
+            test=results.get("test") or {},
+            degenerate=results.get("degenerate"),
+            floors=results.get("floors"),
+        )
+
+    def failed(self, error: str) -> Outcome:
+        """Of the trial that ended with an error."""
+        return Outcome(self.name, self.combination, self.point, self.given, dev={}, test={}, error=error)
+
+
+def run_trials(
+    settings: FinetuneRecipe,
+    directory: Path,
+    *,
+    recipe: str,
+    resume: bool,
+    overwrite: bool,
+    run: RunOne,
+    check: Callable[[FinetuneRecipe], object] | None = None,
+) -> Path:
+    """Runs a recipe with a `search`.
+
+    Args:
+        directory: to write.
+        recipe: its name, for the record.
+        resume: True keeps the finished trials and goes on with the others.
+        overwrite: True replaces a search, or a run, that is there.
+        run: makes one run.
+        check: opens the inputs of a trial, so that what is wrong with one is told before anything is written; it is
+            called for the first trial of each checkpoint and each number of layers.
+
+    Returns:
+        The directory of the best model on dev.
+
+    Raises:
+        UserError: recipe, examples or output are at fault, or every trial has failed. What is wrong with one trial
+            alone, such as a learning rate at which it diverges, is noted, and the others go on.
+        Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of the present one are kept.
+    """
+    trials = plan_trials(settings)
+    with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
+        for change in changes:
+            _tell(directory, change)
+        for trial in _first_of_each_model(trials):
+            if check is not None:
+                check(trial.settings)
+        for name in _SPENT:
+            shutil.rmtree(directory / name, ignore_errors=True)  # of the inputs that were checked
+        if settings.search.ensemble:
+            check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
+        write_environment(
+            directory,
+            recipe=recipe,
+            command=sys.argv,
+            seed=settings.seed,
+            device=choose_compute(settings.device, settings.precision).describe(),
+            num_threads=torch.get_num_threads(),
+        )
+    try:
+        return _run_all(settings, trials, directory, recipe, run)
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"{directory}: stopped between two trials; the same command with --resume goes on", signal.SIGINT
+        ) from error
+
+
+def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
+    """The runs of a search, in order; those of one combination follow each other.
+
+    Raises:
+        SettingsError: there is nothing to compare them on, or `search` contradicts other settings.
+    """
+    search = settings.search
+    budget = next(name for name in BUDGETS if getattr(settings.train, name) is not None)
+    if settings.data.dev is None:
+        raise SettingsError("search compares runs on dev: give data.dev, or leave out search")
+    if search.epochs and budget != "epochs":
+        raise SettingsError(
+            f"search.epochs and train.{budget}={getattr(settings.train, budget)} both set the length of a run: "
+            "leave out one of them"
+        )
+    if search.transfer_layers and settings.from_scratch:
+        raise SettingsError("search.transfer_layers takes layers from a model, and from_scratch=true none: keep one")
+    checkpoints = _checkpoints(settings)
+    labels = _labels(checkpoints)
+    numbers_of_layers: list[int | None] = [*search.transfer_layers] or [settings.transfer_layers]
+    trials = []
+    for (checkpoint, label), layers, learning_rate, batch_size, length in product(
+        zip(checkpoints, labels, strict=True),
+        numbers_of_layers,
+        search.learning_rates or [settings.optimizer.learning_rate],
+        search.batch_sizes or [settings.train.batch_size],
+        search.epochs or [getattr(settings.train, budget)],
+    ):
+        point = f"lr{_short(learning_rate)}_batch{batch_size}_{budget}{_short(length)}"
+        given = {"learning_rate": learning_rate, "batch_size": batch_size, budget: length}
+        if search.transfer_layers:
+            point += f"_layers{layers}"
+            given["transfer_layers"] = layers
+        combination = point
+        if len(checkpoints) > 1:
+            combination = f"{label}_{point}"
+            given["init_from"] = checkpoint
+        for seed in range(settings.seed, settings.seed + search.restarts):
+            name = f"{combination}_seed{seed}"
+            chosen = {
+                "seed": seed,
+                "init_from": checkpoint,
+                "transfer_layers": layers,
+                "optimizer": {"learning_rate": learning_rate},
+                "train": {"batch_size": batch_size, budget: length},
+            }
+            # Only what the recipe says: some settings are refused where they are given at all.
+            values = merge(settings.model_dump(mode="json", exclude={"search"}, exclude_unset=True), chosen)
+            single = build_settings(FinetuneRecipe, values, f"search, {name}")
+            trials.append(Trial(name, combination, point, given | {"seed": seed}, single))
+    return trials
+
+
+def _checkpoints(settings: FinetuneRecipe) -> list[str]:
+    return settings.search.checkpoints or [settings.init_from]
+
+
+def _labels(checkpoints: Sequence[str]) -> list[str]:
+    """Short names for models, each another one."""
+    labels: list[str] = []
+    for number, checkpoint in enumerate(checkpoints, start=1):
+        path = Path(checkpoint)
+        last = path.parent.name if path.name == MODEL and path.parent.name else path.name
+        label = re.sub(r"[^\w.-]+", "-", last) or "checkpoint"
+        labels.append(f"{label}-{number}" if label in labels else label)
+    return labels
+
+
+def _short(value: float) -> str:
+    return repr(int(value)) if value == int(value) else repr(value)
+
+
+def _first_of_each_model(trials: Sequence[Trial]) -> list[Trial]:
+    firsts: dict[tuple[str, int | None], Trial] = {}
+    for trial in trials:
+        firsts.setdefault((trial.settings.init_from, trial.settings.transfer_layers), trial)
+    return list(firsts.values())
+
+
+def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne) -> Path:
+    outcomes = _outcomes(settings, trials, directory, recipe, run)
+    finished = [outcome for outcome in outcomes if outcome.error is None]
+    if not finished:
+        raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
+    metric = choose_metric(finished[0].dev, settings.train.metric)
+    _link_model(directory / TRIALS / best_run(finished, metric).name / MODEL, directory / MODEL)
+    summary = summarise(outcomes, metric, len(trials))
+    if settings.search.ensemble:
+        summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
+    write_json(directory / SUMMARY, summary)
+    for line in describe(summary):
+        _tell(directory, line)
+    write_trials_page(directory, summary)
+    return directory / MODEL
+
+
+def _outcomes(
+    settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne
+) -> list[Outcome]:
+    """Runs what is not finished yet; after each trial the summary is that of the trials so far."""
+    done = {trial.name: results for trial in trials if (results := _read_results(_place(directory, trial))) is not None}
+    if done:
+        _tell(directory, f"{len(done)} of {len(trials)} trials are finished already")
+    outcomes: list[Outcome] = []
+    spent_s, spent_cost = 0.0, 0.0
+    for number, trial in enumerate(trials, start=1):
+        if trial.name in done:
+            outcomes.append(trial.outcome(done[trial.name]))
+            continue
+        cost_left = sum(other.cost for other in trials[number - 1 :] if other.name not in done)
+        left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
+        _tell(directory, f"trial {number} of {len(trials)}{left}: {trial.name}")
+        began = time.monotonic()
+        outcomes.append(_run_one(trial, _place(directory, trial), recipe, run))
+        spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + trial.cost
+        _tell_outcome(directory, outcomes[-1], settings)
+        if finished := [outcome for outcome in outcomes if outcome.error is None]:
+            metric = choose_metric(finished[0].dev, settings.train.metric)
+            write_json(directory / SUMMARY, summarise(outcomes, metric, len(trials)))
+    return outcomes
+
+
+def _place(directory: Path, trial: Trial) -> Path:
+    return directory / TRIALS / trial.name
+
+
+def _run_one(trial: Trial, place: Path, recipe: str, run: RunOne) -> Outcome:
+    try:
+        run(trial.settings, place, recipe=recipe, resume=True, overwrite=False)
+    except (InputError, OutputError):  # the examples, and the disk, are those of every trial
+        raise
+    except UserError as error:
+        return trial.failed(str(error))
+    results = _read_results(place)
+    assert results is not None, f"{place} has no {RESULTS}"
+    for name in _SPENT:
+        shutil.rmtree(place / name, ignore_errors=True)
+    return trial.outcome(results)
+
+
+def _read_results(place: Path) -> dict[str, Any] | None:
+    """Of a finished trial; None where it is not finished."""
+    try:
+        results = json.loads((place / RESULTS).read_bytes())
+    except (OSError, ValueError):
+        return None
+    is_whole = isinstance(results, dict) and "dev" in results and (place / MODEL / "config.json").is_file()
+    return results if is_whole else None
+
+
+def _tell(directory: Path, line: str) -> None:
+    """In the search's own log and on standard error; a trial has a log of its own."""
+    with logging_messages(directory, echo=True):
+        logger.info("%s", line)
+
+
+def _tell_outcome(directory: Path, outcome: Outcome, settings: FinetuneRecipe) -> None:
+    if outcome.error is not None:
+        _tell(directory, f"{outcome.name} has failed, the others go on: {outcome.error}")
+        return
+    metric = choose_metric(outcome.dev, settings.train.metric)
+    fault = "" if outcome.degenerate is None else f"; degenerate: {outcome.degenerate}"
+    _tell(directory, f"{outcome.name}: {metric} {in_words(outcome.dev[metric])} on dev{fault}")
+
+
+def _link_model(source: Path, target: Path) -> None:
+    """The best model under its own name: hard links where the disk has them, else a copy."""
+    with writing_directory(target, overwrite=True) as directory:
+        for file in source.iterdir():
+            try:
+                os.link(file, directory / file.name)
+            except OSError:
+                shutil.copy2(file, directory / file.name)
+
+
+def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:
+    """Makes an ensemble of runs and measures it; None where only one of them has not failed."""
+    if len(runs) < 2:
+        _tell(directory, f"no ensemble: of the best combination only {runs[0].name} has not failed")
+        return None
+    place = write_ensemble(
+        [directory / TRIALS / run.name / MODEL for run in runs], directory / "ensemble", overwrite=True
+    )
+    figures = {
+        name: evaluate(place, file, device=settings.device)["metrics"]
+        for name, file in (("dev", settings.data.dev), ("test", settings.data.test))
+        if file is not None
+    }
+    for name, metrics in figures.items():
+        told = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
+        _tell(directory, f"{len(runs)} together on {name}: {told}")
+    return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}

@@ -1,0 +1,325 @@
+"""RoBERTa, ELECTRA, GPT-1 and every head of fine-tuning against `transformers`', and their directories both ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+
+from unmask.batch import Batch, pack
+from unmask.models.encoder import new_encoder
+from unmask.models.gpt1 import causal_lm_logits
+from unmask.models.heads import HeadKind, needs_pooler, new_head
+from unmask.models.hub import NUM_LABELS, LoadedModel, load_encoder, load_model, save_model
+from unmask.models.hub_config import CLASSES, config_of, has_class
+from unmask.models.settings import Architecture, EncoderSettings
+from unmask.models.weight_names import FAMILIES, hub_names, split
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+TOLERANCE = 1e-5
+"""Activations are of order 1 to 3, so this is some 50 roundings of fp32 (6e-8 each); measured are at most 2e-6. A
+weight that is off by a thousandth of its scale is over it (`test_the_tolerance_can_fail`)."""
+
+PAD = 1
+SIZES: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 96,
+    "max_position_embeddings": 20,
+    "initializer_range": 0.2,
+    "pad_token_id": PAD,
+}
+FAMILY_SIZES: dict[Architecture, dict[str, Any]] = {
+    "bert": SIZES,
+    "roberta": {**SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "electra": {**SIZES, "embedding_size": 10},
+    "gpt1": SIZES,
+}
+LENGTHS = (9, 16, 1, 3, 16)
+
+ODD_KINDS: dict[str, tuple[Architecture, dict[str, Any], tuple[int, ...]]] = {
+    "roberta, lengths in several groups": ("roberta", {"max_position_embeddings": 130}, (128, 3, 90, 60, 61, 1, 127)),
+    "roberta, two segments": ("roberta", {"type_vocab_size": 2}, LENGTHS),
+    "roberta, padding token 5": ("roberta", {"pad_token_id": 5}, (14, 6, 14)),
+    "roberta, relu": ("roberta", {"hidden_act": "relu"}, LENGTHS),
+    "electra, nothing projected": ("electra", {"embedding_size": 24}, LENGTHS),
+    "electra, wide embeddings": ("electra", {"embedding_size": 31}, (1, 1)),
+    "electra, gelu_new": ("electra", {"hidden_act": "gelu_new"}, LENGTHS),
+    "gpt1, equal lengths": ("gpt1", {}, (16, 16, 16)),
+    "gpt1, lengths in several groups": ("gpt1", {"max_position_embeddings": 128}, (128, 3, 90, 60, 61, 1, 127)),
+    "gpt1, all of length one": ("gpt1", {}, (1, 1)),
+    "gpt1, relu": ("gpt1", {"hidden_act": "relu"}, LENGTHS),
+    "gpt1, silu and a large epsilon": ("gpt1", {"hidden_act": "silu", "layer_norm_eps": 1e-2}, LENGTHS),
+    "gpt1, heads of size 1": ("gpt1", {"hidden_size": 6, "num_attention_heads": 6, "intermediate_size": 24}, LENGTHS),
+}
+"""The family, what differs from its sizes, and the lengths of the batch."""
+
+LABELS = ("no", "yes", "나쁨")
+
+
+def settings_of(family: Architecture, **changes: Any) -> EncoderSettings:
+    return EncoderSettings(architecture=family, **FAMILY_SIZES[family] | changes)
+
+
+def draw(settings: EncoderSettings, lengths: tuple[int, ...]) -> Batch:
+    """Random tokens, none of them the padding token, which RoBERTa's positions leave out in `transformers`."""
+    generator = torch.Generator().manual_seed(len(lengths))
+
+    def numbers(low: int, high: int) -> list[list[int]]:
+        return [torch.randint(low, high, (length,), generator=generator).tolist() for length in lengths]
+
+    return pack(numbers(6, settings.vocab_size), numbers(0, max(1, settings.type_vocab_size)))
+
+
+def padded_inputs(batch: Batch, settings: EncoderSettings) -> dict[str, Tensor]:
+    def pad(packed: Tensor, value: int) -> Tensor:
+        rows = list(packed.split(batch.lengths))
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
+
+    assert settings.pad_token_id is not None
+    inputs = {
+        "input_ids": pad(batch.input_ids, settings.pad_token_id),
+        "attention_mask": pad(torch.ones_like(batch.input_ids), 0),
+    }
+    if settings.type_vocab_size:
+        inputs["token_type_ids"] = pad(batch.token_type_ids, 0)
+    return inputs
+
+
+def unpad(padded: Tensor, batch: Batch) -> Tensor:
+    return torch.cat([row[:length] for row, length in zip(padded, batch.lengths, strict=True)])
+
+
+def new_theirs(class_name: str, settings: EncoderSettings, **config: Any) -> PreTrainedModel:
+    """Random weights, biases and norms included, in eval mode."""
+    torch.manual_seed(0)
+    model_class = getattr(transformers, class_name)
+    theirs: PreTrainedModel = model_class(model_class.config_class(**config_of(settings), **config)).eval()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if parameter.ndim == 1:  # fresh biases and norms are all 0 and 1, and hide mistakes
+                parameter.add_(torch.randn_like(parameter) * settings.initializer_range)
+            elif "embed" in name:
+                parameter.normal_(0, settings.initializer_range)
+    return theirs
+
+
+def run_theirs(theirs: PreTrainedModel, batch: Batch, settings: EncoderSettings) -> dict[str, Tensor]:
+    """Outputs over packed tokens, or over sequences; a batch's sequences are the choices of one question."""
+    inputs = padded_inputs(batch, settings)
+    is_choice = type(theirs).__name__.endswith("MultipleChoice")
+    if is_choice:
+        inputs = {name: tensor[None] for name, tensor in inputs.items()}
+    outputs = {name: tensor for name, tensor in theirs(**inputs).items() if isinstance(tensor, Tensor)}
+    if is_choice:
+        return {name: tensor.reshape(-1, 1) for name, tensor in outputs.items()}
+    by_token = inputs["input_ids"].shape
+    return {name: unpad(tensor, batch) if tensor.shape[:2] == by_token else tensor for name, tensor in outputs.items()}
+
+
+def run_ours(model: LoadedModel, batch: Batch) -> dict[str, Tensor]:
+    """The same outputs, under the names that they have in `transformers`."""
+    encoder, head = model.encoder, model.head
+    if model.head_kind in ("sequence_classification", "multiple_choice"):
+        assert head is not None
+        return {"logits": head(encoder.summary(batch))}
+    hidden = encoder(batch)
+    if model.head_kind == "token_classification":
+        assert head is not None
+        return {"logits": head(hidden)}
+    if model.head_kind == "question_answering":
+        assert head is not None
+        start, end = head(hidden).unbind(-1)
+        return {"start_logits": start, "end_logits": end}
+    if model.discriminator_head is not None:
+        return {"logits": model.discriminator_head(hidden)}
+    if model.architecture == "OpenAIGPTLMHeadModel":
+        return {"logits": causal_lm_logits(hidden, encoder.word_embeddings)}
+    if model.masked_lm_head is not None:
+        logits = model.masked_lm_head(hidden, encoder.word_embeddings)
+        if model.next_sentence_head is None:
+            return {"logits": logits}
+        return {
+            "prediction_logits": logits,
+            "seq_relationship_logits": model.next_sentence_head(encoder.summary(batch)),
+        }
+    return {"last_hidden_state": hidden} | ({"pooler_output": encoder.summary(batch)} if encoder.pooler else {})
+
+
+def modules_of(model: LoadedModel) -> list[nn.Module]:
+    modules = (model.encoder, model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
+    return [module for module in modules if module is not None]
+
+
+def evaluated(model: LoadedModel) -> LoadedModel:
+    for module in modules_of(model):
+        module.eval()
+    return model
+
+
+def largest_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert ours[name].shape == tensor.shape, name
+    return max(float((ours[name] - tensor).detach().abs().max()) for name, tensor in theirs.items())
+
+
+def gradient_difference(model: LoadedModel, theirs: PreTrainedModel, batch: Batch) -> float:
+    """Of the summed squares of all outputs; relative to the largest of a parameter's gradient.
+
+    Small ones are sums of large terms that cancel, down to the keys' biases, whose are zero but for rounding: they are
+    compared with a hundredth of the largest of all. Measured are at most 2e-6.
+    """
+    for loss_of in (run_ours(model, batch), run_theirs(theirs, batch, model.encoder.settings)):
+        torch.stack([tensor.square().sum() for tensor in loss_of.values()]).sum().backward()
+    heads = (model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
+    ours: dict[str, Tensor] = {}
+    for parameter, place in hub_names(model.encoder, *heads, model.head_kind).items():
+        assert parameter.grad is not None
+        ours |= split(place, parameter.grad)
+    prefix = FAMILIES[model.encoder.settings.architecture].prefix if theirs.base_model is theirs else ""
+    expected = {prefix + name: parameter.grad for name, parameter in theirs.named_parameters()}
+    assert ours.keys() == expected.keys()
+    floor = 1e-2 * max(float(gradient.abs().max()) for gradient in expected.values())
+    return max(
+        float((ours[name] - gradient).abs().max()) / max(float(gradient.abs().max()), floor)
+        for name, gradient in expected.items()
+    )
+
+
+@pytest.mark.parametrize("class_name", CLASSES)
+def test_directories_and_logits_both_ways(tmp_path: Path, class_name: str) -> None:
+    settings = settings_of(CLASSES[class_name].family)
+    labels = {"id2label": dict(enumerate(LABELS)), "label2id": {name: number for number, name in enumerate(LABELS)}}
+    labelled = class_name.endswith(("SequenceClassification", "TokenClassification"))
+    theirs = new_theirs(class_name, settings, **labels if labelled else {})
+    theirs.save_pretrained(tmp_path / "theirs")
+    batch = draw(settings, LENGTHS)
+    expected = run_theirs(theirs, batch, settings)
+
+    ours = evaluated(load_model(tmp_path / "theirs"))
+    assert ours.architecture == class_name
+    assert ours.encoder.settings == settings
+    assert ours.unused == ours.fresh == ()
+    assert ours.labels == (LABELS if labelled else None)
+    assert largest_difference(run_ours(ours, batch), expected) < TOLERANCE
+
+    save_model(
+        tmp_path / "ours",
+        ours.encoder,
+        masked_lm_head=ours.masked_lm_head,
+        next_sentence_head=ours.next_sentence_head,
+        discriminator_head=ours.discriminator_head,
+        causal_lm=class_name == "OpenAIGPTLMHeadModel",
+        head=ours.head,
+        head_kind=ours.head_kind,
+        labels=ours.labels,
+    )
+    again, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(report.values()), report
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight), name
+    assert largest_difference(run_theirs(again.eval(), batch, settings), expected) < TOLERANCE
+    if labelled:
+        assert again.config.id2label == dict(enumerate(LABELS))
+    assert again.config.to_diff_dict().keys() <= theirs.config.to_diff_dict().keys() | {"classifier_dropout"}
+    for key in config_of(settings):
+        assert getattr(again.config, key) == getattr(theirs.config, key), key
+
+    assert gradient_difference(ours, theirs, batch) < TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ODD_KINDS)
+def test_hidden_states_of_odd_kinds(tmp_path: Path, kind: str) -> None:
+    family, changes, lengths = ODD_KINDS[kind]
+    settings = settings_of(family, **changes)
+    bare = next(name for name, model_class in CLASSES.items() if model_class.family == family)
+    theirs = new_theirs(bare, settings)
+    theirs.save_pretrained(tmp_path)
+    ours = evaluated(load_model(tmp_path))
+    batch = draw(settings, lengths)
+    expected = theirs(**padded_inputs(batch, settings), output_hidden_states=True).hidden_states
+    found = ours.encoder.hidden_states(batch)
+    assert len(found) == len(expected)
+    for state, padded in zip(found, expected, strict=True):
+        assert float((state - unpad(padded, batch)).detach().abs().max()) < TOLERANCE
+    places = torch.tensor([0, batch.num_tokens - 1])
+    assert float((ours.encoder(batch, places) - found[-1][places]).detach().abs().max()) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILY_SIZES)
+def test_the_tolerance_can_fail(tmp_path: Path, family: Architecture) -> None:
+    """One number in one weight off by a thousandth of the weights' scale of 0.2 is seen."""
+    settings = settings_of(family)
+    bare = next(name for name, model_class in CLASSES.items() if model_class.family == family)
+    theirs = new_theirs(bare, settings)
+    theirs.save_pretrained(tmp_path)
+    ours = evaluated(load_model(tmp_path))
+    with torch.no_grad():
+        ours.encoder.get_parameter("blocks.0.attention.output.bias")[5] += 2e-4
+    batch = draw(settings, LENGTHS)
+    assert largest_difference(run_ours(ours, batch), run_theirs(theirs, batch, settings)) > TOLERANCE
+
+
+KINDS: tuple[HeadKind, ...] = (
+    "sequence_classification",
+    "token_classification",
+    "question_answering",
+    "multiple_choice",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILY_SIZES)
+def test_what_is_fine_tuned_here_opens_there(tmp_path: Path, family: Architecture, kind: HeadKind) -> None:
+    """A fresh head on the encoder of a pre-trained directory; with no class for it, the encoder opens alone."""
+    settings = settings_of(family)
+    pretrained = {"bert": "BertForPreTraining", "roberta": "RobertaForMaskedLM", "electra": "ElectraForPreTraining"}
+    new_theirs(pretrained.get(family, "OpenAIGPTLMHeadModel"), settings).save_pretrained(tmp_path / "pretrained")
+    loaded = load_encoder(tmp_path / "pretrained", head=kind)
+    assert (loaded.encoder.pooler is not None) == needs_pooler(settings, kind)
+    assert loaded.head is None
+    head = new_head(kind, settings, NUM_LABELS.get(kind, 3), dropout_prob=0.3)
+    save_model(tmp_path / "tuned", loaded.encoder, head=head, head_kind=kind, labels=LABELS)
+
+    batch = draw(settings, LENGTHS)
+    auto = {
+        "sequence_classification": transformers.AutoModelForSequenceClassification,
+        "token_classification": transformers.AutoModelForTokenClassification,
+        "question_answering": transformers.AutoModelForQuestionAnswering,
+        "multiple_choice": transformers.AutoModelForMultipleChoice,
+    }
+    auto_class = auto[kind] if has_class(family, kind) else AutoModel
+    theirs, report = auto_class.from_pretrained(tmp_path / "tuned", output_loading_info=True)
+    assert not any(report.values()), report
+    ours = evaluated(load_model(tmp_path / "tuned"))
+    assert ours.head_kind == kind
+    assert ours.labels == (None if kind in NUM_LABELS else LABELS)
+    found = run_ours(ours, batch) if has_class(family, kind) else {"last_hidden_state": ours.encoder(batch)}
+    assert largest_difference(found, run_theirs(theirs.eval(), batch, settings)) < TOLERANCE
+
+
+@pytest.mark.parametrize("problem_type", ["multi_label_classification", "regression"])
+@pytest.mark.parametrize("family", FAMILY_SIZES)
+def test_the_problem_type_is_what_their_loss_goes_by(tmp_path: Path, family: Architecture, problem_type: str) -> None:
+    settings = settings_of(family)
+    num_labels = 1 if problem_type == "regression" else 3
+    encoder = new_encoder(settings, needs_pooler(settings, "sequence_classification")).eval()
+    head = new_head("sequence_classification", settings, num_labels).eval()
+    save_model(tmp_path, encoder, head=head, head_kind="sequence_classification", problem_type=problem_type)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    batch = draw(settings, LENGTHS)
+    targets = torch.rand(len(LENGTHS), num_labels, generator=torch.Generator().manual_seed(0))
+    expected = theirs(**padded_inputs(batch, settings), labels=targets).loss
+    logits = head(encoder.summary(batch))
+    loss = nn.MSELoss() if problem_type == "regression" else nn.BCEWithLogitsLoss()
+    assert float((loss(logits, targets) - expected).detach().abs()) < TOLERANCE

@@ -1,0 +1,411 @@
+"""Multiple choice: published layouts, labels, cutting, the softmax over a unit's rows, scores, and that it learns."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.errors import InputError, SettingsError
+from unmask.models.hub import load_encoder
+from unmask.tasks.base import ExampleCounts, Task
+from unmask.tasks.choice import Choice, ChoiceModule, ChoiceScore, open_task
+from unmask.tasks.choice_layouts import ChoiceExample
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+
+TASK = open_task(TaskSettings(name="choice", max_length=12), ColumnSettings())
+SWAG_HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
+
+
+def example(context: str, *choices: str, label: int | None = None, group: str | None = None) -> ChoiceExample:
+    return ChoiceExample(context, "", choices, label, group, {}, "x:1")
+
+
+def load(task: Choice, path: Path) -> list[ChoiceExample]:
+    return list(task.fit_to(path).load(path, ExampleCounts()))
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+def rows_of(path: Path, rows: list[dict[str, Any]]) -> Path:
+    return write(path, *map(json.dumps, rows))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> TextTokenizer:
+    return load_tokenizer(tiny_model)
+
+
+# ---- Files
+
+
+def test_swag_as_published(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "train.csv",
+        SWAG_HEADER + ",label",
+        '0,v_1,17,"A cook waits. He","A cook waits.",He,gold,"stirs it, slowly.",sings.,"says ""no"".",runs.,2',
+    )
+    (read,) = load(open_task(TaskSettings(name="swag"), ColumnSettings()), path)
+    assert (read.context, read.question) == ("A cook waits.", "He")
+    assert read.choices == ("stirs it, slowly.", "sings.", 'says "no".', "runs.")
+    assert (read.label, read.source) == (2, f"{path}:2")
+
+
+def test_swag_test_file_has_no_label(tmp_path: Path) -> None:
+    path = write(tmp_path / "test.csv", SWAG_HEADER, "0,v_1,17,A. He,A.,He,gold,a,b,c,d")
+    task = open_task(TaskSettings(name="swag"), ColumnSettings()).fit_to(path)
+    assert [one.label for one in task.load(path, ExampleCounts(), unlabelled=True)] == [None]
+    with pytest.raises(InputError, match=r"test\.csv:2: no column 'label' for the label"):
+        load(task, path)
+
+
+def test_story_cloze_as_published(tmp_path: Path) -> None:
+    sentences = ",".join(f"InputSentence{number}" for number in range(1, 5))
+    path = write(
+        tmp_path / "val.csv",
+        f"InputStoryid,{sentences},RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,AnswerRightEnding",
+        '4f,Ann sowed seeds.,It rained.,"The sun, too, came.",They grew.,She had flowers.,She sold a boat.,1',
+        "5a,A.,B.,C.,D.,E.,F.,2",
+    )
+    first, second = load(open_task(TaskSettings(name="storycloze"), ColumnSettings()), path)
+    assert first.context == "Ann sowed seeds. It rained. The sun, too, came. They grew."
+    assert (first.question, first.choices, first.label) == ("", ("She had flowers.", "She sold a boat."), 0)
+    assert second.label == 1
+    write(path, path.read_text("utf-8").splitlines()[0], "5a,A.,B.,C.,D.,E.,F.,0")
+    with pytest.raises(InputError, match=r"val\.csv:2: the label AnswerRightEnding is \"0\".*number, 1 to 2"):
+        load(open_task(TaskSettings(name="storycloze"), ColumnSettings()), path)
+
+
+ARTICLE = {
+    "article": "The heron waits by the river.",
+    "questions": ["What waits?", "Where is it? By the _ ."],
+    "options": [["a heron", "a cat", "a boy", "a boat"], ["sea", "river", "road", "house"]],
+    "answers": ["A", "B"],
+}
+
+
+def test_race_as_published_in_folders(tmp_path: Path) -> None:
+    for level, number in (("middle", 7), ("high", 12)):
+        file = tmp_path / "train" / level / f"{number}.txt"
+        write(file, json.dumps({**ARTICLE, "id": f"{level}{number}.txt"}))
+    examples = load(open_task(TaskSettings(name="race"), ColumnSettings()), tmp_path / "train")
+    assert [one.fields["id"] for one in examples] == [
+        "high12.txt-0",
+        "high12.txt-1",
+        "middle7.txt-0",
+        "middle7.txt-1",
+    ]
+    assert [one.group for one in examples] == ["high", "high", "middle", "middle"]
+    assert [one.label for one in examples] == [0, 1, 0, 1]
+    assert (examples[3].context, examples[3].question) == (ARTICLE["article"], "Where is it? By the _ .")
+    assert examples[3].choices == ("sea", "river", "road", "house")
+    assert examples[3].source == f"{tmp_path / 'train' / 'middle' / '7.txt'}:1, question 2"
+
+
+def test_race_in_json_lines_by_article_or_by_question(tmp_path: Path) -> None:
+    task = open_task(TaskSettings(name="race"), ColumnSettings())
+    by_article = rows_of(tmp_path / "a.jsonl", [{**ARTICLE, "id": "high1.txt"}])
+    question = {"example_id": "middle2.txt", "article": "x", "question": "y", "options": ["p", "q"], "answer": "B"}
+    by_question = rows_of(tmp_path / "b.jsonl", [question])
+    assert [(one.label, one.group) for one in load(task, by_article)] == [(0, "high"), (1, "high")]
+    (read,) = load(task, by_question)
+    assert (read.fields["id"], read.group, read.label, read.choices) == ("middle2.txt", "middle", 1, ("p", "q"))
+
+
+def test_what_is_wrong_with_race_is_told(tmp_path: Path) -> None:
+    task = open_task(TaskSettings(name="race"), ColumnSettings())
+    with pytest.raises(InputError, match=r"no \.txt file in this folder"):
+        load(task, tmp_path)
+    file = tmp_path / "high" / "1.txt"
+    for text, message in (
+        ("{", r"1\.txt: not JSON"),
+        ("[]", r"1\.txt: expected a JSON object"),
+        (json.dumps({**ARTICLE, "answers": ["A"]}), r"1\.txt:1: answers is \[\"A\"\]: expected a list as long"),
+        (json.dumps({**ARTICLE, "answers": ["A", "?"]}), r"1\.txt:1, question 2: the answer is \"\?\""),
+        (json.dumps({**ARTICLE, "answers": ["A", "E"]}), r"question 2: the label label is 4: expected .* 0 to 3"),
+        (json.dumps({"questions": ["a"], "options": [["a"]], "answers": ["A"]}), "no field 'article'"),
+    ):
+        write(file, text)
+        with pytest.raises(InputError, match=message):
+            load(task, tmp_path)
+
+
+def test_codah_as_published(tmp_path: Path) -> None:
+    task = open_task(TaskSettings(name="codah"), ColumnSettings())
+    path = write(tmp_path / "train.tsv", 'n\tA hen has\t3 legs.\tsaid "moo".\t2\tfeathers.\t2')
+    (read,) = load(task, path)
+    assert (read.context, read.choices) == ("A hen has", ("3 legs.", 'said "moo".', "2", "feathers."))
+    assert read.label == 2, "the label is a number, whatever the choices say"
+    assert read.fields["category"] == "n"
+    for line, message in (
+        ("n\ta\tb\tc\td\t0", r"train\.tsv:2: 6 fields where the header has 7 \(category, context, choice_0"),
+        ("n\ta\tb\tc\td\te\t4", r"train\.tsv:2: the label label is \"4\": expected the right choice's number, 0 to 3"),
+        ("n\ta\tb\tc\t \te\t0", r"train\.tsv:2: the choice choices\[2\] is empty"),
+    ):
+        write(path, "n\ta\tb\tc\td\te\t0", line)
+        with pytest.raises(InputError, match=message):
+            load(task, path)
+
+
+def test_codah_of_the_project_reads_whole(data_dir: Path) -> None:
+    task = open_task(TaskSettings(name="codah"), ColumnSettings())
+    folder = data_dir / "tasks" / "codah"
+    assert len(load(task, folder / "full_data.tsv")) == 2776
+    folds = [load(task, folder / "fold_0" / f"{part}.tsv") for part in ("train", "dev", "test")]
+    assert [len(part) for part in folds] == [1665, 556, 555]
+    train, dev, test = ({(one.context, one.choices) for one in part} for part in folds)
+    assert len(train | dev | test) == len(train) + len(dev) + len(test)
+
+
+def test_any_file_with_named_columns(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"context": "It rains.", "choices": ["We get wet.", "We fly."], "label": 0},
+        {"context": "", "question": "Who?", "choices": ["I", "you", "we"], "label": "we"},
+    ]
+    first, second = load(TASK, rows_of(tmp_path / "a.jsonl", rows))
+    assert (first.question, first.label, second.context, second.question, second.label) == ("", 0, "", "Who?", 2)
+    columns = ColumnSettings(context="premise", choices=["one", "two"], label="gold")
+    named = open_task(TaskSettings(name="choice"), columns)
+    path = write(tmp_path / "a.tsv", "premise\tone\ttwo\tgold", "p\tx\ty\t1", "p\tx\ty\tx")
+    assert [(one.choices, one.label) for one in load(named, path)] == [(("x", "y"), 1), (("x", "y"), 0)]
+    cells = write(tmp_path / "a.csv", "context,choices,label", 'c,"[""x"", ""y""]",1')
+    assert load(TASK, cells)[0].choices == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"choices": ["a", "b"], "label": 0}, "a.jsonl:1: no column 'context': expected context, choices; there is"),
+        ({"context": "c", "choices": ["a"], "label": 0}, r"a.jsonl:1: 1 choice\(s\) in choices: expected at least two"),
+        ({"context": "c", "choices": ["a", ""], "label": 0}, r"a.jsonl:1: the choice choices\[1\] is empty"),
+        ({"context": "c", "choices": ["a", 5], "label": 0}, r"a.jsonl:1: choices\[1\] is 5: expected a text"),
+        ({"context": "c", "choices": "a or b", "label": 0}, "a.jsonl:1: choices is 'a or b': expected a JSON list"),
+        ({"context": "c", "choices": {"a": 1}, "label": 0}, "a.jsonl:1: choices is .*: expected a list of texts"),
+        ({"context": 3, "choices": ["a", "b"], "label": 0}, "a.jsonl:1: context is 3: expected a text"),
+        ({"context": "\ud800", "choices": ["a", "b"], "label": 0}, "a.jsonl:1: context holds half of a surrogate"),
+        ({"context": "c", "choices": ["a", "b"]}, "a.jsonl:1: no column 'label' for the label"),
+        ({"context": "c", "choices": ["a", "b"], "label": None}, "a.jsonl:1: the label label is empty"),
+        ({"context": "c", "choices": ["a", "b"], "label": 2}, "a.jsonl:1: the label label is 2: expected .* 0 to 1"),
+        ({"context": "c", "choices": ["a", "b"], "label": -1}, "a.jsonl:1: the label label is -1"),
+        ({"context": "c", "choices": ["a", "b"], "label": 0.5}, "a.jsonl:1: the label label is 0.5"),
+        ({"context": "c", "choices": ["a", "b"], "label": math.nan}, "a.jsonl:1: the label label is NaN"),
+        ({"context": "c", "choices": ["a", "b"], "label": True}, "a.jsonl:1: the label label is true"),
+        ({"context": "c", "choices": ["a", "b"], "label": "z"}, 'a.jsonl:1: the label label is "z"'),
+        ({"context": "c", "choices": ["a", "a"], "label": "a"}, "a.jsonl:1: .* fits more than one of the choices"),
+        ({"context": "c", "choices": ["1", "0"], "label": "1"}, "a.jsonl:1: .* fits more than one of the choices"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused_by_its_line(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(TASK.load(rows_of(tmp_path / "a.jsonl", [row]), ExampleCounts()))
+
+
+def test_a_number_of_json_is_never_a_text(tmp_path: Path) -> None:
+    (read,) = load(TASK, rows_of(tmp_path / "a.jsonl", [{"context": "c", "choices": ["1", "0"], "label": 1}]))
+    assert read.label == 1
+
+
+def test_a_model_of_a_published_data_set_reads_json_lines_too(tmp_path: Path) -> None:
+    path = rows_of(tmp_path / "a.jsonl", [{"context": "c", "question": "q", "choices": ["a", "b"]}])
+    for name in ("codah", "race"):
+        task = open_task(TaskSettings(name=name), ColumnSettings(), lenient=True)
+        assert [task.read(row).choices for row in task.load_rows(path)] == [("a", "b")]
+
+
+def test_inputs_of_a_fine_tuned_model_may_have_the_usual_columns() -> None:
+    kept = open_task(TaskSettings(name="swag"), ColumnSettings()).remembered()
+    assert kept == {"name": "swag", "max_length": 128, "truncation": True, "columns": {}}
+    task = open_task(TaskSettings(name="swag"), ColumnSettings(), lenient=True)
+    usual = task.read(Row({"context": "c", "choices": ["a", "b", "d"]}, "input 1"))
+    own = task.read(Row({"sent1": "c", "sent2": "q", **{f"ending{n}": str(n) for n in range(4)}}, "input 2"))
+    assert (usual.choices, usual.question, usual.label) == (("a", "b", "d"), "", None)
+    assert (own.choices, own.question) == (("0", "1", "2", "3"), "q")
+    with pytest.raises(InputError, match=r"input 3: no column 'sent1'.*or context, choices; there is text"):
+        task.read(Row({"text": "c"}, "input 3"))
+
+
+def test_settings_of_other_kinds_of_task_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"task\.auxiliary_lm_weight is for classification and regression"):
+        open_task(TaskSettings(name="choice", auxiliary_lm_weight=0.5), ColumnSettings())
+    with pytest.raises(SettingsError, match=r"data\.columns\.text is not for multiple choice"):
+        open_task(TaskSettings(name="choice"), ColumnSettings(text="text"))
+
+
+# ---- Rows of tokens
+
+
+def test_a_row_is_the_context_and_a_choice_with_its_question(tokenizer: TextTokenizer) -> None:
+    one = ChoiceExample("A man", "Who ?", ("a dog", "a man walks"), 1, None, {}, "x:1")
+    two = example("", "a", "a dog", "the man")
+    counts = ExampleCounts()
+    wide = open_task(TaskSettings(name="choice", max_length=64), ColumnSettings())
+    coded = wide.encode([one, two], tokenizer, counts)
+    pairs = [("A man", "Who ? a dog"), ("A man", "Who ? a man walks"), ("", "a"), ("", "a dog"), ("", "the man")]
+    expected = tokenizer.encode_inputs(pairs)
+    assert coded.input_ids.tolist() == [index for row in expected for index in row.input_ids]
+    assert coded.unit_bounds.tolist() == [0, 2, 5]
+    batch = coded.batch([1, 0])
+    assert batch.columns["unit_bounds"].tolist() == [0, 3, 5]
+    assert batch.columns["labels"].tolist() == [-100, 1]
+    segments = [segment for row in (*expected[2:], *expected[:2]) for segment in row.token_type_ids]
+    assert batch.token_type_ids.tolist() == segments
+    assert counts == ExampleCounts(examples=2)
+    assert not wide.encode([one], tokenizer, counts, num_segments=1).batch([0]).token_type_ids.any()
+
+
+def test_only_the_context_is_cut_and_the_example_counted_once(tokenizer: TextTokenizer) -> None:
+    counts = ExampleCounts()
+    long = example("a man " * 20, "a dog", "a dog and a man and a", label=0)
+    coded = TASK.encode([long, example("a", "a", "a dog")], tokenizer, counts)
+    assert counts == ExampleCounts(examples=2, truncated=1)
+    rows = [coded.input_ids[start:end].tolist() for start, end in zip(coded.bounds, coded.bounds[1:], strict=False)]
+    choices = tokenizer.encode_batch(long.choices)
+    context = tokenizer.encode_batch(["a man " * 20])[0]
+    for row, choice, second in zip(rows[:2], choices, coded.second_starts[:2], strict=True):
+        room = 12 - 3 - len(choice)
+        assert row == [tokenizer.cls_id, *context[:room], tokenizer.sep_id, *choice, tokenizer.sep_id]
+        assert second == 2 + room
+
+
+def test_what_cannot_be_cut_is_refused(tokenizer: TextTokenizer) -> None:
+    with pytest.raises(InputError, match=r"x:1: a choice and its question have 23 tokens.* task\.max_length is 12"):
+        TASK.encode([example("a man", "a dog", "a man " * 10)], tokenizer, ExampleCounts())
+    never = open_task(TaskSettings(name="choice", max_length=12, truncation=False), ColumnSettings())
+    with pytest.raises(InputError, match=r"x:1: 25 tokens, over task\.max_length 12, and task\.truncation is false"):
+        never.encode([example("a man " * 10, "a dog", "a man")], tokenizer, ExampleCounts())
+
+
+def test_choices_that_encode_to_nothing_are_kept_and_counted(tokenizer: TextTokenizer) -> None:
+    counts = ExampleCounts()
+    coded = TASK.encode([example("a man", "\u200b", "a dog")], tokenizer, counts)
+    assert len(coded) == 1
+    assert counts.notes == {"choices without any token": 1}
+
+
+# ---- The module
+
+
+def new_module(tiny_model: Path) -> ChoiceModule:
+    torch.manual_seed(1)
+    return TASK.module(load_encoder(tiny_model).encoder)
+
+
+def test_the_loss_is_cross_entropy_over_the_choices_of_each_example(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    module = new_module(tiny_model).eval()
+    examples = [example("a man", "a dog", "a", label=1), example("the", "a man", "a dog", "a cat", label=0)]
+    coded = TASK.encode(examples, tokenizer, ExampleCounts())
+    batch = coded.batch([0, 1])
+    outputs = module.outputs(batch)
+    scores = module.head(module.encoder.summary(batch)).flatten()
+    assert outputs[0].tolist() == [*scores[:2].tolist(), -math.inf]
+    assert outputs[1].tolist() == scores[2:].tolist()
+    (term,) = module(batch)
+    by_hand = -scores[:2].log_softmax(0)[1] - scores[2:].log_softmax(0)[0]
+    assert (term.name, term.count) == ("task", 2)
+    assert term.total.item() == pytest.approx(by_hand.item(), abs=1e-6)  # the same sums in another order, fp32
+    term.total.backward()
+    assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
+
+
+def test_the_module_has_the_children_that_saving_relies_on(tiny_model: Path) -> None:
+    assert [name for name, _ in new_module(tiny_model).named_children()] == ["encoder", "head"]
+    task: Task[ChoiceExample] = TASK
+    assert (task.kind, task.head_kind, task.labels, task.per_token) == ("choice", "multiple_choice", (), False)
+
+
+def test_it_learns_which_choice_is_right(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    others = ["a man", "a woman", "a child", "a ball", "a street"]
+    examples = [example("", "a dog", other, label=0) for other in others]
+    examples += [example("", other, "a dog", label=1) for other in others]
+    coded = TASK.encode(examples, tokenizer, ExampleCounts())
+    module = new_module(tiny_model)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
+    batch = coded.batch(range(len(coded)))
+    for _ in range(40):
+        (term,) = module(batch)
+        optimizer.zero_grad()
+        term.total.backward()
+        optimizer.step()
+    score = TASK.score()
+    score.add(examples, TASK.decode(examples, coded, module.eval().outputs(batch).detach()))
+    assert score.metrics() == {"accuracy": 1.0}
+
+
+# ---- Predictions and figures
+
+
+def test_predictions_are_over_an_examples_own_choices() -> None:
+    examples = [example("", "a", "b"), example("", "a", "b", "c")]
+    coded: Any = None
+    outputs = torch.tensor([[0.0, math.log(3), -math.inf], [0.0, 0.0, math.log(2)]])
+    first, second = TASK.decode(examples, coded, outputs)
+    assert (first["choice"], second["choice"]) == (1, 2)
+    assert first["probabilities"] == pytest.approx([0.25, 0.75])
+    assert second["probabilities"] == pytest.approx([0.25, 0.25, 0.5])
+
+
+@given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=1, max_size=4), st.booleans())
+def test_an_ensemble_averages_probabilities(members: list[list[float]], narrow: bool) -> None:
+    outputs = torch.tensor(members)
+    if narrow:
+        outputs[:, 2] = -math.inf
+    together = TASK.combine([row[None] for row in outputs])[0]
+    assert torch.allclose(together.exp(), outputs.softmax(-1).mean(0), atol=1e-6)  # fp32
+
+
+def test_accuracy_of_all_and_of_each_group() -> None:
+    score = ChoiceScore()
+    assert score.metrics() == {"accuracy": 0.0}
+    examples = [example("", "a", "b", label=n % 2, group=group) for n, group in enumerate(["middle", "high", "high"])]
+    score.add(examples, [{"choice": 0}, {"choice": 0}, {"choice": 0}])
+    assert score.metrics() == {"accuracy": 2 / 3, "accuracy_high": 0.5, "accuracy_middle": 1.0}
+    assert score.degenerate() == "all 3 predictions are choice 0"
+    score.add(examples[:1], [{"choice": 1}])
+    assert score.degenerate() is None
+
+
+@pytest.mark.parametrize("prediction", [{}, {"choice": 2}, {"choice": "1"}, {"choice": -1}, {"choice": True}])
+def test_a_prediction_that_names_no_choice_is_refused(prediction: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"x:1: its prediction says choice .* 0 to 1"):
+        ChoiceScore().add([example("", "a", "b", label=1)], [prediction])
+
+
+def test_floors_are_chance_and_the_most_frequent_position(tokenizer: TextTokenizer) -> None:
+    def coded(*labels_and_sizes: tuple[int, int]) -> Any:
+        examples = [example("", *("a" * size), label=label) for label, size in labels_and_sizes]
+        return TASK.encode(examples, tokenizer, ExampleCounts())
+
+    floors = TASK.floors(coded((1, 2), (1, 3), (0, 2)), coded((1, 2), (0, 4), (1, 4), (1, 2)))
+    assert floors == {"accuracy": {"chance": 0.375, "most frequent position": 0.75}}
+
+
+def test_one_place_for_every_right_choice_is_told(tokenizer: TextTokenizer, caplog: pytest.LogCaptureFixture) -> None:
+    def coded(*labels: int) -> Any:
+        return TASK.encode([example("", "a", "b", label=label) for label in labels], tokenizer, ExampleCounts())
+
+    TASK.check(coded(0, 1), Path("train.jsonl"))
+    assert not caplog.records
+    TASK.check(coded(1, 1), Path("train.jsonl"))
+    assert "train.jsonl: the right choice is number 1 in every example" in caplog.text
+
+
+def test_a_sample_shows_the_choices_with_their_numbers() -> None:
+    one = ChoiceExample("c", "q", ("x", "y"), 1, None, {}, "x:1")
+    assert TASK.sample(one, {"choice": 0, "probabilities": [0.75, 0.25]}) == {
+        "input": {"context": "c", "question": "q", "choices": "(0) x (1) y"},
+        "label": "1",
+        "prediction": "0",
+        "probability": 0.75,
+    }

@@ -1,0 +1,402 @@
+"""Question answering as a task: what it reads and refuses, its loss, that it learns, and what it remembers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.batch import IGNORE_INDEX
+from unmask.errors import InputError, SettingsError
+from unmask.models.bert import BertEncoder
+from unmask.models.settings import EncoderSettings
+from unmask.tasks.answer_places import FIRST_TAKEN, MOVED, RESPELT
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.qa import QaModule, QaTask, open_task
+from unmask.tasks.qa_examples import Answer, QaExample
+from unmask.tasks.qa_labels import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, WITHOUT_ANSWER
+from unmask.tasks.qa_metrics import QaScore
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.train import train_tokenizer
+
+KITE = "Mina saw a red kite. Later a blue kite flew by."
+HOUSE = "정원에는 오래된 집이 있고, 그 집에는 할머니가 산다."
+TOKENIZER = train_tokenizer(iter([f"{KITE} {HOUSE} who what 누가 어디"] * 9), TokenizerSettings(vocab_size=400), 0)[0]
+
+
+def task_of(columns: ColumnSettings = ColumnSettings(), **settings: Any) -> QaTask:  # noqa: B008  immutable
+    return open_task(TaskSettings.model_validate({"name": "qa", "max_length": 32, **settings}), columns)
+
+
+def row(answers: Any = None, **fields: Any) -> dict[str, Any]:
+    told = {} if answers is None else {"answers": answers}
+    return {"id": "1", "question": "What?", "context": KITE, **told, **fields}
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in rows), encoding="utf-8")
+    return path
+
+
+def load(task: QaTask, path: Path, **options: Any) -> tuple[list[QaExample], ExampleCounts]:
+    counts = ExampleCounts()
+    return list(task.load(path, counts, **options)), counts
+
+
+RED = Answer("a red kite", 9, 19)
+
+
+@pytest.mark.parametrize(
+    ("answers", "placed"),
+    [
+        ({"text": ["a red kite", "kite"], "answer_start": [9, 15]}, (RED, Answer("kite", 15, 19))),
+        ({"text": "a red kite", "answer_start": 9}, (RED,)),
+        ({"text": ["a red kite"]}, (RED,)),
+        ([{"text": "a red kite", "answer_start": 9}], (RED,)),
+        (["a red kite", "Later"], (RED, Answer("Later", 21, 26))),
+        ("a red kite", (RED,)),
+        ('{"text": ["a red kite"], "answer_start": [9]}', (RED,)),
+        ({"text": [], "answer_start": []}, ()),
+        ([], ()),
+        ("", ()),
+        (None, ()),
+    ],
+)
+def test_forms_of_answers(tmp_path: Path, answers: Any, placed: tuple[Answer, ...]) -> None:
+    path = write(tmp_path / "a.jsonl", row("kite"), {**row(), "answers": answers})
+    examples, _ = load(task_of(), path)
+    assert examples[1].answers == placed
+    assert examples[1].gold_texts == tuple(answer.text for answer in placed)
+
+
+def test_tables_with_columns_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f'n,q,answer_start,p,a\n7,What?,34,"{KITE}",kite\n8,Who?,,"{KITE}",[1]\n', encoding="utf-8")
+    columns = ColumnSettings(question="q", context="p", answers="a", id="n")
+    task = task_of(columns, drop_unfound_answers=True)
+    (one,), counts = load(task.fit_to(path), path)
+    assert (one.id, one.answers, one.source) == ("7", (Answer("kite", 34, 38),), f"{path}:2")
+    assert counts.notes == {DROPPED_ANSWERS: 1, DROPPED_QUESTIONS: 1}  # [1] is a text
+    with pytest.raises(InputError, match=r"a\.csv:2: no column 'question' and no column 'context': .* there is n, q"):
+        load(task_of(), path)
+    lenient = open_task(TaskSettings(name="qa"), columns, lenient=True)
+    assert lenient.read(Row({"question": "q", "context": "c"}, "x:1")).context == "c"
+
+
+def test_whether_there_may_be_no_answer(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", row("kite"), row(is_impossible=True))
+    assert task_of().fit_to(path).unanswerable is True
+    assert task_of(unanswerable=False).fit_to(path).unanswerable is False
+    assert task_of().fit_to(write(path, row("kite"))).unanswerable is False
+    assert [task_of(name=name).unanswerable for name in ("squad1", "squad2")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (row("kite", context=" "), r"a\.jsonl:1: the passage is empty"),
+        (row("kite", question=""), r"a\.jsonl:1: the question is empty"),
+        (row("kite", question=3), r"a\.jsonl:1: question is 3: expected a text"),
+        (row("kite", context="\ud800"), r"a\.jsonl:1: context holds half of a surrogate pair, \\ud800"),
+        (row("kite", id=[1]), r"a\.jsonl:1: id is \[1\]: expected a text or a number"),
+        (row("kite", answer_start="x"), r'a\.jsonl:1: answer_start is "x": expected the number of characters'),
+        (row({"text": ["kite"], "answer_start": []}), r"a\.jsonl:1: answers is .*: expected as many entries"),
+        (row([1]), r"a\.jsonl:1: answers is \[1\]: expected"),
+        (row([" "]), r"a\.jsonl:1: an answer of answers is empty"),
+        (row("kite", is_impossible=True), r"a\.jsonl:1: is_impossible is true, and yet the question has the answer"),
+        (row(), r"a\.jsonl:1: no column 'answers' for the answers: there is id, question, context\. Name it"),
+        (row([]), r"a\.jsonl: not a single question has an answer, or says with is_impossible that it has none"),
+        (row("kite", context=None), r"a\.jsonl:1: context is null: expected a text"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(fields), encoding="utf-8")  # escaped: a surrogate is no UTF-8
+    with pytest.raises(InputError, match=message):
+        load(task_of(), path)
+
+
+def test_where_every_question_has_an_answer(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", row("kite"), row([]))
+    with pytest.raises(InputError, match=r"a\.jsonl:2: the question has no answer, and in squad1 every question"):
+        load(task_of(name="squad1"), path)
+    examples, _ = load(task_of(name="squad1"), path, unlabelled=True)
+    assert [one.answers is None for one in examples] == [False, True]
+    examples, _ = load(task_of(), write(path, row()), unlabelled=True)
+    assert [one.answers for one in examples] == [None]
+
+
+def test_misplaced_answers_are_mended_or_told_all_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = [
+        row({"text": ["a red kite"], "answer_start": [8]}),
+        row({"text": ["a\u200b red  kite"], "answer_start": [9]}),
+        row("kite"),
+        row({"text": ["각각"], "answer_start": [0]}, context=unicodedata.normalize("NFD", "각각 값을")),
+    ]
+    bad = [row("a green kite", id="b"), row("kite"), row(["kite", "a cat"], id="c")]
+    path = write(tmp_path / "a.jsonl", *good, *bad)
+    with pytest.raises(InputError, match="2 answers are not in the passage") as refused:
+        load(task_of(), path)
+    assert f"'a green kite' of {path}:5; 'a cat' of {path}:7. Expected" in str(refused.value)
+    assert "task.drop_unfound_answers=true" in str(refused.value)
+
+    with caplog.at_level(logging.WARNING, "unmask"):
+        examples, counts = load(task_of(drop_unfound_answers=True), path)
+    assert len(examples) == 6
+    assert examples[1].answers == (RED,)
+    assert examples[3].gold_texts == (unicodedata.normalize("NFD", "각각"),)
+    assert counts.notes == {
+        MOVED: 1,
+        RESPELT: 2,
+        FIRST_TAKEN: 3,
+        SAME_ID: 4,
+        DROPPED_ANSWERS: 2,
+        DROPPED_QUESTIONS: 1,
+    }
+    assert "2 answers are not in their passage and left out: 'a green kite' of" in caplog.text
+
+
+def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "evidence" / "wikipedia").mkdir(parents=True)
+    for name, text in (("a", KITE), ("b", "Nothing flew."), ("c", "")):
+        (tmp_path / "evidence" / "wikipedia" / name).write_text(text)
+    answer = {"Value": "Kite", "Aliases": ["dragon"]}
+    pages = [{"Filename": name} for name in "abc"]
+    path = tmp_path / "train.json"
+    path.write_text(
+        json.dumps({"Data": [{"Question": "What?", "QuestionId": "q", "Answer": answer, "EntityPages": pages}]})
+    )
+    task = task_of(name="triviaqa")
+    (one,), counts = load(task.fit_to(path), path)
+    assert (one.id, one.answers) == ("q--a", (Answer("kite", 15, 19),))
+    assert one.gold_texts == ("kite", "Kite", "dragon")
+    assert counts.notes == {WITHOUT_ANSWER: 2}
+    assert sum(1 for _ in task.load_rows(path)) == 3
+
+
+def test_what_columns_are_for() -> None:
+    with pytest.raises(SettingsError, match=r"data\.columns\.tokens is not for question answering: expected"):
+        task_of(ColumnSettings(tokens="words"))
+
+
+def new_encoder(seed: int = 0) -> BertEncoder:
+    torch.manual_seed(seed)
+    return BertEncoder(
+        EncoderSettings(
+            vocab_size=TOKENIZER.vocab_size,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=64,
+            hidden_dropout_prob=0,
+            attention_probs_dropout_prob=0,
+            initializer_range=0.2,
+        ),
+        pooler=False,
+    )
+
+
+def examples_of(task: QaTask, path: Path) -> tuple[list[QaExample], EncodedExamples]:
+    examples, counts = load(task, path)
+    return examples, task.encode(examples, TOKENIZER, counts)
+
+
+SEVERAL = [
+    row("a red kite", id="a", question="what did Mina see"),
+    row("blue", id="b", question="what flew by"),
+    row("오래된 집이", id="c", question="정원에는 무엇", context=HOUSE),
+    row("할머니가", id="d", question="누가 산다", context=HOUSE),
+]
+NONE = [row(is_impossible=True, id="e", question="who flew"), row([], id="f", question="어디 Mina", context=HOUSE)]
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    return write(tmp_path / "several.jsonl", *SEVERAL)
+
+
+def test_the_loss_is_that_of_transformers(several: Path) -> None:
+    from transformers import BertConfig, BertForQuestionAnswering
+
+    task = task_of(doc_stride=8)
+    _, encoded = examples_of(task, several)
+    module = task.module(new_encoder()).eval()
+    lengths = encoded.lengths.tolist()
+    assert len(set(lengths)) > 1
+    config = BertConfig(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    theirs = BertForQuestionAnswering(config).eval()
+    copy_weights(module, theirs)
+    batch = encoded.batch(range(len(encoded)))
+    outputs = module.outputs(batch).detach()
+    expected = 0.0
+    for number in range(len(lengths)):  # one by one: with padding, the softmax of transformers goes over that too
+        tokens = encoded.tokens_of(number)
+        with torch.no_grad():
+            output = theirs(
+                input_ids=batch.input_ids[None, tokens],
+                token_type_ids=batch.token_type_ids[None, tokens],
+                **{name: column[number : number + 1] for name, column in batch.columns.items()},
+            )
+        expected += float(output.loss)
+        # fp32 through two layers, sums in another order.
+        torch.testing.assert_close(outputs[tokens, 0], output.start_logits[0], atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(outputs[tokens, 1], output.end_logits[0], atol=2e-5, rtol=1e-4)
+    [term] = module(batch)
+    assert (term.name, term.count, term.coefficient) == ("task", len(lengths), 1.0)
+    assert float(term.total.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def copy_weights(module: QaModule, theirs: Any) -> None:
+    """Into transformers' model, by the names that both have in common."""
+    from safetensors.torch import load_file
+
+    from unmask.models.hub import save_model
+
+    with tempfile.TemporaryDirectory() as directory:
+        save_model(Path(directory), module.encoder, head=module.head, head_kind="question_answering")
+        weights = load_file(Path(directory) / "model.safetensors")
+    theirs.load_state_dict(weights)
+
+
+def test_units_without_targets_count_for_nothing(several: Path) -> None:
+    task = task_of()
+    examples, encoded = examples_of(task, several)
+    unknown = [replace(one, answers=None) for one in examples]
+    module = task.module(new_encoder())
+    hidden = task.encode(unknown, TOKENIZER, ExampleCounts()).batch(range(4))
+    assert module.counts(hidden) == {"task": 0}
+    assert float(module(hidden)[0].total.detach()) == 0.0
+    half = task.encode([*examples[:2], *unknown[2:]], TOKENIZER, ExampleCounts()).batch(range(4))
+    [term], [alone] = module(half), module(encoded.batch([0, 1]))
+    assert term.count == alone.count == 2
+    torch.testing.assert_close(term.total, alone.total, rtol=1e-5, atol=1e-5)  # products of other shapes
+    term.total.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_length": 20, "doc_stride": 4}])
+def test_a_few_questions_are_learned_by_heart(tmp_path: Path, settings: dict[str, Any]) -> None:
+    path = write(tmp_path / "train.jsonl", *SEVERAL, *NONE)
+    task = task_of(**settings).fit_to(path)
+    examples, encoded = examples_of(task, path)
+    module = task.module(new_encoder())
+    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
+    batch = encoded.batch(range(len(encoded)))
+    for _ in range(60):
+        optimizer.zero_grad()
+        [term] = module(batch)
+        (term.total / term.count).backward()
+        optimizer.step()
+    score = task.score()
+    with torch.inference_mode():
+        predictions = task.decode(examples, encoded, module.outputs(batch))
+    score.add(examples, predictions)
+    assert score.metrics()["exact"] == score.metrics()["HasAns_f1"] == score.metrics()["best_f1"] == 100.0
+    assert score.degenerate() is None
+    tuned = task.tuned(score)
+    assert tuned.null_threshold is not None
+    again = tuned.score()
+    again.add(examples, tuned.decode(examples, encoded, module.outputs(batch).detach()))
+    assert again.metrics()["exact"] == 100.0
+
+
+def test_thresholds_that_are_set_stay() -> None:
+    score = QaScore(unanswerable=True)
+    assert task_of(unanswerable=True).tuned(score).null_threshold == 0.0
+    assert task_of(unanswerable=True, null_threshold=1.5).tuned(score).null_threshold == 1.5
+    assert task_of(unanswerable=False).tuned(score).null_threshold is None
+
+
+def test_training_needs_answers(tmp_path: Path, several: Path) -> None:
+    task = task_of(unanswerable=True)
+    path = write(tmp_path / "none.jsonl", *NONE)
+    with pytest.raises(InputError, match=r"none\.jsonl: not a single window of a passage holds an answer"):
+        task.check(examples_of(task, path)[1], path)
+    task.check(examples_of(task, several)[1], several)
+
+
+def test_floors(tmp_path: Path, several: Path) -> None:
+    path = write(tmp_path / "train.jsonl", *SEVERAL, *NONE)
+    task = task_of(max_length=20, doc_stride=4).fit_to(path)
+    encoded = examples_of(task, path)[1].without_alignment()
+    never = {"never answering": pytest.approx(100 / 3)}
+    assert task.floors(encoded, encoded) == {"exact": never, "f1": never}
+    task = task_of(max_answer_length=2).fit_to(several)
+    encoded = examples_of(task, several)[1]
+    spans = 2 * encoded.lengths - 1  # of one and of two tokens
+    assert task.floors(encoded, encoded) == {"exact_match": {"a random span": pytest.approx(100 * (1 / spans).mean())}}
+
+
+def test_ensembles_add_their_scores() -> None:
+    one, other = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, -1.0]])
+    assert task_of().combine([one, other]).tolist() == [[1.5, 1.0]]
+
+
+def test_what_a_report_shows() -> None:
+    task = task_of(unanswerable=True)
+    one = QaExample("1", "What?", KITE, (RED,), (), {}, "x:1")
+    answered = {"answer": "kite", "no_answer_probability": 0.25, "n_best": [{"answer": "kite", "probability": 0.5}]}
+    shown = {"input": {"question": "What?", "context": KITE}, "label": "a red kite", "prediction": "kite"}
+    assert task.sample(one, answered) == {**shown, "probability": 0.5}
+    silent = {**answered, "answer": ""}
+    none = replace(one, answers=())
+    assert task.sample(none, silent) == {
+        **shown,
+        "label": "(no answer)",
+        "prediction": "(no answer)",
+        "probability": 0.25,
+    }
+    assert task.sample(replace(one, answers=None), answered)["label"] is None
+
+
+def test_what_a_model_remembers() -> None:
+    columns = ColumnSettings(question="q")
+    task = replace(task_of(columns, doc_stride=7, n_best=3), unanswerable=True, null_threshold=-0.5)
+    kept = json.loads(json.dumps(task.remembered()))
+    recalled = open_task(
+        TaskSettings.model_validate({name: value for name, value in kept.items() if name != "columns"}),
+        ColumnSettings.model_validate(kept["columns"]),
+        lenient=True,
+    )
+    assert replace(recalled, layouts=task.layouts) == task
+    assert [layout.question for layout in recalled.layouts] == ["q", "question"]
+
+
+def test_inputs_to_be_answered() -> None:
+    task = task_of()
+    one = task.read(Row({"question": "", "context": "", "answers": "?"}, "x:1"))
+    assert (one.id, one.answers) == (None, None)
+    counts = ExampleCounts()
+    encoded = task.encode([one], TOKENIZER, counts)
+    assert encoded.unit_columns["start_positions"].tolist() == [IGNORE_INDEX]
+    assert counts.empty == 1
+    with pytest.raises(InputError, match=r"x:1: no column 'context': expected a question and its passage"):
+        task.read(Row({"question": "?"}, "x:1"))
+
+
+def test_published_files_hold_their_answers_where_they_say(data_dir: Path) -> None:
+    for name, file, number in (
+        ("squad1", "squad1/dev-v1.1.json", 10_570),
+        ("squad2", "squad2-cs224n/dev-v2.0.json", 6_078),
+        ("korquad1", "korquad1/KorQuAD_v1.0_dev.json", 5_774),
+    ):
+        examples, counts = load(task_of(name=name), data_dir / "tasks" / file)
+        assert (len(examples), counts.notes) == (number, {})

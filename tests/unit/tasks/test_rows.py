@@ -1,0 +1,272 @@
+"""Rows of files: what quoting means where, what is passed over, and what is refused, each time naming file and line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from unmask.errors import InputError
+from unmask.tasks import rows
+from unmask.tasks.rows import Row, read_csv, read_json, read_rows, read_tsv
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def fields(path: Path, **options: Any) -> list[dict[str, Any]]:
+    return [dict(row.fields) for row in read_rows(path, **options)]
+
+
+def test_a_quotation_mark_in_a_tsv_is_a_character(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", 'text\tlabel\n"so-called\t0\n"b"\t1\nlast , one\t1')
+    assert fields(path) == [
+        {"text": '"so-called', "label": "0"},
+        {"text": '"b"', "label": "1"},
+        {"text": "last , one", "label": "1"},
+    ]
+
+
+def test_a_quotation_mark_in_a_csv_protects(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'text,label\r\n"one, ""two""\nand three",x\r\nplain,y\r\n')
+    found = list(read_rows(path))
+    assert [dict(row.fields) for row in found] == [
+        {"text": 'one, "two"\nand three', "label": "x"},
+        {"text": "plain", "label": "y"},
+    ]
+    assert [row.source for row in found] == [f"{path}:2", f"{path}:4"]  # the lines that they begin on
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.tsv", "\t"), ("a.csv", ",")])
+def test_byte_order_mark_and_empty_lines_are_passed_over(tmp_path: Path, name: str, mark: str) -> None:
+    path = write(tmp_path / name, f"\ufefftext{mark}label\r\n\r\na{mark}0\r\n\n")
+    assert fields(path) == [{"text": "a", "label": "0"}]
+    path = write(tmp_path / name, f"\n\r\ntext{mark}label\r\n\r\na{mark}0\r\n\n")
+    assert [row.source for row in read_rows(path)] == [f"{path}:5"]
+
+
+def test_an_empty_text_is_a_text(tmp_path: Path) -> None:
+    assert fields(write(tmp_path / "a.tsv", "id\tdocument\tlabel\n402110\t\t1\n"))[0]["document"] == ""
+    assert fields(write(tmp_path / "b.csv", "text\na\n\nb\n")) == [{"text": "a"}, {"text": ""}, {"text": "b"}]
+
+
+def test_odd_characters_inside_a_tsv_stay_where_they_are(tmp_path: Path) -> None:
+    odd = "a\rb\0c\ufeffd\u2028e\x85f\x0bg"
+    assert fields(write(tmp_path / "a.tsv", f"text\tlabel\r\n{odd}\t1\r\n")) == [{"text": odd, "label": "1"}]
+    # One carriage return belongs to the line's end, a second one to the text.
+    assert fields(write(tmp_path / "b.tsv", "label\ttext\n1\ta\r\r\n"))[0]["text"] == "a\r"
+
+
+# ---- Files without header, and rows of too few fields
+
+COLA = ("source", "label", "mark", "sentence")
+
+
+def test_a_file_without_header_gets_the_names_it_lacks(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.tsv", "gj04\t1\t\tThe tea was drunk.\nks08\t0\t*\tThe tea were drunk.\n")
+    assert fields(path, header=COLA) == [
+        {"source": "gj04", "label": "1", "mark": "", "sentence": "The tea was drunk."},
+        {"source": "ks08", "label": "0", "mark": "*", "sentence": "The tea were drunk."},
+    ]
+
+
+@pytest.mark.parametrize("header", ["index\tsentence", "source\tlabel\tmark\tsentence", "a\tb\tc\tsentence"])
+def test_a_header_that_is_there_is_read(tmp_path: Path, header: str) -> None:
+    row = "\t".join(map(str, range(header.count("\t") + 1)))
+    path = write(tmp_path / "a.tsv", f"{header}\n{row}\n")
+    assert list(fields(path, header=COLA)[0]) == header.split("\t")
+
+
+def test_short_rows_are_listed_where_that_is_wanted_and_else_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "id\ta\tb\n1\tx\ty\n2\tbroken\n\nline\tz\n3\tx\ty\n")
+    short: list[str] = []
+    assert [row["id"] for row in read_rows(path, short_rows=short)] == ["1", "3"]
+    assert short == [f"{path}:3", f"{path}:5"]
+    with pytest.raises(InputError, match=r"a\.tsv:3: 2 fields where the header has 3"):
+        fields(path)
+    write(path, "id\ta\n1\tx\ty\n")
+    with pytest.raises(InputError, match=r"a\.tsv:2: 3 fields where the header has 2"):
+        fields(path, short_rows=[])
+
+
+# ---- JSON
+
+
+def test_a_json_list_gives_its_objects_with_their_lines(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.json", '\ufeff[\r\n    {\r\n "text": "하나"\r\n},\n\n {"text": "둘"} ,{"text": "셋"}\n]\n'
+    )
+    found = list(read_rows(path))
+    assert [row["text"] for row in found] == ["하나", "둘", "셋"]
+    assert [row.source for row in found] == [f"{path}:{line}" for line in (2, 6, 6)]
+
+
+def test_json_lines_that_call_themselves_json(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", '{"text": "a"}\n\n{"text":\n "b"}\n')
+    assert [(row["text"], row.source) for row in read_rows(path)] == [("a", f"{path}:1"), ("b", f"{path}:3")]
+
+
+json_objects = st.lists(
+    st.dictionaries(st.text(st.characters(exclude_categories=("Cs",))), st.integers() | st.text('é"[]{}\n,')),
+    min_size=1,
+)
+
+
+@given(json_objects, st.sampled_from([None, 1]))
+def test_whatever_a_json_list_can_hold_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, objects: Any, indent: Any
+) -> None:
+    path = tmp_path_factory.mktemp("json") / "a.json"
+    path.write_text(json.dumps(objects, indent=indent, ensure_ascii=False), encoding="utf-8")
+    assert fields(path) == objects
+
+
+def test_a_json_file_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST_JSON_BYTES", 20)
+    path = write(tmp_path / "a.json", '[{"text": "a"}]     ')
+    assert fields(path) == [{"text": "a"}]
+    with pytest.raises(InputError, match=r"a\.json: over 20 bytes: convert it to \.jsonl"):
+        list(read_json(write(path, '[{"text": "a"}]      ')))
+
+
+def test_nested_fields_have_dotted_names() -> None:
+    row = Row({"labels": {"real-label": 3.5, "deep": {"er": 1}}, "a.b": 2, "a": {"b": 3}, "c": None}, "x:1")
+    assert row["labels.real-label"] == 3.5
+    assert row["labels.deep.er"] == 1
+    assert row["a.b"] == 2  # the name as it stands goes before
+    assert row["c"] is None
+    assert "c" in row
+    assert "labels.none" not in row
+    assert "c.d" not in row
+    with pytest.raises(KeyError):
+        row["labels.none"]
+
+
+# ---- Parquet
+
+
+def test_parquet_gives_the_rows_of_every_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "PARQUET_ROWS", 2)
+    path = tmp_path / "a.parquet"
+    given = [{"text": f"글 {n}", "label": n % 2, "labels": {"label": n / 2}, "tags": ["a"] * n} for n in range(7)]
+    parquet.write_table(pyarrow.Table.from_pylist(given), path, row_group_size=3)
+    found = list(read_rows(path))
+    assert [dict(row.fields) for row in found] == given
+    assert [row.source for row in found] == [f"{path}:{number}" for number in range(1, 8)]
+    assert found[3]["labels.label"] == 1.5
+
+
+def test_parquet_values_are_as_json_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = {"text": [b"text"], "day": [date(2020, 1, 2)], "price": [Decimal("1.50")], "nothing": [None]}
+    parquet.write_table(pyarrow.table(table), path)
+    assert fields(path) == [{"text": "text", "day": "2020-01-02", "price": "1.50", "nothing": None}]
+    parquet.write_table(pyarrow.table({"image": [b"ok", b"\xff\xfe"]}), path)
+    with pytest.raises(InputError, match=r"a\.parquet:2: a field of bytes that are no text"):
+        fields(path)
+
+
+def test_parquet_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\.parquet: not a sound Parquet file"):
+        fields(write(tmp_path / "a.parquet", "PAR1 no"))
+    with pytest.raises(InputError, match=r"b\.parquet: cannot be read: No such file"):
+        fields(tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="unknown kind of file"):
+        fields(write(tmp_path / "a.parquet.gz", ""))
+    parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), tmp_path / "c.parquet")
+    with pytest.raises(InputError, match=r"c\.parquet: there is not a single row in it"):
+        fields(tmp_path / "c.parquet")
+
+
+# ---- All formats
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_files_hold_the_same_rows(tmp_path: Path, suffix: str) -> None:
+    plain = write(tmp_path / "a.jsonl", '{"text": "하나", "n": 1}\n\n{"text": "둘"}\n')
+    pack = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
+    packed = tmp_path / f"a.jsonl{suffix}"
+    packed.write_bytes(pack(plain.read_bytes()))
+    assert fields(packed) == fields(plain) == [{"text": "하나", "n": 1}, {"text": "둘"}]
+    packed.write_bytes(packed.read_bytes()[:-5])
+    with pytest.raises(InputError, match="damaged or cut short"):
+        fields(packed)
+
+
+texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1))
+def test_whatever_csv_can_hold_comes_back(records: list[tuple[str, str]]) -> None:
+    file = io.StringIO(newline="")
+    csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "label"), *records])
+    lines = enumerate((line.decode() for line in io.BytesIO(file.getvalue().encode())), start=1)
+    assert [(row["text"], row["label"]) for row in read_csv(lines, "a.csv")] == records
+
+
+@given(st.lists(st.tuples(*[st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\t\r\n"))] * 2)))
+def test_whatever_tsv_can_hold_comes_back(records: list[tuple[str, str]]) -> None:
+    text = "".join("\t".join(row) + "\n" for row in [("text", "label"), *records])
+    lines = enumerate((line.decode() for line in io.BytesIO(text.encode())), start=1)
+    assert [(row["text"], row["label"]) for row in read_tsv(lines, "a.tsv")] == records
+
+
+def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
+    long = "word " * 600_000
+    assert fields(write(tmp_path / "a.csv", f"text,label\n{long},x\n"))[0]["text"] == long
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.tsv", b"text\tlabel\na\t0\nb\n", r"a\.tsv:3: 1 fields where the header has 2 \(text, label\)"),
+        ("a.tsv", b"text\tlabel\na\tb\t0\n", r"a\.tsv:2: 3 fields where the header has 2"),
+        ("a.tsv", b"text\tlabel\ra\t0\rb\t1\r", r"a\.tsv:1: the header holds a carriage return"),
+        ("a.csv", b"text,label\na,b,0\n", r"a\.csv:2: 3 fields where the header has 2"),
+        ("a.csv", b'text,label\nx,0\n"never closed,1\nz,0\n', r"a\.csv:3: not CSV in the row that begins here"),
+        ("a.csv", b'text,label\n"a" b,1\n', r"a\.csv:2: not CSV"),
+        ("a.tsv", b"text\ttext\na\t0\n", r"a\.tsv:1: the header names 'text' twice"),
+        ("a.tsv", b"text\tlabel\nfine\t0\nbad \xff\t1\n", r"a\.tsv:3: not UTF-8 at byte 22 .*0xff"),
+        ("a.jsonl", b'{"text": "a"}\n["text"]\n', r"a\.jsonl:2: expected a JSON object"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2: not JSON"),
+        ("a.json", b'[{"text": "a"},\n 5]', r"a\.json:2: expected a JSON object.*found 5"),
+        ("a.json", b'[{"text": "a"},\n\n{"text" 5}]', r"a\.json:3: not JSON in what begins here"),
+        ("a.json", b'[{"text": "a"}\n{"text": "b"}]', r"a\.json:2: not JSON: expected a comma"),
+        ("a.json", b'[{"text": "a"},\n', r"a\.json: not JSON: the list does not end"),
+        ("a.json", b'[{"text": "a"}] {"text": "b"}', r"a\.json: not JSON: the list does not end where the file does"),
+        ("a.json", b"[]", r"a\.json: there is not a single row in it"),
+        ("a.json", b"\xff[]", r"a\.json:1: not UTF-8"),
+        ("a.tsv", b"", r"a\.tsv: there is not a single row in it"),
+        ("a.csv", b"text,label\n", r"a\.csv: there is not a single row in it"),
+        ("a.jsonl", b"\n", r"a\.jsonl: there is not a single row in it"),
+        ("a.xlsx", b"PK", r"a\.xlsx: unknown kind of file: expected \.tsv, \.tsv\.gz.*\.parquet"),
+        ("a.txt", b"text", r"a\.txt: unknown kind of file"),
+    ],
+)
+def test_refused(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=told):
+        fields(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.tsv: cannot be read: No such file"):
+        fields(tmp_path / "absent.tsv")
+    (tmp_path / "folder.tsv").mkdir()
+    with pytest.raises(InputError, match="Is a directory"):
+        fields(tmp_path / "folder.tsv")

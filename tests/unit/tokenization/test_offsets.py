@@ -1,0 +1,84 @@
+"""Where tokens stand in their text, whatever the normaliser did to it, and how pairs are framed."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.errors import ModelError, SettingsError
+from unmask.tokenization.offsets import PairFrame, align, pair_frame
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.train import train_tokenizer
+
+TEXTS = ["대한민국의 각각 값을 café naïve 漢字 hello world 🙂 a b c"] * 8
+TOKENIZERS = {
+    kind: train_tokenizer(iter(TEXTS), TokenizerSettings.model_validate({"kind": kind, "vocab_size": 500}), seed=0)[0]
+    for kind in ("wordpiece", "bpe", "byte_bpe")
+}
+every_kind = pytest.mark.parametrize("kind", TOKENIZERS)
+
+
+def pieces(kind: str, text: str) -> list[str]:
+    (aligned,) = align(TOKENIZERS[kind], [text])
+    return [text[start:end] for start, end in zip(aligned.starts, aligned.ends, strict=True)]
+
+
+@every_kind
+def test_ids_are_those_of_the_tokenizer(kind: str) -> None:
+    texts = ["hello  café\n", "", "각각 [SEP] 값을"]
+    aligned = align(TOKENIZERS[kind], texts)
+    assert [one.ids for one in aligned] == TOKENIZERS[kind].encode_batch(texts, specials_in_text=True)
+    assert len(aligned[1]) == 0
+
+
+def test_marks_belong_to_the_token_before_them() -> None:
+    text = unicodedata.normalize("NFD", "각각 값을 café")
+    assert [unicodedata.normalize("NFC", piece) for piece in pieces("wordpiece", text)] == ["각각", "값을", "café"]
+    assert "".join(pieces("bpe", text)) == text.replace(" ", "")
+
+
+def test_marks_with_tokens_of_their_own_keep_them() -> None:
+    assert pieces("byte_bpe", "e\u0301") == ["e", "\u0301", "\u0301"]  # two bytes of one mark
+
+
+def test_bytes_of_one_character_share_its_place() -> None:
+    (aligned,) = align(TOKENIZERS["byte_bpe"], ["a\u2603"])
+    assert aligned.starts == [0, 1, 1, 1]
+    assert aligned.ends == [1, 2, 2, 2]
+
+
+@every_kind
+@given(text=st.text(st.sampled_from("ab é\u0301\u200b각\u1100\u1161 \n\u00a0🙂漢ﬁİ\ufeff"), max_size=20))
+def test_places_rise_and_lie_in_the_text(kind: str, text: str) -> None:
+    (aligned,) = align(TOKENIZERS[kind], [text])
+    assert aligned.starts == sorted(aligned.starts)
+    assert aligned.ends == sorted(aligned.ends)
+    for start, end in zip(aligned.starts, aligned.ends, strict=True):
+        assert 0 <= start <= end <= len(text)
+        assert text[start:end] == text[start:end].strip()
+
+
+def test_pairs_are_framed_as_by_the_tokenizer() -> None:
+    wordpiece, byte_bpe, bpe = (TOKENIZERS[kind] for kind in ("wordpiece", "byte_bpe", "bpe"))
+    cls, sep = (wordpiece.cls_id,), (wordpiece.sep_id,)
+    assert pair_frame(wordpiece) == PairFrame(cls, sep, sep, first_of_segment_b=2, cls_is_last=False)
+    cls, sep = (byte_bpe.cls_id,), (byte_bpe.sep_id,)
+    assert pair_frame(byte_bpe) == PairFrame(cls, sep * 2, sep, first_of_segment_b=None, cls_is_last=False)
+    frame = pair_frame(bpe)
+    assert frame == PairFrame((bpe.bos_id,), (bpe.sep_id,), (bpe.cls_id,), first_of_segment_b=None, cls_is_last=True)
+    assert frame.num_special == 3
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    tokenizer = TOKENIZERS["wordpiece"]
+    cut = TextTokenizer(tokenizer._files, {"cls_token": "[CLS]"}, "kiwi")
+    with pytest.raises(SettingsError, match="cuts words by kiwi before it encodes"):
+        align(cut, ["각각"])
+    definition = json.loads(tokenizer._files["tokenizer.json"]) | {"post_processor": None}
+    with pytest.raises(ModelError, match="no cls_token"):
+        pair_frame(TextTokenizer({"tokenizer.json": json.dumps(definition).encode()}, {}))

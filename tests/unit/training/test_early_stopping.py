@@ -1,0 +1,224 @@
+"""Early stopping: the run ends where it should, keeps the best, and an interruption changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm, pack
+from unmask.errors import Interrupted, SettingsError
+from unmask.interruption import Interruption
+from unmask.training.best import choose_metric, is_better
+from unmask.training.checkpoint import BEST, WEIGHTS, find_checkpoint
+from unmask.training.device import Compute
+from unmask.training.run_log import RunLog, read_metrics
+from unmask.training.session import run_session
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
+
+
+@dataclass(frozen=True)
+class Position:
+    step: int
+
+
+@dataclass(frozen=True)
+class Step:
+    batches: list[Batch]
+    after: Position
+    epochs: float
+
+
+def steps_from(step: int) -> Iterator[Step]:
+    while True:
+        step += 1
+        yield Step([pack([[step % 7, 1, 2]])], Position(step), step / 10)
+
+
+class Toy(nn.Module):
+    """Knows how many steps it has seen, which is all that its figures depend on."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding = nn.Embedding(10, 4)
+        self.dropout = nn.Dropout(0.5)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        assert self.training
+        self.seen += 1
+        return [LossTerm("task", self.dropout(self.embedding(batch.input_ids)).pow(2).sum(), 3)]
+
+
+def run(
+    directory: Path,
+    figures: list[float],
+    *,
+    module: Toy | None = None,
+    name: str = "accuracy",
+    has_dev: bool = True,
+    stop_after: int | None = None,
+    **settings: Any,
+) -> tuple[Toy, dict[str, float]]:
+    """A run, resumed where it has been begun; `figures` are those of the evaluations after steps 2, 4, 6 ..."""
+    directory.mkdir(exist_ok=True)
+    module, interruption = Toy() if module is None else module, Interruption()
+
+    def evaluate() -> dict[str, float]:
+        assert not module.training
+        return {"loss": 1.0, name: figures[int(module.seen) // 2 - 1]}
+
+    def prepare(batch: Batch) -> Batch:
+        if stop_after is not None and int(module.seen) + 1 == stop_after:
+            interruption.signal_number = 15
+        return batch
+
+    checkpoint = find_checkpoint(directory / "checkpoints")
+    torch.manual_seed(2)
+    with RunLog(directory) as log:
+        last = run_session(
+            "testing",
+            directory,
+            module=module,
+            steps=steps_from(0 if checkpoint is None else checkpoint.state["position"]["step"]),
+            prepare=prepare,
+            counts=lambda batch: {"task": 3},
+            settings=TrainSettings.model_validate({"steps": 20, "eval_every": 2, "log_every": 3, **settings}),
+            optimizer=OptimizerSettings(learning_rate=0.1),
+            schedule=ScheduleSettings(),
+            checkpoint=checkpoint,
+            evaluate=evaluate if has_dev else None,
+            compute=COMPUTE,
+            log=log,
+            interruption=interruption,
+        )
+    return module, last
+
+
+FIGURES = [0.5, 0.6, 0.4, 0.7, 0.7, 0.6, 0.65, 0.9, 0.1, 0.2]
+"""The best before three in a row are no better: the fourth, after step 8; its equal after it does not count."""
+
+
+def test_it_stops_at_the_right_evaluation_and_keeps_the_best(tmp_path: Path) -> None:
+    module, last = run(tmp_path, FIGURES, patience=3)
+    assert last == {"loss": 1.0, "accuracy": 0.7}
+    assert int(module.seen) == 8
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows if "eval/accuracy" in row] == [2, 4, 6, 8, 10, 12, 14]
+    assert [row["step"] for row in rows if "loss" in row] == [3, 6, 9, 12, 14]
+
+
+def test_the_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
+    kept: dict[int, Tensor] = {}
+
+    class Noting(Toy):
+        def eval(self) -> Noting:
+            kept[int(self.seen)] = self.embedding.weight.detach().clone()
+            super().eval()
+            return self
+
+    module, _ = run(tmp_path, FIGURES, module=Noting(), patience=3)
+    assert sorted(kept) == [2, 4, 6, 8, 10, 12, 14]
+    assert torch.equal(module.embedding.weight, kept[8])
+    assert not torch.equal(module.embedding.weight, kept[14])
+
+
+def test_a_budget_that_is_spent_first_gives_the_best_too(tmp_path: Path) -> None:
+    module, last = run(tmp_path, FIGURES, patience=9)
+    assert (int(module.seen), last["accuracy"]) == (16, 0.9)
+
+
+def test_without_patience_the_last_weights_stay(tmp_path: Path) -> None:
+    module, last = run(tmp_path, FIGURES)
+    assert (int(module.seen), last["accuracy"]) == (20, 0.2)
+    checkpoint = find_checkpoint(tmp_path / "checkpoints")
+    assert checkpoint is not None
+    assert "best" not in checkpoint.state
+    assert not (checkpoint.directory / BEST).exists()
+
+
+@pytest.mark.parametrize("name", ["loss", "mse"])
+def test_lower_is_better_for_losses(tmp_path: Path, name: str) -> None:
+    module, last = run(tmp_path, FIGURES, name=name, patience=3, metric=name)
+    assert (int(module.seen), last[name]) == (6, 0.4)
+
+
+@pytest.mark.parametrize("stop_after", range(1, 15))
+def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_after: int) -> None:
+    whole, expected = run(tmp_path / "whole", FIGURES, patience=3, save_every=5)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", FIGURES, stop_after=stop_after, patience=3, save_every=5)
+    resumed, last = run(tmp_path / "run", FIGURES, patience=3, save_every=5)
+    assert last == expected
+    for found, wanted in zip(resumed.state_dict().values(), whole.state_dict().values(), strict=True):
+        assert torch.equal(found, wanted)
+    ends = [find_checkpoint(tmp_path / name / "checkpoints") for name in ("whole", "run")]
+    assert [end.step for end in ends if end is not None] == [14, 14]
+    for file in (WEIGHTS, BEST):
+        first, second = ((end.directory / file).read_bytes() for end in ends if end is not None)
+        assert first == second
+
+
+def test_a_run_that_has_ended_early_stays_ended(tmp_path: Path) -> None:
+    run(tmp_path, FIGURES, patience=3)
+    again, last = run(tmp_path, FIGURES, patience=3)
+    assert (int(again.seen), last["accuracy"]) == (8, 0.7)
+
+
+def test_a_damaged_best_file_damages_its_checkpoint(tmp_path: Path) -> None:
+    run(tmp_path, FIGURES, patience=3, save_every=5)
+    newest = find_checkpoint(tmp_path / "checkpoints")
+    assert newest is not None
+    content = (newest.directory / BEST).read_bytes()
+    (newest.directory / BEST).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    older = find_checkpoint(tmp_path / "checkpoints")
+    assert older is not None
+    assert (older.step, older.state["best"]["step"]) == (10, 8)
+    module, last = run(tmp_path, FIGURES, patience=3, save_every=5)
+    assert (int(module.seen), last["accuracy"]) == (8, 0.7)
+
+
+# What is compared
+
+
+def test_the_metric_is_the_tasks_first_unless_it_is_named() -> None:
+    figures = {"loss": 0.3, "f1": 0.5, "accuracy": 0.7}
+    assert choose_metric(figures, None) == "f1"
+    assert choose_metric(figures, "accuracy") == "accuracy"
+    assert choose_metric({"loss": 0.3}, None) == "loss"
+    with pytest.raises(SettingsError, match=r"train\.metric=pearson: the task measures loss, f1, accuracy"):
+        choose_metric(figures, "pearson")
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "than", "better"),
+    [
+        ("accuracy", 0.2, 0.1, True),
+        ("accuracy", 0.1, 0.1, False),
+        ("mse", 0.2, 0.1, False),
+        ("loss", 0.1, 0.2, True),
+        ("pearson", math.nan, 0.1, False),
+        ("pearson", -1.0, math.nan, True),
+        ("pearson", math.nan, math.nan, False),
+    ],
+)
+def test_which_is_better(metric: str, value: float, than: float, better: bool) -> None:
+    assert is_better(metric, value, than) is better
+
+
+def test_patience_needs_evaluations(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"patience=2 counts evaluations during training: give eval_every as well"):
+        TrainSettings(steps=2, patience=2)
+    with pytest.raises(SettingsError, match=r"train\.patience=2 needs something to measure: give data\.dev"):
+        run(tmp_path, FIGURES, has_dev=False, patience=2)
