@@ -6,8 +6,12 @@
     unmask.prepare(["my-text/"], "runs/tokenizer", "runs/store")
     unmask.pretrain("pretrain/bert_mini", ["store=runs/store"], out="runs/bert")
     unmask.finetune("finetune/classification", ["init_from=runs/bert", "data.train=train.csv"], out="runs/classifier")
+    unmask.evaluate("runs/classifier", "test.csv")["metrics"]
     for prediction in unmask.predict("runs/classifier", [{"text": "a fine film"}]):
         print(prediction["label"], prediction["score"])
+
+`init_from` is any BERT, RoBERTa, ELECTRA or GPT-1 directory; beside `finetune/classification` there are recipes for
+regression, question answering, multiple choice and tagging. `unmask.estimators` is the same for scikit-learn.
 
 The names are looked up when first used, so that `import unmask` costs nothing.
 """

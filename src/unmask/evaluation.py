@@ -17,7 +17,7 @@ from unmask.tasks.base import Example, ExampleCounts, Score, Task
 from unmask.tasks.qa import QaTask
 from unmask.tasks.qa_metrics import score_official
 from unmask.tasks.rows import Row, read_jsonl
-from unmask.tasks.settings import ColumnSettings, TaskSettings, kind_of
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import check_name, open_task
 
 logger = logging.getLogger("unmask")
@@ -103,8 +103,8 @@ def evaluate_predictions(
     if split_suffixes(Path(predictions))[0] == ".json":
         if not isinstance(opened, QaTask):
             raise InputError(
-                f"{predictions}: {{id: answer}} is how answers to questions are scored, and {name} is "
-                f"{kind_of(opened.kind)}: expected JSON lines, as `unmask predict` writes them"
+                f"{predictions}: {{id: answer}} is how answers to questions are scored, and the task is {name}: "
+                "expected JSON lines, as `unmask predict` writes them; or name the task with --task"
             )
         num_examples, metrics = score_official(
             opened, Path(data), Path(predictions), None if na_probs is None else Path(na_probs), na_threshold

@@ -250,7 +250,7 @@ def check_pool(name: str) -> Pool:
 
 def _check_known(what: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        raise SettingsError(f"no {what} {name!r}: expected one of {', '.join(known)}{nearest(name, known)}")
+        raise SettingsError(f"no {what} {name!r}: {nearest(name, known).removeprefix('; ')}")
 
 
 def _read(path: str | Path) -> Iterator[FeatureInput]:

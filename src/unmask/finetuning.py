@@ -31,6 +31,7 @@ from unmask.report import write_report
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.training.best import choose_metric
 from unmask.training.device import Compute, choose_compute
 from unmask.training.run_directory import opening_run
 from unmask.training.run_log import RunLog, write_environment
@@ -71,7 +72,7 @@ def finetune(
             resume=resume,
             overwrite=overwrite,
             run=finetune_settings,
-            check=lambda trial: open_inputs(trial, Path(out)),
+            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
         )
     return finetune_settings(settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite)
 
@@ -97,11 +98,31 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
             device=compute.describe(),
             num_threads=torch.get_num_threads(),
         )
-        run = open_inputs(settings, directory)
+        run = _open(settings, directory, compute)
     with RunLog(directory, echo=True) as log:
         _train(settings, run, directory, compute, log)
     write_report(directory)
     return directory / "model"
+
+
+def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs:
+    """The inputs of a run; a metric of which the task knows nothing is told now, and not at the first evaluation.
+
+    Raises:
+        UserError: see `open_inputs`; or `train.metric` is none of the figures on dev.
+    """
+    run = open_inputs(settings, directory)
+    is_named = settings.train.metric is not None and run.checkpoint is None
+    if is_named and run.dev is not None and settings.task.tagging_head != "bilstm":  # which waits for its features
+        assert isinstance(run.module, nn.Module)
+        loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, _plain(compute.device))
+        choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
+    return run
+
+
+def _plain(device: torch.device) -> Compute:
+    """What figures on dev and test are computed in, whatever the run trains in: they are the same anywhere."""
+    return Compute(device, torch.float32, "so that figures are the same everywhere")
 
 
 @dataclass
@@ -126,7 +147,7 @@ class Measurement:
 
     @property
     def compute(self) -> Compute:
-        return Compute(self.device, torch.float32, "so that figures are the same everywhere")
+        return _plain(self.device)
 
     def __call__(self) -> dict[str, float]:
         """Its loss and the task's metrics."""

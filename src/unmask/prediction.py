@@ -105,7 +105,10 @@ def _task_of_all(tasks: Sequence[Task[Any]]) -> Task[Any]:
 
 def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     loaded = load_finetuned(directory)
-    recalled = recall_task(loaded, task)
+    try:
+        recalled = recall_task(loaded, task)
+    except ModelError as error:
+        raise ModelError(f"{directory}/{error}") from error
     tokenizer = load_tokenizer(directory)
     if tokenizer.vocab_size > loaded.encoder.settings.vocab_size:
         raise ModelError(f"{directory}: the tokenizer has more entries than the model: they do not belong together")

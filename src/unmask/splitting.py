@@ -99,6 +99,8 @@ def split_file(
 
 
 def _write(whole: Parts, out: Path, suffix: str, path: Path, overwrite: bool) -> dict[Path, int]:
+    if not whole.parts:
+        raise InputError(f"{path}: there is nothing in it: expected examples")
     try:
         split_of = split_of_groups(part.group for part in whole.parts)
     except InputError as error:
@@ -149,21 +151,27 @@ def _table(lines: Sequence[str], columns: Sequence[str], path: Path, *, quoted: 
     first = next(rows, None)
     if first is None:
         raise InputError(f"{path}: there is nothing in it: expected a header and rows")
-    header, header_text = first
-    place = header.index(_column(columns, header, f"{path}:1"))
+    number, header, header_text = first
+    place = header.index(_column(columns, header, f"{path}:{number}"))
     parts = []
-    for number, (values, text) in enumerate(rows, start=1):
+    for number, values, text in rows:
         if len(values) != len(header):
-            raise InputError(f"{path}: row {number}: {len(values)} fields where the header has {len(header)}: mend it")
+            raise InputError(f"{path}:{number}: {len(values)} fields where the header has {len(header)}: mend the row")
         parts.append(Part(values[place], _ended(text)))
     return Parts(parts, lambda chosen: _ended(header_text) + "".join(chosen))
 
 
-def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[list[str], str]]:
-    return ((line.rstrip("\r\n").split("\t"), line) for line in lines if line.strip("\r\n"))
+NumberedRow = tuple[int, list[str], str]
+"""The number of its first line, its values, and its text as it stands in the file."""
 
 
-def _csv_rows(lines: Sequence[str], path: Path) -> Iterator[tuple[list[str], str]]:
+def _tsv_rows(lines: Iterable[str]) -> Iterator[NumberedRow]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip("\r\n"):
+            yield number, line.rstrip("\r\n").split("\t"), line
+
+
+def _csv_rows(lines: Sequence[str], path: Path) -> Iterator[NumberedRow]:
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader(lines, strict=True)
     start = 0
@@ -174,9 +182,9 @@ def _csv_rows(lines: Sequence[str], path: Path) -> Iterator[tuple[list[str], str
             raise InputError(f"{path}:{start + 1}: not CSV in the row that begins here ({error}): mend it") from error
         if values is None:
             return
-        text, start = "".join(lines[start : reader.line_num]), reader.line_num
+        number, text, start = start + 1, "".join(lines[start : reader.line_num]), reader.line_num
         if values:
-            yield values, text
+            yield number, values, text
 
 
 def _documents(lines: Sequence[str]) -> Iterator[Part]:

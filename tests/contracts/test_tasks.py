@@ -230,19 +230,12 @@ def test_it_overfits_a_handful_and_the_metrics_say_so(case: Case) -> None:
     _, score = measure(case.task, module, [case.window], CPU)
     assert score.num_examples == len(case.examples)
     metrics = score.metrics()
-    best = next(value for name, value in metrics.items() if name in FIRST)
-    assert best >= FIRST[next(name for name in metrics if name in FIRST)], metrics
+    assert metrics[first := next(iter(metrics))] >= FIRST[first], metrics
     assert score.degenerate() is None
 
 
-FIRST = {
-    "accuracy": 0.99,
-    "pearson": 0.99,
-    "exact_match": 99.0,
-    "exact": 99.0,
-    "overall_f1": 0.99,
-}
-"""A figure of each kind, and what it is at least where everything has been learned by heart."""
+FIRST = {"accuracy": 0.99, "f1_micro": 0.99, "pearson": 0.99, "f1": 99.0, "overall_f1": 0.99}
+"""The first figure of each kind, by which runs are compared, and what it is where everything was learned by heart."""
 
 
 def test_a_saved_model_answers_the_same(case: Case, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_the_column_may_be_named(tmp_path: Path) -> None:
         ("a.json", '{"data": [{"title": "a"}, {"title": "b"}]}', "squad1", r"a\.json: 2 groups that belong together"),
         ("a.tsv", "", "snli", r"a\.tsv: there is nothing in it"),
         ("a.tsv", "x\ty\n1\t2\n", "snli", r"a\.tsv:1: no column 'premise' or .*: there is x, y; name one"),
-        ("a.tsv", "text\ty\n1\t2\n3\n", "nsmc", r"a\.tsv: row 2: 1 fields where the header has 2"),
+        ("a.tsv", "text\ty\n1\t2\n3\n", "nsmc", r"a\.tsv:3: 1 fields where the header has 2"),
         ("a.csv", 'text\n"a\n', "nsmc", r"a\.csv:2: not CSV in the row that begins here"),
         ("a.jsonl", "[]\n", "nsmc", r"a\.jsonl:1: expected a JSON object, found \[\]"),
         ("a.jsonl", "{]\n", "nsmc", r"a\.jsonl:1: not JSON"),
@@ -110,7 +110,7 @@ def test_what_cannot_be_split(tmp_path: Path, name: str, text: str, task: str, m
 
 def test_unknown_tasks_and_places_that_are_taken(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": str(number)}) for number in range(9)))
-    with pytest.raises(SettingsError, match=r"no task 'squad3': .* did you mean"):
+    with pytest.raises(SettingsError, match=r"no task 'squad3': did you mean"):
         split_file(path, "squad3", tmp_path / "out")
     split_file(path, "nsmc", tmp_path / "out")
     with pytest.raises(OutputError, match="exists already"):

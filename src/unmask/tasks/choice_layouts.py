@@ -125,7 +125,8 @@ def _read_choices(row: Row, layout: ChoiceLayout) -> tuple[str, ...]:
         names = list(layout.choices)
         values = [row[name] for name in names]
     if len(values) < 2:
-        raise InputError(f"{row.source}: {len(values)} choice(s) in {layout.choices}: expected at least two")
+        found = f"{len(values)} choice(s) in {layout.choices if isinstance(layout.choices, str) else ', '.join(names)}"
+        raise InputError(f"{row.source}: {found}: expected at least two")
     choices = tuple(_text(row, name, value) for name, value in zip(names, values, strict=True))
     for name, choice in zip(names, choices, strict=True):
         if not choice.strip():

@@ -183,7 +183,8 @@ def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSetting
     others = "".join(f", or {name}" for name in dict.fromkeys(" and ".join(layout.texts) for layout in layouts[1:]))
     raise InputError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected "
-        f"{' and '.join(layouts[0].texts)}{others}; there is {', '.join(row.fields) or 'nothing'}"
+        f"{' and '.join(layouts[0].texts)}{others}; there is {', '.join(row.fields) or 'nothing'}. Name yours with "
+        f"data.columns.{'text=...' if len(layouts[0].texts) == 1 else 'text_a=... and data.columns.text_b=...'}"
     )
 
 
@@ -260,7 +261,7 @@ def read_number(row: Row, name: str) -> float:
     Raises:
         InputError: it is missing, no number, or too large for float32.
     """
-    text = read_label(row, name)
+    text = "NaN" if _is_nan(_labelled(row, name)) else read_label(row, name)
     try:
         value = math.nan if isinstance(row[name], bool) or "_" in text else float(text)
     except ValueError:
@@ -284,10 +285,16 @@ def _labelled(row: Row, name: str) -> Any:
 
 def _plain_label(row: Row, name: str, value: Any) -> str:
     label = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-    if not label:
-        raise InputError(f"{row.source}: the label {name} is empty: fill it in, or take the row out")
+    if not label or _is_nan(value):
+        found = "NaN" if label else "empty"
+        raise InputError(f"{row.source}: the label {name} is {found}: fill it in, or take the row out")
     check_characters(label, name, row.source)
     return label
+
+
+def _is_nan(value: Any) -> bool:
+    """What pandas writes where there is no label."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _shown(value: Any) -> str:

@@ -71,7 +71,7 @@ class LabelledQuestions:
         """
         unfound: list[str] = []
         ids: set[int] = set()  # hashes: 8 bytes a question and what a set adds
-        tells_of_none = any_labelled = False
+        tells_of_none = any_labelled = any_left = False
         for row in rows:
             example, given = self._labelled(row, unlabelled)
             tells_of_none |= says_impossible(row)
@@ -79,6 +79,7 @@ class LabelledQuestions:
                 counts.note(SAME_ID, hash(example.id) in ids)
                 ids.add(hash(example.id))
             if given is None:
+                any_left = True
                 yield example
                 continue
             if not given and self.unanswerable is False:
@@ -98,6 +99,7 @@ class LabelledQuestions:
             if given and not answers:
                 counts.note(DROPPED_QUESTIONS)
                 continue
+            any_left = True
             yield replace(example, answers=tuple(answers))
         self._tell(unfound, path)
         if not (any_labelled or tells_of_none or unlabelled):
@@ -105,6 +107,8 @@ class LabelledQuestions:
                 f"{path}: not a single question has an answer, or says with is_impossible that it has none: "
                 "nothing to learn or to measure; a file without answers is for `unmask predict`"
             )
+        if not any_left:
+            raise InputError(f"{path}: no question is left, since none has its answer in its passage: mend the answers")
 
     def golds(self, rows: Iterable[Row]) -> Iterator[QaExample]:
         """Streams the examples with all texts that are right as `aliases`, not looked for in their passage."""

@@ -135,13 +135,14 @@ class QaScore:
                 self._rows.extend((bool(example.gold_texts), *raw, bool(best), probability or 0.0))
 
     def metrics(self) -> dict[str, float]:
-        """`exact_match` and `f1`; where questions have no answer those of `squad_v2`: `exact`, `f1`, `total`, the same
-        with `HasAns_` and `NoAns_` for the questions with and without an answer, and, where the predictions tell how
-        probable no answer is, `best_exact`, `best_f1` and the thresholds (`_thresh`) on it that give them."""
+        """`f1`, by which runs are compared, and `exact_match`; where questions have no answer those of `squad_v2`:
+        `exact`, `f1`, `total`, the same with `HasAns_` and `NoAns_` for the questions with and without an answer, and,
+        where the predictions tell how probable no answer is, `best_exact`, `best_f1` and the thresholds (`_thresh`) on
+        it that give them."""
         with_answer, without = self._sums[True], self._sums[False]
         if self._unanswerable is False or (self._unanswerable is None and not without[2]):
             exact, f1, total = with_answer + without
-            return {"exact_match": 100 * float(exact / max(1, total)), "f1": 100 * float(f1 / max(1, total))}
+            return {"f1": 100 * float(f1 / max(1, total)), "exact_match": 100 * float(exact / max(1, total))}
         metrics = {}
         for prefix, (exact, f1, total) in {
             "": with_answer + without,
@@ -149,8 +150,8 @@ class QaScore:
             "NoAns_": without,
         }.items():
             if total or not prefix:
-                metrics[f"{prefix}exact"] = 100 * float(exact / max(1, total))
                 metrics[f"{prefix}f1"] = 100 * float(f1 / max(1, total))
+                metrics[f"{prefix}exact"] = 100 * float(exact / max(1, total))
                 metrics[f"{prefix}total"] = int(total)
         if self._all_have_probabilities and self._rows:
             for name, column in (("exact", 1), ("f1", 2)):
@@ -313,7 +314,7 @@ def _read_mapping(path: Path, kind: type | tuple[type, ...], what: str) -> dict[
         raise InputError(f"{path}: expected one JSON object, {{id: {what}}}")
     for identity, value in values.items():
         if isinstance(value, bool) or not isinstance(value, kind):
-            raise InputError(f"{path}: {identity}: {json.dumps(value)[:60]}: expected its {what}")
+            raise InputError(f"{path}: the {what} of {identity} is {json.dumps(value)[:60]}: expected {'a text' if kind is str else 'a number'}")
     return values
 
 

@@ -29,6 +29,9 @@ MOST_JSON_BYTES = 2**30
 PARQUET_ROWS = 1024
 """Rows of a Parquet file that are in memory at a time, beside what one row group needs."""
 
+IN_TSV = "in a .tsv nothing is quoted: a text holds no tab and no line break"
+IN_CSV = "in a .csv a text with commas or line breaks stands between quotes"
+
 _BLANK = re.compile(r"[ \t\r\n]*")
 _ABSENT = object()
 
@@ -136,7 +139,7 @@ def read_tsv(
         if short_rows is not None and 1 <= len(values) < len(names):
             if values != [""]:
                 short_rows.append(f"{name}:{number}")
-        elif row := _fitted(names, values, f"{name}:{number}"):
+        elif row := _fitted(names, values, f"{name}:{number}", IN_TSV):
             yield row
 
 
@@ -157,7 +160,7 @@ def read_csv(lines: NumberedLines, name: str) -> Iterator[Row]:
         if values is None:
             return
         if header is not None:
-            if row := _fitted(header, values or [""], source):
+            if row := _fitted(header, values or [""], source, IN_CSV):
                 yield row
         elif values:
             header = _checked_header(values, source)
@@ -289,13 +292,13 @@ def _checked_header(names: list[str], source: str) -> list[str]:
     return names
 
 
-def _fitted(header: list[str], values: list[str], source: str) -> Row | None:
+def _fitted(header: list[str], values: list[str], source: str, advice: str) -> Row | None:
     """The row, or None for an empty line, which holds no row unless there is but one column."""
     if values == [""] and len(header) > 1:
         return None
     if len(values) != len(header):
         raise InputError(
             f"{source}: {len(values)} fields where the header has {len(header)} ({', '.join(header)}): "
-            "mend the row (in a .tsv nothing is quoted: a text holds no tab and no line break)"
+            f"mend the row ({advice})"
         )
     return Row(dict(zip(header, values, strict=True)), source)

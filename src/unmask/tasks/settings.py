@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Any, Literal, cast, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from unmask.config import Settings
+from unmask.config import Settings, nearest
 
 TaskKind = Literal["classification", "regression", "qa", "choice", "tagging"]
 
@@ -139,6 +139,14 @@ class TaskSettings(Settings):
     feature_layers: str = "last"
     """What the BiLSTM reads: embeddings, second-to-last, last, weighted-last-4, concat-last-4 or weighted-all."""
 
+    @field_validator("name", mode="before")
+    @classmethod
+    def _is_known(cls, name: Any) -> Any:
+        known = [*get_args(TaskKind), *KINDS]
+        if isinstance(name, str) and name not in known:
+            raise ValueError(f"there is no task {name!r}{nearest(name, known)}")
+        return name
+
     @model_validator(mode="after")
     def _each_label_once(self) -> TaskSettings:
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
@@ -153,7 +161,10 @@ class TaskSettings(Settings):
             is_given = getattr(self, field) != type(self).model_fields[field].default
             if is_given and kind not in kinds:
                 which = kind if self.name == kind else f"{self.name}, which is {kind}"
-                raise ValueError(f"{field} is for {' and '.join(kinds)}, not for {which}: leave it out")
+                whose = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+                raise ValueError(f"{field} is for {whose}, not for {which}: leave it out")
+        if self.feature_layers != "last" and self.tagging_head != "bilstm":
+            raise ValueError("feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out")
         return self
 
 

@@ -35,8 +35,8 @@ def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
     ordered = sorted(set(keys), key=_order)
     if len(ordered) < 3:
         raise InputError(
-            f"{len(ordered)} groups that belong together: expected at least three, for train, dev and test; split by "
-            "something finer"
+            f"{len(ordered)} group{' that belongs' if len(ordered) == 1 else 's that belong'} together: expected at "
+            "least three, for train, dev and test; split by something finer"
         )
     num_train = min(8 * len(ordered) // 10, len(ordered) - 2)
     num_dev = (len(ordered) - num_train + 1) // 2

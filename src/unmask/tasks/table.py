@@ -45,10 +45,8 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
         SettingsError: there is no task of that name, or the model is of another kind.
         ModelError: what the model remembers cannot be read.
     """
-    config: Mapping[str, Any] = loaded.config or {}
-    most_tokens = min(loaded.encoder.settings.num_positions, 512)
-    kept: dict[str, Any] = {"name": _kind_of_head(loaded), "max_length": most_tokens, **config.get("unmask_task", {})}
-    columns = kept.pop("columns", {})
+    kept = _remembered(loaded)
+    columns = kept.pop("columns")
     if name is not None and name != kept["name"]:
         _check_kind(name, kept["name"])
         kept["name"], columns = name, {}
@@ -64,6 +62,30 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
         )
     except SettingsError as error:
         raise ModelError(f"config.json says of the model's task what this version cannot read: {error}") from error
+
+
+def _remembered(loaded: LoadedModel) -> dict[str, Any]:
+    """Settings by name, and `columns`: the model's own where it has any.
+
+    Raises:
+        ModelError: they are no settings, or not those of this head and encoder.
+    """
+    kind, num_positions = _kind_of_head(loaded), loaded.encoder.settings.num_positions
+    said = (loaded.config or {}).get("unmask_task", {})
+    if not isinstance(said, Mapping) or not isinstance(said.get("columns", {}), Mapping):
+        raise ModelError("config.json: unmask_task, or columns in it, is no object: get the model again, or take it out")
+    kept = {"name": kind, "max_length": min(num_positions, 512), "columns": {}, **said}
+    if kept["name"] in (*TASKS, *KINDS) and kind_of(kept["name"]) != kind:
+        raise ModelError(
+            f"config.json: unmask_task.name is {kept['name']}, and the head of a {loaded.architecture} is for {kind}: "
+            "get the model again"
+        )
+    if isinstance(kept["max_length"], int) and kept["max_length"] > num_positions:
+        raise ModelError(
+            f"config.json: unmask_task.max_length is {kept['max_length']}, and the model has {num_positions} positions: "
+            "lower it"
+        )
+    return kept
 
 
 def _kind_of_head(loaded: LoadedModel) -> TaskKind:
@@ -92,4 +114,4 @@ def check_name(name: str) -> None:
     """Raises SettingsError where no task has this name; the nearest one is told."""
     known = [*TASKS, *KINDS]
     if name not in known:
-        raise SettingsError(f"no task {name!r}: expected one of {', '.join(known)}{nearest(name, known)}")
+        raise SettingsError(f"no task {name!r}: {nearest(name, known).removeprefix('; ')}")

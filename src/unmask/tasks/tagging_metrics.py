@@ -104,14 +104,16 @@ class TaggingScore:
         return tags
 
     def metrics(self) -> dict[str, float]:
-        """Of entities `overall_precision`, `_recall`, `_f1` and `_accuracy`, and `<type>_precision`, `_recall`, `_f1`;
-        of characters also `entity_f1_macro` and `character_f1_macro`; of other tags `accuracy` and `f1_macro`."""
+        """Of entities `overall_f1`, by which runs are compared, `_precision`, `_recall` and `_accuracy`, and
+        `<type>_precision`, `_recall`, `_f1`; of characters also `entity_f1_macro` and `character_f1_macro`; of other
+        tags `accuracy` and `f1_macro`."""
         accuracy = self._tags.right.total() / max(1, self._tags.true.total())
         if not self._of_entities:
             return {"accuracy": accuracy, "f1_macro": self._tags.f1_macro()}
         left_out = _PREDICATE_TYPES if self._has_predicates else frozenset()
         overall = self._entities.figures([name for name in self._entities.classes if name not in left_out])
-        metrics = {f"overall_{name}": value for name, value in zip(_FIGURES, overall, strict=True)}
+        metrics = {"overall_f1": overall[2]}
+        metrics |= {f"overall_{name}": value for name, value in zip(_FIGURES, overall, strict=True)}
         metrics["overall_accuracy"] = accuracy
         if self._characters:
             metrics["entity_f1_macro"] = self._strict_entities.f1_macro()

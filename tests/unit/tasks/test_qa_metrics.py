@@ -197,10 +197,10 @@ def test_official_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     ("answers", "probabilities", "message"),
     [
         ([], None, r"p\.json: expected one JSON object, \{id: answer\}"),
-        ({"a": 1}, None, r"p\.json: a: 1: expected its answer"),
+        ({"a": 1}, None, r"p\.json: the answer of a is 1: expected a text"),
         ({"z": "x"}, None, r"p\.json: no prediction for any question of .*data\.json"),
         ({"a": "x"}, {"b": 1}, r"n\.json: no probability for a"),
-        ({"a": "x"}, {"a": "1"}, r"n\.json: a: \"1\": expected its probability of no answer"),
+        ({"a": "x"}, {"a": "1"}, r"n\.json: the probability of no answer of a is \"1\": expected a number"),
         ({"a": "x"}, {"a": 7}, r"no_answer_probability 7: expected a number in 0\.\.1"),
     ],
 )
