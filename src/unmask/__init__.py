@@ -11,7 +11,8 @@
         print(prediction["label"], prediction["score"])
 
 `init_from` is any BERT, RoBERTa, ELECTRA or GPT-1 directory; beside `finetune/classification` there are recipes for
-regression, question answering, multiple choice and tagging. `unmask.estimators` is the same for scikit-learn.
+regression, question answering, multiple choice and tagging. `TextClassifier`, `TextRegressor` and
+`TextEncoder` are the same for scikit-learn.
 
 The names are looked up when first used, so that `import unmask` costs nothing.
 """

@@ -147,9 +147,12 @@ def _is_model(path: Path) -> bool:
 
 def _describe_model(path: Path) -> dict[str, Any]:
     config = _read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
+    is_google = not (path / CONFIGS[0]).is_file()
     description: dict[str, Any] = {
-        "architectures": config.get("architectures"),
-        "model_type": config.get("model_type"),
+        "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
+        if is_google
+        else config.get("architectures"),
+        "model_type": "bert" if is_google else config.get("model_type"),
         "num_parameters": _num_parameters(path),
         "vocab_size": config.get("vocab_size"),
         **{name: config[name] for name in SIZES if name in config},

@@ -157,14 +157,15 @@ def predict_file(
 
 def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
     """The rows; a plain text is refused where the task reads something else."""
-    is_pair = isinstance(task, TextTask) and task.is_pair
-    wanted = task.files.columns.texts if isinstance(task, TextTask) else WANTED.get(task.kind)
+    wanted: tuple[str, ...] | None = WANTED.get(task.kind)
+    if isinstance(task, TextTask) and task.is_pair:
+        wanted = task.files.columns.texts
     for row in rows:
-        if isinstance(row, PlainText) and (is_pair or task.kind in WANTED):
-            assert wanted is not None
+        if isinstance(row, PlainText) and wanted is not None:
+            names = " and ".join(wanted)
             raise InputError(
-                f"{row.source}: a plain text, but this model reads {'pairs' if is_pair else 'more than that'}: "
-                f"expected JSON lines, .tsv or .csv with {' and '.join(wanted)}"
+                f"{row.source}: a plain text, but this model reads {names if task.kind in WANTED else 'pairs'}: "
+                f"expected JSON lines, .tsv or .csv with {names}"
             )
         yield row
 

@@ -145,7 +145,9 @@ def compare(
             "--query FILE and --corpus FILE"
         )
     if len(texts) == 1 and texts[0] != "-" and not Path(texts[0]).exists():
-        raise InputError(f"{texts[0]}: no such file: expected one of pairs; two texts are compared where both are given")
+        raise InputError(
+            f"{texts[0]}: no such file: expected one of pairs; two texts are compared where both are given"
+        )
     opened = _open(model, layers, device, precision)
     if query is not None and corpus is not None:
         return iter(_search(opened, _read(query), _read(corpus), top_k, pool))

@@ -95,7 +95,7 @@ def parse(words: list[str]) -> None:
     from unmask.cli import app
 
     command: Any = typer.main.get_command(app)
-    words = [word.strip("[]") for word in words]
+    words = [word.strip("[]") if word.startswith("[") or "=" not in word else word for word in words]
     name = []
     while hasattr(command, "commands"):
         if not words or words[0] == "--help":

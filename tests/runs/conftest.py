@@ -6,10 +6,11 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -118,3 +119,95 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, so that paths in messages are short."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def task_examples(kind: str) -> list[dict[str, Any]]:
+    """Sixteen for a kind of task, which tell who wrote what sort of paper, and where."""
+    people, places = ("Ada Lovelace", "Grace Hopper", "Mary Somerville"), ("London", "Paris", "Oslo", "Bath")
+    examples: list[dict[str, Any]] = []
+    for number in range(16):
+        person, place, sort = people[number % 3], places[number % 4], ("dull", "warm")[number * 5 // 8 % 2]
+        text = f"{person} wrote a {sort} paper in {place}"
+        asked = {"id": str(number), "question": f"Where did {person} write?", "context": text}
+        tags = ["B-PER", "I-PER", "O", "O", "O", "O", "O", "B-LOC"]
+        examples.append(
+            {
+                "classification": {"text": text, "label": "ny"[sort == "warm"]},
+                "regression": {
+                    "text_a": text,
+                    "text_b": f"a {sort} paper",
+                    "label": float(sort == "warm") + number / 9,
+                },
+                "qa": {**asked, "answers": {"text": [place], "answer_start": [text.index(place)]}},
+                "choice": {"context": text, "choices": [*places[:3], "Bath"], "label": number % 4},
+                "tagging": {"tokens": text.split(), "tags": tags},
+            }[kind]
+        )
+    return examples
+
+
+@dataclass(frozen=True)
+class TaskModels:
+    """Models of test size for fine-tuning.
+
+    Attributes:
+        base: of random weights, as pre-training leaves one; 40 positions.
+        runs: the directory of runs, named by their kinds of task, each of one step on `base`.
+        examples: a file's text for each kind, JSON lines.
+    """
+
+    base: Path
+    runs: Path
+    examples: Mapping[str, str]
+
+    def words(self, kind: str, train: object, *others: str) -> list[str]:
+        """What `unmask finetune` needs for a run of one step; `others` take the place of the usual words."""
+        usual = [
+            f"init_from={self.base}",
+            f"data.train={train}",
+            "task.max_length=32",
+            *(["task.doc_stride=8"] if kind in ("qa", "tagging") else []),
+            "train.steps=1",
+            "train.batch_size=4",
+            "device=cpu",
+            "precision=fp32",
+        ]
+        given = {word.partition("=")[0] for word in others}
+        given |= {"train.steps"} if "train.epochs" in given else set()
+        return [*(word for word in usual if word.partition("=")[0] not in given), *others]
+
+
+@pytest.fixture(scope="session")
+def task_models(tmp_path_factory: pytest.TempPathFactory) -> TaskModels:
+    from unmask.finetuning import finetune
+    from unmask.models.bert import BertEncoder
+    from unmask.models.hub import save_model
+    from unmask.models.settings import EncoderSettings
+    from unmask.tokenization.settings import TokenizerSettings
+    from unmask.tokenization.train import train_tokenizer
+
+    place = tmp_path_factory.mktemp("models")
+    kinds = ("classification", "regression", "qa", "choice", "tagging")
+    rows = {kind: task_examples(kind) for kind in kinds}
+    examples = {kind: "".join(json.dumps(row) + "\n" for row in rows[kind]) for kind in kinds}
+    words = [row["question"] + " The moth ran by ." for row in rows["qa"]] + [row["context"] for row in rows["qa"]]
+    tokenizer, _ = train_tokenizer(iter(words * 3), TokenizerSettings(), seed=0)
+    torch.manual_seed(0)
+    sizes = EncoderSettings(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=40,
+        initializer_range=0.1,
+    )
+    save_model(place / "base", BertEncoder(sizes))
+    tokenizer.save(place / "base")
+    models = TaskModels(place / "base", place / "runs", examples)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("unmask.finetuning.write_report", lambda directory: None)
+        for kind in kinds:
+            (place / f"{kind}.jsonl").write_text(examples[kind], encoding="utf-8")
+            finetune(f"finetune/{kind}", models.words(kind, place / f"{kind}.jsonl"), out=models.runs / kind)
+    return models

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Command = Callable[..., Any]
 Files = Mapping[str, str | bytes]
 
-KINDS = ("classification", "regression", "qa", "choice", "tagging")
-SENTENCES = (
-    "Ada Lovelace wrote the first program in London",
-    "Grace Hopper found a moth in the machine",
-    "the Thames runs through London",
-)
-
 
 def lines(*rows: Mapping[str, Any]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def question(
-    context: str = SENTENCES[1], answers: tuple[str, ...] = ("Grace Hopper",), start: Any = 0, **more: Any
+    context: str = "Grace Hopper found it", answers: tuple[str, ...] = ("Grace Hopper",), start: Any = 0, **more: Any
 ) -> dict[str, Any]:
     """A good one, but for what is said."""
     told = {"text": list(answers), "answer_start": [start for _ in answers]}
@@ -44,73 +36,10 @@ def tagged(text: str, *entities: tuple[int, int, str]) -> dict[str, Any]:
     return {"text": text, "entities": [list(entity) for entity in entities]}
 
 
-GOOD: dict[str, list[dict[str, Any]]] = {
-    "classification": [{"text": text, "label": label} for text, label in zip(SENTENCES, "yny", strict=True)],
-    "regression": [{"text_a": text, "text_b": "a moth", "label": place} for place, text in enumerate(SENTENCES)],
-    "qa": [question(), question(SENTENCES[2], ("London",), 24)],
-    "choice": [choice("flew", "ran", "sat", label=1), choice("is", "was", context="it")],
-    "tagging": [
-        {"tokens": text.split(), "tags": ["B-PER", "I-PER", *["O"] * (len(text.split()) - 2)]} for text in SENTENCES[:2]
-    ],
-}
-
-
-@dataclass(frozen=True)
-class Models:
-    """The base of all, and the directory of runs, one for each kind of task."""
-
-    base: Path
-    runs: Path
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """A pre-trained model of random weights, and what one step on it makes."""
-    import torch
-
-    from unmask.finetuning import finetune
-    from unmask.models.bert import BertEncoder
-    from unmask.models.hub import save_model
-    from unmask.models.settings import EncoderSettings
-    from unmask.tokenization.settings import TokenizerSettings
-    from unmask.tokenization.train import train_tokenizer
-
-    place = tmp_path_factory.mktemp("models")
-    tokenizer, _ = train_tokenizer(iter(SENTENCES * 5), TokenizerSettings(), seed=0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    encoder = BertEncoder(EncoderSettings(vocab_size=tokenizer.vocab_size, max_position_embeddings=40, **sizes))
-    save_model(place / "base", encoder)
-    tokenizer.save(place / "base")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("unmask.finetuning.write_report", lambda directory: None)
-        for kind in KINDS:
-            data = place / f"{kind}.jsonl"
-            data.write_text(lines(*GOOD[kind]), encoding="utf-8")
-            finetune(f"finetune/{kind}", settings(kind, place / "base", str(data)), out=place / "runs" / kind)
-    return Models(place / "base", place / "runs")
-
-
 @pytest.fixture(autouse=True)
 def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have tests of their own."""
     monkeypatch.setattr("unmask.finetuning.write_report", lambda directory: None)
-
-
-def settings(kind: str, base: Path, train: str, *words: str) -> list[str]:
-    """The words of a run of one step; those that are given take the place of the usual ones."""
-    usual = [
-        f"init_from={base}",
-        f"data.train={train}",
-        "task.max_length=32",
-        *(["task.doc_stride=8"] if kind in ("qa", "tagging") else []),
-        "train.steps=1",
-        "train.batch_size=4",
-        "device=cpu",
-        "precision=fp32",
-    ]
-    given = {word.partition("=")[0] for word in words}
-    return [*(word for word in usual if word.partition("=")[0] not in given), *words]
 
 
 def write(files: Files, place: Path) -> None:
@@ -135,9 +64,14 @@ def check_refused(result: Any, message: str) -> None:
     assert "Traceback" not in errors
 
 
-# ---------------------------------------------------------------------------------------------------- bad files to learn
+# --------------------------------------------------------------------------------------------- files to learn from
 
 ABSENT = "Expected a text that the passage holds, with answer_start the number of characters before it; mend them, or"
+ELSEWHERE = question(answers=("Ada",)), question(answers=("a bee",), start=3)
+NO_ANSWER = json.dumps(
+    {"data": [{"title": "T", "paragraphs": [{"context": "c", "qas": [{"id": "1", "question": "q", "answers": []}]}]}]}
+)
+MANY_LABELS = "text\tlabel\n" + "".join(f"a\tl{number}\n" for number in range(200))
 TSV = "text\tlabel\na film\ty\n"
 IN_TSV = "mend the row (in a .tsv nothing is quoted: a text holds no tab and no line break)"
 
@@ -167,7 +101,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      "data.columns.text=..."),
     "one class": ("classification", "t.tsv", TSV + "b\ty\n",
      "t.tsv: every example has the label 'y': there is nothing to tell apart; give examples of at least two labels"),
-    "as many labels as examples": ("classification", "t.tsv", "text\tlabel\n" + "".join(f"a\tl{number}\n" for number in range(200)),
+    "as many labels as examples": ("classification", "t.tsv", MANY_LABELS,
      "t.tsv: 200 different labels in 200 examples, such as 'l0', 'l1', 'l10': the column 'label' looks like ids, "
      "texts or measured values; name the right one with data.columns.label=..."),
     "an empty file": ("classification", "t.tsv", "", "t.tsv: there is not a single row in it: expected examples"),
@@ -188,6 +122,8 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
     "another kind of file": ("classification", "t.xlsx", "x", "t.xlsx: unknown kind of file: expected .tsv"),
     "no agreed label": ("mnli", "t.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\n",
      "t.tsv: not a single example has a label"),
+    "the same labels everywhere": ("multi_label", "t.jsonl", lines({"text": "a", "label": ["y"]}),
+     "t.jsonl: 1 different labels in all examples: expected at least two"),
     "nan": ("regression", "t.tsv", "text\tlabel\na\tnan\n",
      "t.tsv:2: the value label is 'nan': expected a finite number such as 3.5; mend it, or take the row out"),
     "infinity": ("regression", "t.jsonl", '{"text": "a", "label": Infinity}\n',
@@ -197,7 +133,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
     "a word for a value": ("regression", "t.tsv", "text\tlabel\na\tgood\n", "t.tsv:2: the value label is 'good'"),
     "one value": ("regression", "t.tsv", "text\tlabel\na\t1\nb\t1\n",
      "t.tsv: every example has the value 1: there is nothing to tell apart"),
-    "answers elsewhere": ("qa", "t.jsonl", lines(question(), question(answers=("Ada",)), question(answers=("a bee",), start=3)),
+    "answers elsewhere": ("qa", "t.jsonl", lines(question(), *ELSEWHERE),
      "t.jsonl: 2 answers are not in the passage, or it cannot be told where: 'Ada' of t.jsonl:2; 'a bee' of "
      f"t.jsonl:3. {ABSENT} leave them out with task.drop_unfound_answers=true"),
     "an offset of nowhere": ("qa", "t.jsonl", lines(question("moth " * 20, ("moth",), 900)),
@@ -224,7 +160,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      'text'),
     "not SQuAD's layout": ("squad1", "t.json", '{"version": "1.1"}', "t.json: no array under the key 'data'"),
     "SQuAD cut short": ("squad1", "t.json", '{"data": [{"title": ', "t.json: at character 21: not JSON"),
-    "SQuAD 1 without an answer": ("squad1", "t.json", json.dumps({"data": [{"title": "T", "paragraphs": [{"context": "c", "qas": [{"id": "1", "question": "q", "answers": []}]}]}]}),
+    "SQuAD 1 without an answer": ("squad1", "t.json", NO_ANSWER,
      "t.json: 'T', paragraph 1, question 1: the question has no answer, and in squad1 every question has one"),
     "one choice": ("choice", "t.jsonl", lines(choice("flew")),
      "t.jsonl:1: 1 choice(s) in choices: expected at least two"),
@@ -266,9 +202,208 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
 
 @pytest.mark.parametrize(("kind", "name", "content", "message"), BAD_FILES.values(), ids=BAD_FILES)
 def test_bad_files_are_refused(
-    unmask: Command, place: Path, models: Models, kind: str, name: str, content: str | bytes, message: str
+    unmask: Command, place: Path, task_models: Any, kind: str, name: str, content: str | bytes, message: str
 ) -> None:
     write({name: content}, place)
-    words = settings(kind if kind in KINDS else "qa" if kind == "squad1" else "", models.base, name)
+    words = task_models.words("qa" if kind == "squad1" else kind, name)
     check_refused(unmask("finetune", f"finetune/{kind}", *words, "--out", "run"), message)
     assert tree(place).keys() == {name}
+
+
+# ------------------------------------------------------------------------------------------------- mended and counted
+
+MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
+    # kind, file, its content, settings, what is told of it
+    "quotes in a .tsv": ("classification", "t.tsv", TSV + 'b "quoted" c"\tn\n', [], "train: 2 examples (t.tsv)"),
+    "a mark at the beginning": ("classification", "t.tsv", "\ufeff" + TSV + "b\tn\n", [], "train: 2 examples (t.tsv)"),
+    "two examples": ("classification", "t.tsv", TSV + "b\tn\n", ["data.dev=t.tsv"], "dev: 2 examples (t.tsv)"),
+    "two values": ("regression", "t.tsv", "text\tlabel\na\t1\nb\t2\n", ["data.dev=t.tsv"], "dev: 2 examples (t.tsv)"),
+    "two questions": ("qa", "t.jsonl", lines(question(), question()), ["data.dev=t.jsonl"], "dev: 2 examples"),
+    "two words": ("tagging", "t.conll", "Ada B-PER\n\nran O\n\n", ["data.dev=t.conll"], "dev: 2 examples (t.conll)"),
+    "texts without a token": ("classification", "t.tsv", TSV + "\u200b\tn\n\tn\n", [],
+     "train: 3 examples, 2 without any text (t.tsv)"),
+    "a label that no text has": ("classification", "t.tsv", TSV + "b\tn\n", ["task.labels=[y, n, z]"],
+     "warning: t.tsv: no example with the label z"),
+    "answers elsewhere, with leave": ("qa", "t.jsonl", lines(question(), *ELSEWHERE),
+     ["task.drop_unfound_answers=true"],
+     "warning: t.jsonl: 2 answers are not in their passage and left out: 'Ada' of t.jsonl:2; 'a bee' of t.jsonl:3"),
+    "an offset that is off": ("qa", "t.jsonl", lines(question(start=3)), [],
+     "train: 1 examples, 1 answers that stand elsewhere in their passage than their offset says: mended (t.jsonl)"),
+    "an answer spelt in another way": ("qa", "t.jsonl", lines(question("Grace\u200b Hop\u00adper found\u00a0it")), [],
+     "1 answers that differ from their passage in white space, invisible characters or Unicode composition: mended"),
+    "an answer of nothing visible": ("qa", "t.jsonl", lines(question(), question("a \u200b b", ("\u200b",), 2)), [],
+     "train: 2 examples, 1 answers that no token of the tokenizer stands for: not learned (t.jsonl)"),
+    "a question that is cut": ("qa", "t.jsonl", lines({**question(), "question": "moth " * 40}),
+     ["task.max_question_length=9"], "train: 1 examples, 1 questions longer than task.max_question_length: cut"),
+    "a choice without a token": ("choice", "t.jsonl", lines(choice("\u200b", "ran"), choice("a", "b", label=1)), [],
+     "train: 2 examples, 1 choices without any token (t.jsonl)"),
+    "a choice at one place": ("choice", "t.jsonl", lines(choice("flew", "ran")), [],
+     "warning: t.jsonl: the right choice is number 0 in every example: mix their order"),
+    "I- without B-": ("tagging", "t.conll", "Ada I-PER\nran O\nHopper I-LOC\n\nHopper B-LOC\n\n", [],
+     "train: 2 examples, 2 tags that broke their scheme and were mended (t.conll)"),
+    "words without a token": ("tagging", "t.conll", "\u200b B-PER\nAda B-LOC\nran O\n\n", ["data.dev=t.conll"],
+     "dev: 1 examples, 1 words that encode to nothing (t.conll)"),
+    "entities of invisible characters": ("tagging", "t.jsonl",
+     lines(tagged("\u200bAda\u00a0Love\u00adlace ran", (1, 13, "PER"))), [],
+     "train: 1 examples, 1 entities widened to whole words (t.jsonl)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "name", "content", "words", "told"), MENDED.values(), ids=MENDED)
+def test_what_can_be_mended_is_counted(
+    unmask: Command, place: Path, task_models: Any, kind: str, name: str, content: str, words: list[str], told: str
+) -> None:
+    write({name: content}, place)
+    given = task_models.words(kind, name, *words)
+    code, output, errors = unmask("finetune", f"finetune/{kind}", *given, "--out", "run")
+    assert (code, output) == (0, "run/model\nrun/report.html\n"), errors
+    assert told in errors
+
+
+def test_broken_tags_may_be_refused(unmask: Command, place: Path, task_models: Any) -> None:
+    write({"t.conll": "Ada B-PER\nran O\nHopper I-LOC\n\n"}, place)
+    words = task_models.words("tagging", "t.conll", "task.repair_tags=false")
+    refused = unmask("finetune", "finetune/tagging", *words, "--out", "run")
+    check_refused(refused, "t.conll:3: the tag 'I-LOC' breaks the scheme BIO: nothing begins its entity")
+
+
+# ---------------------------------------------------------------------------------------------------------- settings
+
+BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
+    # kind, settings, message; t.jsonl is good
+    "no such task": ("classification", ["task.name=clasification"],
+     "finetune/classification: task.name: there is no task 'clasification'; did you mean classification?"),
+    "of another kind": ("classification", ["task.doc_stride=4"],
+     "finetune/classification: task: doc_stride is for qa and tagging, not for classification: leave it out"),
+    "of three other kinds": ("qa", ["task.truncation=false"],
+     "finetune/qa: task: truncation is for classification, regression and choice, not for qa: leave it out"),
+    "labels of a question": ("qa", ["task.labels=[a, b]"],
+     "finetune/qa: task: labels is for classification and tagging"),
+    "a column of another kind": ("classification", ["data.columns.question=text"],
+     "data.columns.question means nothing to texts and pairs of texts: expected text, or text_a and text_b; label"),
+    "a column that is not there": ("classification", ["data.columns.text=review"],
+     "t.jsonl:1: no column 'review': expected review; there is text, label. Name yours with data.columns"),
+    "no column of labels": ("classification", ["data.columns.label=stars"],
+     "t.jsonl:1: no column 'stars' for the label"),
+    "no column of passages": ("qa", ["data.columns.context=passage"],
+     "t.jsonl:1: no column 'passage': expected a question"),
+    "a column of texts in qa": ("qa", ["data.columns.text=context"], "data.columns.text is not for question answering"),
+    "no column of a choice": ("choice", ["data.columns.choices=[x, y]"], "t.jsonl:1: no column 'x' and no column 'y'"),
+    "no column of tags": ("tagging", ["data.columns.tags=ner"], "t.jsonl:1: no column 'ner' for the tags"),
+    "a mistyped column": ("classification", ["data.columns.lable=stars"],
+     "finetune/classification: unknown key data.columns.lable; did you mean data.columns.label?"),
+    "half a pair": ("classification", ["data.columns.text_a=text"],
+     "finetune/classification: data.columns: text_a and text_b belong together: give both"),
+    "one label": ("classification", ["task.labels=[y]"],
+     "finetune/classification: task.labels=[y]: expected at least 2 values"),
+    "a label twice": ("classification", ["task.labels=[y, y]"],
+     "finetune/classification: task: labels names 'y' twice"),
+    "labels that are not all": ("classification", ["task.labels=[y, z]"],
+     "t.jsonl:1: the label 'n' is none of the known ones (y, z): mend it, or train with it (task.labels lists them)"),
+    "longer than the model": ("classification", ["task.max_length=64"],
+     "task.max_length 64 is over the 40 positions of "),
+    "nothing may be cut": ("classification", ["task.max_length=6", "task.truncation=false"],
+     "t.jsonl:1: 10 tokens, over task.max_length 6, and task.truncation is false: shorten the text, raise "),
+    "dev of other labels": ("classification", ["data.dev=dev.tsv"],
+     "dev.tsv:2: the label 'odd' is none of the known ones (n, y)"),
+    "dev that is not there": ("classification", ["data.dev=gone.tsv"], "gone.tsv: cannot be read: No such file"),
+    "no model": ("classification", ["init_from=gone"],
+     "gone: no such directory: expected a model's, or that of the run"),
+    "features without their reader": ("tagging", ["task.feature_layers=embeddings"],
+     "finetune/tagging: task: feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out"),
+    "a BiLSTM on what moves": ("tagging", ["task.tagging_head=bilstm"],
+     "finetune/tagging: task.tagging_head=bilstm stands on frozen features: set freeze_layers=all"),
+    "no such features": ("tagging", ["task.tagging_head=bilstm", "freeze_layers=all", "task.feature_layers=lst"],
+     "no feature layers 'lst': "),
+    "more frozen layers than there are": ("qa", ["freeze_layers=7"], "freeze_layers=7: the model has 2 layers"),
+    "the next token of BERT": ("classification", ["task.auxiliary_lm_weight=.5"],
+     "task.auxiliary_lm_weight 0.5 asks the encoder to predict the next token, and the tokens of init_from's (bert) "),
+    "a head of another kind": ("classification", ["keep_head=true", "init_from={runs}/qa"],
+     "{runs}/qa/model has a head for question_answering, and classification needs one for sequence_classification"),
+    "a head of other labels": ("classification",
+     ["keep_head=true", "init_from={runs}/classification", "data.train=dev.tsv"],
+     "{runs}/classification/model knows the labels n, y, and dev.tsv has even, odd: to keep the head give task.labels"),
+    "no head to keep": ("classification", ["keep_head=true"],
+     "{base} is a BertModel; expected a fine-tuned model, as "),
+    "nothing to compare on": ("classification", ["search.restarts=2"],
+     "search compares runs on dev: give data.dev, or leave out search"),
+    "two lengths of a search": ("classification", ["search.epochs=[1, 2]", "data.dev=t.jsonl"],
+     "search.epochs and train.steps=1 both set the length of a run: leave out one of them"),
+    "an ensemble of one": ("classification", ["search.ensemble=true", "data.dev=t.jsonl"],
+     "finetune/classification: search: ensemble needs several runs of one combination: set restarts"),
+    "a rate twice": ("qa", ["search.learning_rates=[1e-3, 1e-3]"],
+     "finetune/qa: search: learning_rates holds 0.001 twice"),
+    "layers of a search": ("qa", ["search.transfer_layers=[0, 5]", "data.dev=t.jsonl"],
+     "transfer_layers=5: the model has 2 layers: expected a number from 0 to 2"),
+    "a search from nowhere": ("qa", ["search.checkpoints=[{base}, gone]", "data.dev=t.jsonl"],
+     "gone: no such directory"),
+    "no such metric": ("qa", ["train.metric=acuracy", "data.dev=t.jsonl"],
+     "train.metric=acuracy: the task measures loss, "),
+    "no such metric in a search": ("choice", ["train.metric=f1", "search.restarts=2", "data.dev=t.jsonl"],
+     "train.metric=f1: the task measures loss, accuracy: name one of them"),
+    "patience for nothing": ("qa", ["train.patience=2", "train.eval_every=1"],
+     "finetune/qa: train.patience 2 waits for better figures on data.dev: give that file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "words", "message"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
+def test_bad_settings_are_refused(
+    unmask: Command, place: Path, task_models: Any, kind: str, words: list[str], message: str
+) -> None:
+    write({"t.jsonl": task_models.examples[kind], "dev.tsv": "text\tlabel\na\todd\nb\teven\n"}, place)
+    given = [word.format(base=task_models.base, runs=task_models.runs) for word in words]
+    result = unmask("finetune", f"finetune/{kind}", *task_models.words(kind, "t.jsonl", *given), "--out", "run")
+    check_refused(result, message.format(base=task_models.base, runs=task_models.runs))
+    assert tree(place).keys() == {"t.jsonl", "dev.tsv"}
+
+
+# ------------------------------------------------------------------------------------------- runs that are there
+
+
+def test_a_run_outlives_bad_examples(unmask: Command, place: Path, task_models: Any) -> None:
+    """Neither --overwrite nor --resume with a bad or another training file changes anything of it."""
+    write({"t.jsonl": task_models.examples["qa"]}, place)
+    words = task_models.words("qa", "t.jsonl", "data.dev=t.jsonl")
+    assert unmask("finetune", "finetune/qa", *words, "--out", "run").code == 0
+    before = tree(place / "run")
+    bad = lines(question(), *ELSEWHERE)
+    write({"bad.jsonl": bad}, place)
+    others = task_models.words("qa", "bad.jsonl")
+    check_refused(unmask("finetune", "finetune/qa", *others, "--out", "run", "--overwrite"), "bad.jsonl: 2 answers are")
+    assert tree(place / "run") == before
+    refused = unmask("finetune", "finetune/qa", *others, "--out", "run", "--resume")
+    check_refused(refused, "run was begun with other settings: data.train, data.dev. A resumed run may change its ")
+    for content, told in (
+        (bad, "t.jsonl: 2 answers are not in the passage"),
+        (
+            lines(question()),
+            "run: t.jsonl gives other examples than when this run was begun: restore the file, or start",
+        ),
+    ):
+        write({"t.jsonl": content}, place)
+        check_refused(unmask("finetune", "finetune/qa", *words, "--out", "run", "--resume"), told)
+        for name in ("model/model.safetensors", "metrics.jsonl", "results.json", "recipe.yaml"):
+            assert tree(place / "run")[name] == before[name]
+    refused = unmask("finetune", "finetune/qa", *words, "--out", "run")
+    check_refused(refused, "run exists already and would be overwritten: choose another --out, or pass --resume or")
+
+
+def test_a_search_is_not_resumed_on_bad_examples(unmask: Command, place: Path, task_models: Any) -> None:
+    write({"t.jsonl": task_models.examples["choice"]}, place)
+    words = task_models.words("choice", "t.jsonl", "data.dev=t.jsonl", "search.restarts=2")
+    command = ("finetune", "finetune/choice", *words, "--out", "run")
+    assert unmask(*command).code == 0
+    first, second = sorted((place / "run" / "trials").iterdir())
+    shutil.rmtree(second)
+    write({"t.jsonl": lines(choice("flew"))}, place)
+    check_refused(unmask(*command, "--resume"), "t.jsonl:1: 1 choice(s) in choices: expected at least two")
+    assert (first / "model" / "config.json").is_file()
+    assert (place / "run" / "summary.json").is_file()
+
+
+def test_a_run_that_diverges_says_so(unmask: Command, place: Path, task_models: Any) -> None:
+    write({"t.jsonl": task_models.examples["classification"]}, place)
+    changes = ("optimizer.learning_rate=1e30", "train.steps=8", "schedule.warmup_ratio=0", "train.log_every=1")
+    words = task_models.words("classification", "t.jsonl", *changes)
+    result = unmask("finetune", "finetune/classification", *words, "--out", "run")
+    check_refused(result, "the loss or its gradient is not finite at step ")

@@ -16,6 +16,9 @@ from unmask.models.hub_files import CONFIG, read_config, read_weights
 from unmask.models.settings import EncoderSettings
 from unmask.models.weight_names import FAMILIES, FamilyNames, Place, join, modernise, split
 
+_MOST_FAULTS = 3
+"""Weights that a message names, of each kind of fault."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -114,22 +117,34 @@ def _check_fit(
     expected = {
         name: tuple(part.shape) for weight, place in places.items() for name, part in split(place, weight).items()
     }
-    faults = [f"{name} {shape} is missing" for name, shape in expected.items() if name not in weights]
-    faults += [
-        f"{name} has the shape {tuple(weights[name].shape)}, expected {shape}"
-        for name, shape in expected.items()
-        if name in weights and tuple(weights[name].shape) != shape
-    ]
-    faults += [
-        f"{name} is of {weights[name].dtype}, expected floats"
-        for name in expected
-        if name in weights and not weights[name].is_floating_point()
-    ]
     left = sorted(set(weights) - set(expected))
-    faults += [f"{name} is left over" for name in left if not name.startswith(may_be_left)]
+    faults = [
+        *_few([f"{name} {shape} is missing" for name, shape in expected.items() if name not in weights]),
+        *_few(
+            [
+                f"{name} has the shape {tuple(weights[name].shape)}, expected {shape}"
+                for name, shape in expected.items()
+                if name in weights and tuple(weights[name].shape) != shape
+            ]
+        ),
+        *_few(
+            [
+                f"{name} is of {weights[name].dtype}, expected floats"
+                for name in expected
+                if name in weights and not weights[name].is_floating_point()
+            ]
+        ),
+        *_few([f"{name} is left over" for name in left if not name.startswith(may_be_left)]),
+    ]
     if faults:
         raise ModelError(
             f"{where}: the weights do not fit {CONFIG}: {'; '.join(faults)}; "
             "get the directory again, or the config.json that belongs to its weights"
         )
     return tuple(left)
+
+
+def _few(faults: Sequence[str]) -> list[str]:
+    """The first faults of one kind, and how many more there are."""
+    more = len(faults) - _MOST_FAULTS
+    return [*faults[:_MOST_FAULTS], *([f"{more} more likewise"] if more > 0 else [])]

@@ -73,7 +73,7 @@ def find_choice(name: str, num_hidden_layers: int) -> LayerChoice:
     """
     if name not in CHOICES:
         known = list(CHOICES)
-        raise SettingsError(f"no feature layers {name!r}: expected one of {', '.join(known)}{nearest(name, known)}")
+        raise SettingsError(f"no feature layers {name!r}: {nearest(name, known).removeprefix('; ')}")
     choice = CHOICES[name]
     if num_hidden_layers < choice.min_layers:
         fitting = [other for other, its in CHOICES.items() if its.min_layers <= num_hidden_layers]

@@ -234,8 +234,7 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
         lenient: True also reads the usual columns, after the user's.
 
     Raises:
-        SettingsError: `columns` names one that question answering does not have, or `task.unanswerable` contradicts the
-            data set.
+        SettingsError: `columns` names one that question answering does not have.
     """
     if foreign := sorted(columns.model_fields_set.difference(COLUMNS)):
         raise SettingsError(

@@ -314,7 +314,8 @@ def _read_mapping(path: Path, kind: type | tuple[type, ...], what: str) -> dict[
         raise InputError(f"{path}: expected one JSON object, {{id: {what}}}")
     for identity, value in values.items():
         if isinstance(value, bool) or not isinstance(value, kind):
-            raise InputError(f"{path}: the {what} of {identity} is {json.dumps(value)[:60]}: expected {'a text' if kind is str else 'a number'}")
+            expected = "a text" if kind is str else "a number"
+            raise InputError(f"{path}: the {what} of {identity} is {json.dumps(value)[:60]}: expected {expected}")
     return values
 
 

@@ -73,7 +73,9 @@ def _remembered(loaded: LoadedModel) -> dict[str, Any]:
     kind, num_positions = _kind_of_head(loaded), loaded.encoder.settings.num_positions
     said = (loaded.config or {}).get("unmask_task", {})
     if not isinstance(said, Mapping) or not isinstance(said.get("columns", {}), Mapping):
-        raise ModelError("config.json: unmask_task, or columns in it, is no object: get the model again, or take it out")
+        raise ModelError(
+            "config.json: unmask_task, or columns in it, is no object: get the model again, or take it out"
+        )
     kept = {"name": kind, "max_length": min(num_positions, 512), "columns": {}, **said}
     if kept["name"] in (*TASKS, *KINDS) and kind_of(kept["name"]) != kind:
         raise ModelError(
@@ -82,8 +84,8 @@ def _remembered(loaded: LoadedModel) -> dict[str, Any]:
         )
     if isinstance(kept["max_length"], int) and kept["max_length"] > num_positions:
         raise ModelError(
-            f"config.json: unmask_task.max_length is {kept['max_length']}, and the model has {num_positions} positions: "
-            "lower it"
+            f"config.json: unmask_task.max_length is {kept['max_length']}, and the model has {num_positions} "
+            "positions: lower it"
         )
     return kept
 

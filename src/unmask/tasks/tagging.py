@@ -114,6 +114,8 @@ class Tagging:
         scheme, seen = self._scheme(path), set()
         for row in self.load_rows(path):
             seen.update(self._bio_tags(row, self._read(row).tags or (), scheme)[0])
+        if not seen:
+            raise InputError(f"{path}: not a single sentence in it: nothing to learn or to measure")
         labels = complete_labels(seen)
         if len(labels) > MOST_LABELS:
             raise InputError(
