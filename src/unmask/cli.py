@@ -65,9 +65,15 @@ def main() -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _fail(f"the disk is full ({error.filename or 'while writing'}): free some space, or write elsewhere", 2)
+        if error.errno in _PLACE_ERRORS and error.filename:
+            _fail(f"{error.filename}: {error.strerror}: read or write somewhere else, or mend the place", 2)
         _fail_with_log()
     except Exception:
         _fail_with_log()
+
+
+_PLACE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+"""What is wrong with a place that the user named, not with us."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -1,13 +1,15 @@
 """Several fine-tuned models that answer together (Devlin et al. 2019, section 4.2: seven, over checkpoints and seeds).
 
-    DIR/ensemble.json    {"members": ["../trials/lr3e-05_batch16_epochs3_seed0/model", ...]}
+    DIR/ensemble.json    {"members": ["../trials/lr3e-05_batch16_epochs3_seed0/model", ...], "null_threshold": -1.5}
 
-Members stay where they are; their paths are relative to the directory, so that the folder around both can be moved.
+The threshold of question answering stands there where it was chosen for all together (`keep_null_threshold`). Members
+stay where they are; their paths are relative to the directory, so that the folder around both can be moved.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,8 +27,17 @@ from unmask.tokenization.tokenizer import load_tokenizer
 
 ENSEMBLE = "ensemble.json"
 
-_SAME_READING = ("name", "max_length", "truncation", "doc_stride", "max_question_length", "document_context")
-"""What a model remembers of its task that decides how inputs are read: it is done once for all members."""
+_SAME_TASK = (
+    "name",
+    "max_length",
+    "truncation",
+    "doc_stride",
+    "max_question_length",
+    "document_context",
+    "unanswerable",
+    "max_answer_length",
+)
+"""What a model remembers of its task that decides how inputs are read and answered: it is done once for all members."""
 
 
 class EnsembleModule(nn.Module):
@@ -103,12 +114,7 @@ def read_members(directory: Path) -> list[Path] | None:
     path = directory / ENSEMBLE
     if not path.is_file():
         return None
-    try:
-        members = json.loads(path.read_bytes())["members"]
-        if not (isinstance(members, list) and members and all(isinstance(member, str) for member in members)):
-            raise ValueError("`members` is not a list of paths")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}): make it again with `unmask ensemble`") from error
+    members = _read(path)["members"]
     found = [(directory / member).resolve() for member in members]
     for member in found:
         if not (member / "config.json").is_file():
@@ -117,6 +123,36 @@ def read_members(directory: Path) -> list[Path] | None:
                 "it back, or make the ensemble again with `unmask ensemble`"
             )
     return found
+
+
+def read_null_threshold(directory: Path) -> float | None:
+    """The threshold of question answering that was chosen for an ensemble as a whole; None where none was.
+
+    Raises:
+        ModelError: `ensemble.json` cannot be read.
+    """
+    threshold = _read(directory / ENSEMBLE).get("null_threshold")
+    return None if threshold is None else float(threshold)
+
+
+def keep_null_threshold(directory: Path, threshold: float) -> None:
+    """Writes the threshold of an ensemble beside its members."""
+    path = directory / ENSEMBLE
+    write_json(path, {**_read(path), "null_threshold": threshold})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        said: dict[str, Any] = json.loads(path.read_bytes())
+        members, threshold = said["members"], said.get("null_threshold")
+        if not (isinstance(members, list) and members and all(isinstance(member, str) for member in members)):
+            raise ValueError("`members` is not a list of paths")
+        is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
+        if threshold is not None and not is_number:
+            raise ValueError("`null_threshold` is not a number")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}): make it again with `unmask ensemble`") from error
+    return said
 
 
 def check_members(models: Sequence[Path]) -> None:
@@ -153,7 +189,7 @@ def _answers(model: Path) -> dict[str, Any]:
         "labels": config.get("id2label"),
         "problem_type": config.get("problem_type"),
         "segments": config.get("type_vocab_size", 2),
-        **{f"task.{name}": task.get(name) for name in _SAME_READING},
+        **{f"task.{name}": task.get(name) for name in _SAME_TASK},
         "tokenizer": load_tokenizer(model).fingerprint(),
     }
 

@@ -19,6 +19,7 @@ from unmask.tasks.qa_metrics import score_official
 from unmask.tasks.rows import Row, read_jsonl
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import check_name, open_task
+from unmask.tasks.tagging import Tagging
 
 logger = logging.getLogger("unmask")
 
@@ -113,7 +114,10 @@ def evaluate_predictions(
     if na_probs is not None:
         raise SettingsError("--na-probs stands beside predictions in .json ({id: answer}): leave it out")
     opened = open_task(TaskSettings.model_validate({"name": name, **_told_by(predictions, opened)}), columns)
+    told_by_data = not opened.labels
     opened = opened.fit_to(Path(data))
+    if isinstance(opened, Tagging) and told_by_data:
+        opened = opened.with_predicted(_predicted_tags(predictions))
     score = opened.score()
     counts = ExampleCounts()
     examples = opened.load(Path(data), counts, unlabelled=True)
@@ -141,6 +145,15 @@ def _told_by(predictions: str | Path, task: Task[Any]) -> dict[str, Any]:
     return told
 
 
+def _predicted_tags(predictions: str | Path) -> set[str]:
+    """All tags of a file of predictions; what is none is told where it is scored."""
+    found: set[str] = set()
+    for row in _read_predictions(predictions):
+        tags = row.fields.get("tags")
+        found.update(tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str))
+    return found
+
+
 def _figures(task: str, score: Score[Any]) -> dict[str, Any]:
     return {"task": task, "n": score.num_examples, "metrics": score.metrics()}
 
@@ -158,9 +171,18 @@ def _check_match(example: Example | None, prediction: Row | None, predictions: s
     if not isinstance(shown, Mapping):
         return
     for name, value in example.fields.items():
-        if shown.get(name, value) != value:
+        if not _same(shown.get(name, value), value):
             raise InputError(
                 f"{prediction.source}: {name} is {str(shown[name])[:40]!r}, "
                 f"and at {example.source} it is {str(value)[:40]!r}: "
                 "expected the predictions of these examples, in their order"
             )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values of JSON are equal; not a number is equal to itself here."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return bool(one == other) or (one != one and other != other)

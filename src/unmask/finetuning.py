@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -30,6 +30,7 @@ from unmask.recipe import FinetuneRecipe, load_finetune_recipe
 from unmask.report import write_report
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
+from unmask.tasks.frozen_features import COLUMN as FEATURES
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.best import choose_metric
 from unmask.training.device import Compute, choose_compute
@@ -230,8 +231,15 @@ def _as_it_is(batch: Batch) -> Batch:
 
 
 def _floors(task: Task[Any], training: EncodedExamples, dev: list[Window]) -> dict[str, dict[str, float]]:
-    """What figures on dev are to be compared with, under their names in metrics.jsonl and in results.json."""
-    floors = task.floors(training, concatenate([window.encoded for window in dev]))
+    """What figures on dev are to be compared with, under their names in metrics.jsonl and in results.json.
+
+    They need the targets alone: frozen features, which may be larger than the memory, stay on the disk.
+    """
+    light = [
+        replace(each, token_columns={name: column for name, column in each.token_columns.items() if name != FEATURES})
+        for each in (training, *(window.encoded for window in dev))
+    ]
+    floors = task.floors(light[0], concatenate(light[1:]))
     return {name: floor for metric, floor in floors.items() for name in (f"eval/{metric}", f"dev.{metric}")}
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from unmask.errors import CheckpointError, ModelError, SettingsError
 from unmask.inference import Window, encode_windows
-from unmask.models.encoder import new_encoder
+from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads import needs_pooler
-from unmask.models.hub import load_encoder, load_finetuned
+from unmask.models.hub import LoadedModel, load_encoder, load_finetuned
 from unmask.paths import model_directory
 from unmask.progress import Progress
 from unmask.recipe import FinetuneRecipe
@@ -114,27 +113,67 @@ def build_module(settings: FinetuneRecipe, task: Task[Any], source: Path, tokeni
         fresh = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
         transfer_layers(fresh, encoder, settings.transfer_layers)
         encoder = fresh
-    module = task.module(encoder, _kept_head(settings, task, source) if settings.keep_head else None)
+    module = _on_kept_head(settings, task, encoder, source) if settings.keep_head else task.module(encoder)
     if settings.freeze_layers is not None:
         random_pooler = bool(loaded.fresh) or settings.transfer_layers is not None
         freeze_layers(encoder, settings.freeze_layers, trains_pooler=random_pooler)
     return module
 
 
-def _kept_head(settings: FinetuneRecipe, task: Task[Any], source: Path) -> nn.Module:
-    """The head of `init_from`, for another task of the same labels."""
+def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: Path) -> TaskModule:
+    """The module with the head of `init_from`, for another task of the same labels. Its dropout is its own, unless
+    task.classifier_dropout says otherwise."""
     loaded = load_finetuned(source)
-    if loaded.head is None or loaded.head_kind != task.head_kind:
+    _check_kept_head(settings, task, loaded, source)
+    if loaded.head is not None and settings.task.classifier_dropout is None:
+        return task.module(encoder, loaded.head)
+    module = task.module(encoder)
+    module.head.load_state_dict(loaded.head.state_dict() if loaded.head is not None else loaded.head_weights or {})
+    return module
+
+
+def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedModel, source: Path) -> None:
+    """Refuses a head that says something else than the task asks, or says it of other features (ModelError)."""
+    if loaded.head_kind != task.head_kind:
         raise ModelError(
             f"{source} has a head for {loaded.head_kind}, and {settings.task.name} needs one for {task.head_kind}: "
             "leave out keep_head, or start from a model of the same kind"
         )
+    if task.head_kind == "sequence_classification":
+        number, wanted = len(loaded.labels or ()), len(task.labels) or 1
+        if _problem_type(loaded) != task.problem_type or (not task.labels and number != wanted):
+            raise ModelError(
+                f"{source} has a head for {_problem_type(loaded)} with {_outputs(number)}, and {settings.task.name} "
+                f"needs one for {task.problem_type} with {_outputs(wanted)}: leave out keep_head, or start from a "
+                "model of the same kind"
+            )
     if task.labels and loaded.labels != task.labels:
         raise ModelError(
             f"{source} knows the labels {', '.join(loaded.labels or ())}, and {settings.data.train} has "
             f"{', '.join(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
         )
-    return loaded.head
+    head = "linear" if loaded.head_weights is None else "bilstm"
+    if head != settings.task.tagging_head:
+        raise ModelError(
+            f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
+            f"{settings.task.tagging_head}: set task.tagging_head={head}, or leave out keep_head"
+        )
+    remembered = (loaded.config or {}).get("unmask_task", {}).get("feature_layers", "last")
+    if head == "bilstm" and remembered != settings.task.feature_layers:
+        raise ModelError(
+            f"task.feature_layers is {settings.task.feature_layers}, and the head of {source} reads {remembered}: set "
+            f"task.feature_layers={remembered}, or leave out keep_head"
+        )
+
+
+def _problem_type(loaded: LoadedModel) -> str:
+    """How the logits of a sequence classifier are meant; where nothing is said, as `transformers` takes them."""
+    alone = "regression" if len(loaded.labels or ()) == 1 else "single_label_classification"
+    return loaded.problem_type or alone
+
+
+def _outputs(count: int) -> str:
+    return f"{count} output{'' if count == 1 else 's'}"
 
 
 def read_windows(task: Task[Any], name: str, file: str, tokenizer: TextTokenizer, module: TaskModule) -> list[Window]:

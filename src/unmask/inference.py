@@ -17,7 +17,11 @@ from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.device import Compute
 
 WINDOW = 4096
-"""Examples that are read, sorted by length, and put back in order at a time."""
+"""Examples that are read, sorted by length, and put back in order at a time; fewer where each has many outputs."""
+_MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
+"""Of a window, about: predictions with a probability for each output then take some 60 MB."""
+_TOKENS = 100
+"""Of an example, about, where outputs are one a token."""
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 """Tokens in a batch, by the type of device; more are no faster, and take more memory."""
 
@@ -53,11 +57,17 @@ def windows(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
         yield window
 
 
+def window_size(task: Task[Any]) -> int:
+    """How many examples of a task are taken at a time, at most `WINDOW`: fewer where there are many labels."""
+    outputs = max(1, len(task.labels)) * (_TOKENS if task.per_token else 1)
+    return min(WINDOW, max(_FEWEST_EXAMPLES, _MOST_OUTPUTS // outputs))
+
+
 def encode_windows(
     task: Task[Any], examples: Iterable[Example], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int
 ) -> Iterator[Window]:
     """Encodes a stream of examples window by window."""
-    for window in windows(examples):
+    for window in windows(examples, window_size(task)):
         yield Window(window, task.encode(window, tokenizer, counts, num_segments))
 
 
@@ -109,7 +119,10 @@ def run_module(
 def measure(
     task: Task[Any], module: TaskModule, encoded_windows: Iterable[Window], compute: Compute
 ) -> tuple[float, Score[Any]]:
-    """Runs a module, in eval mode, over labelled examples; memory does not grow with them.
+    """Runs a module, in eval mode, over labelled examples.
+
+    Memory does not grow with them, but for what some scores keep: 16 bytes an example for correlations, 40 for the
+    threshold of questions without answer.
 
     Returns:
         The loss, and the score.

@@ -10,19 +10,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from unmask.ensemble import EnsembleModule, check_members, read_members
+from unmask.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
 from unmask.errors import InputError, ModelError
-from unmask.inference import Window, predict_window, windows
+from unmask.inference import Window, predict_window, window_size, windows
 from unmask.input_files import open_input, read_utf8_lines, split_suffixes
 from unmask.models.hub import load_finetuned
 from unmask.paths import model_directory
-from unmask.tasks.base import ExampleCounts, Task, TaskModule
+from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.classification import Classification
 from unmask.tasks.multi_label import MultiLabelClassification
 from unmask.tasks.qa import QaTask
 from unmask.tasks.regression import Regression
 from unmask.tasks.rows import Row, read_jsonl, read_rows
 from unmask.tasks.table import recall_task
+from unmask.tasks.tag_schemes import split_tag
+from unmask.tasks.tagging import Tagging
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.training.device import Compute, choose_compute
 
@@ -53,19 +55,18 @@ class Predictor:
     def __call__(self, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
         """Predictions of rows that hold the model's texts; see `predict`."""
         counts = ExampleCounts()
-        for window in windows(rows):
-            yield from self._predict_rows(window, counts)
+        for window in windows(self.task.read_all(rows), window_size(self.task)):
+            yield from self._predict_examples(window, counts)
         if counts.anything_mended:
             logger.warning("inputs: %s", counts.summary())
 
-    def _predict_rows(self, rows: Sequence[Row], counts: ExampleCounts) -> Iterator[dict[str, Any]]:
-        id_name = (self.task.files.columns.id if isinstance(self.task, TextTask) else None) or "id"
-        examples = [self.task.read(row) for row in rows]
+    def _predict_examples(self, examples: Sequence[Example], counts: ExampleCounts) -> Iterator[dict[str, Any]]:
+        id_name = self.task.id_column
         encoded = self.task.encode(examples, self.tokenizer, counts, self.num_segments)
         predictions = predict_window(self.task, self.module, Window(examples, encoded), self.compute)
-        for row, prediction in zip(rows, predictions, strict=True):
-            kept = {"id": row.fields[id_name]} if id_name in row.fields else {}
-            yield {**kept, "input": dict(row.fields), **prediction}
+        for example, prediction in zip(examples, predictions, strict=True):
+            kept = {"id": example.fields[id_name]} if id_name in example.fields else {}
+            yield {**kept, "input": dict(example.fields), **prediction}
 
 
 def load_predictor(
@@ -90,17 +91,21 @@ def load_predictor(
         return _load_one(model_directory(model), task, compute)
     check_members(members)
     loaded = [_load_one(member, task, compute) for member in members]
-    its_task = _task_of_all([predictor.task for predictor in loaded])
+    its_task = _task_of_all([predictor.task for predictor in loaded], read_null_threshold(Path(model)))
     module = EnsembleModule(its_task, [predictor.module for predictor in loaded]).eval()
     return Predictor(its_task, module, loaded[0].tokenizer, compute)
 
 
-def _task_of_all(tasks: Sequence[Task[Any]]) -> Task[Any]:
-    """The members' task; the thresholds of question answering add up, since the scores of spans do."""
+def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any]:
+    """The members' task; for question answering with the threshold that was chosen for all `together`, or, where none
+    was, the sum of theirs, since the scores of spans add up."""
     first = tasks[0]
     if not isinstance(first, QaTask):
         return first
-    return replace(first, null_threshold=sum(task.null_threshold or 0.0 for task in tasks if isinstance(task, QaTask)))
+    thresholds = [task.null_threshold for task in tasks if isinstance(task, QaTask)]
+    if together is not None and None not in thresholds:  # recalled for another data set, they have none
+        return replace(first, null_threshold=together)
+    return replace(first, null_threshold=sum(threshold or 0.0 for threshold in thresholds))
 
 
 def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
@@ -152,7 +157,27 @@ def predict_file(
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
-    return predictor(_fitting(read_inputs(path, predictor.task.load_rows), predictor.task))
+    task = predictor.task
+
+    def is_published(line: str) -> bool:
+        return _fits_published_txt(task, line)
+
+    return predictor(_fitting(read_inputs(path, task.load_rows, is_published), task))
+
+
+def _fits_published_txt(task: Task[Any], line: str) -> bool:
+    """Whether a `.txt` that begins with a line is one that the task's data set publishes."""
+    if isinstance(task, TextTask):
+        if task.files.txt_format == ".jsonl":
+            return line.startswith("{")
+        names = line.split("\t")
+        fits = any(set(columns.texts) <= set(names) for columns in task.files.layouts)
+        return task.files.txt_format is not None and len(names) > 1 and fits
+    if isinstance(task, Tagging) and task.data_set is not None:
+        words = line.split()
+        has_columns = len(words) == 2 or (len(words) > 2 and "\t" in line)
+        return line.startswith(("-DOCSTART-", "##")) or (has_columns and split_tag(words[-1]) is not None)
+    return False
 
 
 def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
@@ -181,24 +206,36 @@ class PlainText(Row):
     """A line that is a text and nothing else; its one field is `text`."""
 
 
-def read_inputs(path: str | Path, load_rows: Callable[[Path], Iterator[Row]] = read_rows) -> Iterator[Row]:
+def read_inputs(
+    path: str | Path,
+    load_rows: Callable[[Path], Iterator[Row]] = read_rows,
+    is_published_txt: Callable[[str], bool] | None = None,
+) -> Iterator[Row]:
     """Streams the inputs of a file.
 
     Args:
-        path: `.txt` with one text a line, plain, `.gz` or `.zst`, or what `load_rows` reads; `-` is standard input:
-            JSON lines if its first line that is not blank begins with `{`, else one text a line.
+        path: `.txt` with one text a line (unless it is published so), plain, `.gz` or `.zst`, or what `load_rows`
+            reads; `-` is standard input: JSON lines if its first line that is not blank begins with `{`, else one text
+            a line.
         load_rows: a task's own reader; else tables and JSON lines.
+        is_published_txt: tells of a `.txt` by its first line that is not blank whether `load_rows` reads it.
 
     Raises:
         InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit.
     """
     if str(path) == "-":
         yield from _not_empty(_read_stream(read_utf8_lines(sys.stdin.buffer, "standard input")), "standard input")
-    elif split_suffixes(Path(path))[0] == ".txt":
+    elif split_suffixes(Path(path))[0] == ".txt" and not (is_published_txt and is_published_txt(_first_line(path))):
         with open_input(Path(path)) as file:
             yield from _not_empty(_read_texts(read_utf8_lines(file, path), str(path)), str(path))
     else:
         yield from load_rows(Path(path))
+
+
+def _first_line(path: str | Path) -> str:
+    with open_input(Path(path)) as file:
+        lines = (line.rstrip("\r\n") for _, line in read_utf8_lines(file, path))
+        return next((line for line in lines if line.strip()), "")
 
 
 def _read_texts(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Row]:

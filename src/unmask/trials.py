@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,13 +29,17 @@ from typing import Any, Protocol
 import torch
 
 from unmask.config import build_settings, merge
-from unmask.ensemble import check_tokenizers, write_ensemble
+from unmask.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
 from unmask.evaluation import evaluate
 from unmask.files import write_json, writing_directory
+from unmask.inference import encode_windows, measure
 from unmask.paths import MODEL, model_directory
+from unmask.prediction import load_predictor
 from unmask.progress import human_duration
 from unmask.recipe import FinetuneRecipe
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.qa import QaTask
 from unmask.training.best import choose_metric
 from unmask.training.device import choose_compute
 from unmask.training.run_directory import opening_run
@@ -335,6 +339,9 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
     place = write_ensemble(
         [directory / TRIALS / run.name / MODEL for run in runs], directory / "ensemble", overwrite=True
     )
+    if "best_f1" in runs[0].dev and settings.task.null_threshold is None:
+        assert settings.data.dev is not None, "`plan_trials` asks for it"
+        _tune(place, Path(settings.data.dev), settings.device)
     figures = {
         name: evaluate(place, file, device=settings.device)["metrics"]
         for name, file in (("dev", settings.data.dev), ("test", settings.data.test))
@@ -344,3 +351,18 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
         told = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
         _tell(directory, f"{len(runs)} together on {name}: {told}")
     return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
+
+
+def _tune(place: Path, dev: Path, device: str) -> None:
+    """Chooses on dev by how much the summed scores of an ensemble's answers have to be over those of no answer; without
+    that it would be the sum of what its members have chosen each for itself."""
+    predictor = load_predictor(place, device=device)
+    assert isinstance(predictor.task, QaTask)
+    task = replace(predictor.task, null_threshold=None)
+    counts = ExampleCounts()  # told of when the ensemble is measured
+    examples = task.load(dev, counts)
+    encoded = encode_windows(task, examples, predictor.tokenizer, counts, predictor.num_segments)
+    _, score = measure(task, predictor.module, encoded, predictor.compute)
+    threshold = task.tuned(score).null_threshold
+    assert threshold is not None
+    keep_null_threshold(place, threshold)

@@ -9,16 +9,26 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from unmask import finetuning
-from unmask.errors import CheckpointError, InputError, Interrupted, OutputError, SettingsError, UserError
+from unmask.errors import CheckpointError, InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
 from unmask.evaluation import evaluate
-from unmask.finetuning import finetune
+from unmask.finetuning import finetune, save_finetuned
+from unmask.finetuning_inputs import build_module
+from unmask.inference import Window
 from unmask.info import describe
+from unmask.models.hub import load_encoder
 from unmask.prediction import predict_file
+from unmask.recipe import FinetuneRecipe
+from unmask.tasks.base import Task
+from unmask.tasks.encoded import encoded
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.tokenization.tokenizer import load_tokenizer
 
 LABELS = ["bad", "good"]
 
@@ -238,3 +248,91 @@ def test_a_run_is_not_overwritten_and_other_examples_are_noticed(words: list[str
         )
     assert weights(tmp_path / "run" / "model").keys() == before.keys()  # what was there is there still
     finetune("finetune/classification", changed, out=tmp_path / "run", overwrite=True)
+
+
+# ---- A head that is kept
+
+CLASSIFIER: dict[str, Any] = {"name": "classification", "labels": LABELS, "max_length": 16}
+MULTI_LABEL: dict[str, Any] = {**CLASSIFIER, "multi_label": True}
+REGRESSION: dict[str, Any] = {"name": "regression", "max_length": 16}
+TAGGER: dict[str, Any] = {"name": "tagging", "labels": ["O", "B-x", "I-x"], "max_length": 16}
+BILSTM: dict[str, Any] = {**TAGGER, "tagging_head": "bilstm"}
+
+
+def opened(settings: dict[str, Any]) -> Task[Any]:
+    return open_task(TaskSettings.model_validate(settings), ColumnSettings())
+
+
+def saved(base: Path, directory: Path, settings: dict[str, Any]) -> Path:
+    """A model of a task, which has learned nothing."""
+    task = opened(settings)
+    torch.manual_seed(3)
+    save_finetuned(task.module(load_encoder(base, task.head_kind).encoder), task, load_tokenizer(base), directory)
+    return directory
+
+
+def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
+    frozen = {"freeze_layers": "all"} if settings.get("tagging_head") == "bilstm" else {}
+    given = {"init_from": str(source), "keep_head": True, "task": settings, "data": {"train": "t.tsv"}, **frozen}
+    return build_module(FinetuneRecipe.model_validate(given), opened(settings), source, load_tokenizer(source))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (CLASSIFIER, REGRESSION, "single_label_classification with 2 outputs, .* regression with 1"),
+        (REGRESSION, CLASSIFIER, "regression with 1 output, .* single_label_classification with 2"),
+        (CLASSIFIER, MULTI_LABEL, "single_label_classification with 2 outputs, .* multi_label_classification with 2"),
+        (MULTI_LABEL, CLASSIFIER, "multi_label_classification with 2 outputs, .* single_label_classification with 2"),
+        (CLASSIFIER, {**CLASSIFIER, "labels": ["bad", "good", "odd"]}, "knows the labels bad, good, and"),
+        (CLASSIFIER, TAGGER, "has a head for sequence_classification, and tagging needs one for token_classification"),
+        (TAGGER, BILSTM, r"has a linear head, and task\.tagging_head is bilstm"),
+        (BILSTM, TAGGER, r"has a BiLSTM head, and task\.tagging_head is linear"),
+        (BILSTM, {**BILSTM, "feature_layers": "embeddings"}, r"task\.feature_layers is embeddings, .* reads last"),
+    ],
+)
+def test_a_head_is_kept_for_what_it_was_made_for_alone(
+    base: Path, tmp_path: Path, before: dict[str, Any], after: dict[str, Any], told: str
+) -> None:
+    source = saved(base, tmp_path / "before", before)
+    with pytest.raises(ModelError, match=told):
+        module_on_kept_head(source, after)
+
+
+@pytest.mark.parametrize("settings", [CLASSIFIER, MULTI_LABEL, REGRESSION, TAGGER, BILSTM])
+def test_a_kept_head_has_its_weights(base: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    source = saved(base, tmp_path / "before", settings)
+    kept = module_on_kept_head(source, settings).head.state_dict()
+    torch.manual_seed(3)
+    task = opened(settings)
+    made: Any = task.module(load_encoder(base, task.head_kind).encoder)
+    expected = made.head.state_dict()
+    assert kept.keys() == expected.keys()
+    assert all(torch.equal(kept[name], expected[name]) for name in kept)
+
+
+@pytest.mark.parametrize("settings", [CLASSIFIER, TAGGER, BILSTM])
+def test_a_kept_head_drops_out_what_the_recipe_says(base: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    source = saved(base, tmp_path / "before", {**settings, "classifier_dropout": 0.25})
+    changed = module_on_kept_head(source, {**settings, "classifier_dropout": 0.5})
+    assert changed.head.dropout_prob == 0.5
+    unchanged = module_on_kept_head(source, settings)
+    before, after = unchanged.head.state_dict(), changed.head.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    if settings is not BILSTM:  # whose dropout no file keeps
+        assert unchanged.head.dropout_prob == 0.25
+
+
+def test_floors_leave_the_features_on_the_disk() -> None:
+    class OnDisk(np.ndarray):  # type: ignore[type-arg]
+        """Fails where it is read whole."""
+
+        def __array_function__(self, *given: Any, **named: Any) -> Any:
+            raise AssertionError("the features were read")
+
+    def part() -> Any:
+        columns = {"labels": np.array([0, 1, -100]), "features": np.zeros((3, 8), dtype=np.float32).view(OnDisk)}
+        return encoded([[5, 6, 7]], [3], token_columns=columns)
+
+    floors = finetuning._floors(opened(TAGGER), part(), [Window((), part()), Window((), part())])
+    assert floors["dev.overall_accuracy"] == {"all O": 0.5}

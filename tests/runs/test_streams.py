@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,3 +78,16 @@ def test_a_reader_may_go_away(masked_lm: Path) -> None:
     assert finished.returncode == 0, finished.stderr.decode()
     assert len(finished.stdout.splitlines()) == 1
     assert finished.stderr == b""
+
+
+def test_a_place_that_cannot_be_used_is_the_users(
+    unmask: Callable[..., Any], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "here")
+
+    monkeypatch.setattr("unmask.preparation.prepare", refuse)
+    (place / "text.txt").write_text("some words\n")
+    left = unmask("prepare", "text.txt", "--tokenizer", "t", "--out", "here")
+    assert (left.code, left.output) == (2, "")
+    assert left.errors == "error: here: Permission denied: read or write somewhere else, or mend the place\n"

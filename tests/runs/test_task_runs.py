@@ -114,6 +114,77 @@ def test_figures_are_the_same_everywhere(unmask: Command, finetune: Callable[...
     assert next(rows[0][name] for name in ("text", "context", "text_a", "tokens") if name in rows[0])[-1] in report
 
 
+LABELLED = {"classification": "label", "regression": "label", "qa": "answers", "choice": "label", "tagging": "tags"}
+"""Where the label of a kind of task stands."""
+
+
+def figures_of_predictions(unmask: Command, model: Path, data: Path, kind: str) -> dict[str, Any]:
+    said = data.with_name("said.jsonl")
+    said.write_text(predicted(unmask, model, data), "utf-8")
+    return measured(unmask, "--predictions", said, "--data", data, "--task", kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unlabelled_rows_do_not_change_the_figures(unmask: Command, place: Path, task_models: Any, kind: str) -> None:
+    rows = [json.loads(line) for line in task_models.examples[kind].splitlines()]
+    whole, labelled = place / "whole.jsonl", place / "labelled.jsonl"
+    bare = [{name: value for name, value in row.items() if name != LABELLED[kind]} for row in rows[:3]]
+    for path, kept in ((whole, [*bare[:1], *rows[3:], *bare[1:]]), (labelled, rows[3:])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+    model = task_models.runs / kind
+    figures = figures_of_predictions(unmask, model, whole, kind)
+    # Those of the same predictions: other rows in a batch change the last digits, and so the ranks of near values.
+    said = [
+        line
+        for line in (place / "said.jsonl").read_text("utf-8").splitlines()
+        if LABELLED[kind] in json.loads(line)["input"]
+    ]
+    (place / "fewer.jsonl").write_text("\n".join(said) + "\n", "utf-8")
+    assert measured(unmask, "--predictions", place / "fewer.jsonl", "--data", labelled, "--task", kind) == figures
+    assert figures["n"] == 13
+    primary = next(iter(figures["metrics"]))
+    measured_alone = measured(unmask, model, "--data", labelled)
+    # float32, in other batches; the first figure of each kind has no ranks in it.
+    assert figures["metrics"][primary] == pytest.approx(measured_alone["metrics"][primary], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["classification", "choice", "tagging"])
+def test_figures_of_a_file_that_lacks_a_label(unmask: Command, place: Path, task_models: Any, kind: str) -> None:
+    """The model says, or could say, what the file does not hold."""
+    rows = [json.loads(line) for line in task_models.examples[kind].splitlines()]
+    model, data = task_models.runs / kind, place / "data.jsonl"
+    for tag in ("B-PER", "O"):
+        kept = [
+            row | {"tags": [found if found.endswith(tag[-3:]) else "O" for found in row["tags"]]}
+            if kind == "tagging"
+            else row
+            for row in rows
+            if kind == "tagging" or row["label"] == rows[0]["label"]
+        ]
+        data.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+        assert figures_of_predictions(unmask, model, data, kind) == measured(unmask, model, "--data", data)
+
+
+@pytest.mark.usefixtures("without_reports")
+def test_figures_with_the_context_of_documents(unmask: Command, place: Path, task_models: Any) -> None:
+    """Predicted with the sentences around, as trained and measured with them; without them other tags are said."""
+    rows = [json.loads(line) for line in task_models.examples["tagging"].splitlines()]
+    data = place / "tagging.jsonl"
+    told = [row | {"document": number // 5} for number, row in enumerate(rows)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in told), "utf-8")
+    words = task_models.words("tagging", data, "task.document_context=true", "train.steps=6", *FAST)
+    code, _, errors = unmask("finetune", "finetune/tagging", *words, "--out", "run")
+    assert code == 0, errors
+    assert figures_of_predictions(unmask, place / "run", data, "tagging") == measured(unmask, "run", "--data", data)
+    alone = place / "alone.jsonl"
+    alone.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    entities = [
+        [json.loads(line)["entities"] for line in predicted(unmask, place / "run", path).splitlines()]
+        for path in (data, alone)
+    ]
+    assert entities[0] != entities[1]
+
+
 def stop_at_step(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends this process SIGTERM after a step."""
     after_step, seen = Session.__call__, 0

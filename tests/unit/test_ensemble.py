@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import Batch, LossTerm, pack
-from unmask.ensemble import EnsembleModule, check_tokenizers, read_members, write_ensemble
+from unmask.ensemble import (
+    EnsembleModule,
+    check_tokenizers,
+    keep_null_threshold,
+    read_members,
+    read_null_threshold,
+    write_ensemble,
+)
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.tasks.base import Task, TaskModule
 
@@ -120,6 +127,14 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
         ({"id2label": {"0": "yes", "1": "no"}}, "labels is yes, no in the one and no, yes in the other"),
         ({"unmask_task": {"name": "rte", "max_length": 64}}, r"task\.name is rte in the one and mrpc in the other"),
         ({"unmask_task": {"name": "mrpc", "max_length": 32}}, r"task\.max_length is 32"),
+        (
+            {"unmask_task": {"name": "mrpc", "max_length": 64, "unanswerable": True}},
+            r"task\.unanswerable is True in the one and None in the other",
+        ),
+        (
+            {"unmask_task": {"name": "mrpc", "max_length": 64, "max_answer_length": 8}},
+            r"task\.max_answer_length is 8 in the one",
+        ),
         ({"problem_type": "regression"}, "problem_type is regression in the one and None"),
     ],
     ids=lambda value: str(value)[:30],
@@ -131,6 +146,22 @@ def test_models_that_do_not_belong_together_are_refused(
     with pytest.raises(ModelError, match=rf"run2/model and .*run0/model cannot answer together: {told}"):
         write_ensemble(members, tmp_path / "all")
     assert not (tmp_path / "all").exists()
+
+
+def test_a_threshold_is_kept_beside_the_members(tmp_path: Path, members: list[Path]) -> None:
+    directory = write_ensemble(members, tmp_path / "all")
+    found = read_members(directory)
+    assert read_null_threshold(directory) is None
+    keep_null_threshold(directory, -1.25)
+    assert read_null_threshold(directory) == -1.25
+    assert read_members(directory) == found
+
+
+@pytest.mark.parametrize("value", ['"1"', "true", "NaN", "[]"])
+def test_a_damaged_threshold_is_told(tmp_path: Path, value: str) -> None:
+    (tmp_path / "ensemble.json").write_text(f'{{"members": ["a"], "null_threshold": {value}}}')
+    with pytest.raises(ModelError, match=r"cannot be read \(`null_threshold` is not a number"):
+        read_null_threshold(tmp_path)
 
 
 def test_models_of_two_tokenizers_are_refused(tmp_path: Path, members: list[Path]) -> None:

@@ -7,13 +7,19 @@ import math
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from unmask.config import build_settings
+from unmask.ensemble import read_null_threshold
 from unmask.errors import InputError, Interrupted, ModelError, SettingsError, UserError
 from unmask.recipe import FinetuneRecipe
+from unmask.tasks.qa_examples import QaExample
+from unmask.tasks.qa_metrics import QaScore
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
 from unmask.training.run_directory import RECIPE
 from unmask.trials import plan_trials, run_trials
 from unmask.trials_summary import Outcome, describe, summarise
@@ -365,6 +371,40 @@ def test_the_runs_of_the_best_combination_answer_together(tmp_path: Path, monkey
     assert summary["ensemble"] == {"members": members, "dev": {"accuracy": 0.85}, "test": {"accuracy": 0.8}}
     assert summary["best_on_dev"]["trial"] == "a_lr1e-05_batch16_epochs3_seed0"
     assert "accuracy of 4 together" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("set_by_user", "kept"), [(None, 1.0), (0.25, None)])
+def test_the_threshold_of_no_answer_is_chosen_for_all_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by_user: float | None, kept: float | None
+) -> None:
+    task = open_task(TaskSettings(name="squad2", null_threshold=7.0), ColumnSettings())  # of the members, added up
+    predictor = SimpleNamespace(task=task, module=None, tokenizer=None, num_segments=2, compute=None)
+    score = QaScore(unanswerable=True)
+    for right, lead in (("kite", 2.0), (None, 0.0)):  # between them is the best threshold
+        gold = QaExample("1", "?", "", None, () if right is None else (right,), {}, "x:1")
+        score.add([gold], [{"answer": "kite", "no_answer_probability": 1 / (1 + math.exp(lead))}])
+    measured: list[Any] = []
+
+    def measure(tuned: Any, *_: Any) -> tuple[float, QaScore]:
+        measured.append(tuned.null_threshold)
+        return 0.0, score
+
+    def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
+        directory.mkdir()
+        (directory / "ensemble.json").write_text('{"members": ["a"]}')
+        return directory
+
+    monkeypatch.setattr("unmask.trials.write_ensemble", write)
+    monkeypatch.setattr("unmask.trials.evaluate", lambda *_, **__: {"metrics": {"best_f1": 50.0}})
+    monkeypatch.setattr("unmask.trials.check_tokenizers", lambda models: None)
+    monkeypatch.setattr("unmask.trials.model_directory", Path)
+    monkeypatch.setattr("unmask.trials.load_predictor", lambda *_, **__: predictor)
+    monkeypatch.setattr("unmask.trials.encode_windows", lambda *_: [])
+    monkeypatch.setattr("unmask.trials.measure", measure)
+    settings = recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
+    search(tmp_path / "out", settings, Pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
+    assert read_null_threshold(tmp_path / "out" / "ensemble") == (None if kept is None else pytest.approx(kept))
+    assert measured == ([None] if kept else [])
 
 
 def test_layers_are_drawn_as_a_curve(tmp_path: Path) -> None:

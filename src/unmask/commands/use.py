@@ -73,14 +73,17 @@ def _print_figures(result: dict[str, Any], as_json: bool) -> None:
         return
     print(f"{result['task']}: {result['n']:,} examples")
     for name, value in result["metrics"].items():
-        print(f"  {name:<24} {value:.4f}")
+        print(f"  {name:<24} {value:,}" if isinstance(value, int) else f"  {name:<24} {value:.4f}")
 
 
 @app.command("predict")
 def predict_command(
     model: Model,
     inputs: Annotated[
-        str, typer.Argument(metavar="FILE|-", help=".jsonl, .tsv, .csv, .parquet, .txt (one text a line), or -")
+        str,
+        typer.Argument(
+            metavar="FILE|-", help=".jsonl, .tsv, .csv, .parquet, a data set's files, .txt (one text a line), or -"
+        ),
     ],
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
@@ -97,14 +100,8 @@ def ensemble_command(
 ) -> None:
     """Let several fine-tuned models answer together; evaluate and predict take the directory as a model."""
     from unmask.ensemble import write_ensemble
-    from unmask.files import refuse_existing
-    from unmask.paths import model_directory
-    from unmask.prediction import load_predictor
 
-    refuse_existing(out, overwrite)
-    write_ensemble([model_directory(model) for model in models], out)
-    load_predictor(out, device="cpu")
-    print(out)
+    print(write_ensemble(models, out, overwrite=overwrite))
 
 
 @app.command("features")

@@ -6,7 +6,7 @@ is here, so that a new kind of task is one file and one line of `unmask.tasks.ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -105,7 +105,8 @@ class TaskModule(Protocol):
 
 
 class Score(Protocol[ExampleT]):  # type: ignore[misc]  # examples only go in
-    """Metrics in the making: memory does not grow with what is added."""
+    """Metrics in the making. Memory does not grow with what is added, but where a metric needs every value: 16 bytes an
+    example for correlations of ranks, 40 a question for the best thresholds of SQuAD 2.0."""
 
     @property
     def num_examples(self) -> int:
@@ -136,6 +137,7 @@ class Task(Protocol[ExampleT]):
         problem_type: of the head's logits, as in `config.json`; None where there is no choice.
         max_length: most tokens of a row.
         per_token: True where outputs are one a token, False where one a unit.
+        id_column: what is kept beside a prediction as its `id`, where a row has it.
     """
 
     @property
@@ -152,6 +154,8 @@ class Task(Protocol[ExampleT]):
     def max_length(self) -> int: ...
     @property
     def per_token(self) -> bool: ...
+    @property
+    def id_column(self) -> str: ...
 
     def fit_to(self, path: Path) -> Task[ExampleT]:
         """The task with what only the training file can tell: the columns that it has, and its labels.
@@ -184,6 +188,13 @@ class Task(Protocol[ExampleT]):
 
         Raises:
             InputError: it lacks a text; its source is named.
+        """
+
+    def read_all(self, rows: Iterable[Row]) -> Iterator[ExampleT]:
+        """Streams the inputs of `predict` in order, with what stands around them where the task reads it.
+
+        Raises:
+            InputError: as `read`.
         """
 
     def encode(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,6 +36,7 @@ from unmask.tasks.choice_layouts import (
 )
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.rows import Row
+from unmask.tasks.sequence_module import check_sees_no_next_token, last_tokens, next_token_term, num_continued
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tokenization.tokenizer import EncodedInput, TextTokenizer
 
@@ -56,6 +57,7 @@ class Choice:
         max_length: most tokens of a row.
         truncation: True cuts longer contexts, and counts the examples; False refuses them.
         classifier_dropout: None takes the encoder's.
+        auxiliary_lm_weight: coefficient of next-token prediction beside the task; 0 leaves it out.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Choice:
     max_length: int = 128
     truncation: bool = True
     classifier_dropout: float | None = None
+    auxiliary_lm_weight: float = 0.0
 
     kind: ClassVar[TaskKind] = "choice"
     head_kind: ClassVar[HeadKind] = "multiple_choice"
@@ -84,9 +87,18 @@ class Choice:
         for row in self.load_rows(path):
             yield read_choice(row, choose_layout(self.layouts, row), needs_label=not unlabelled)
 
+    @property
+    def id_column(self) -> str:
+        """See `Task`."""
+        return self.columns.id or "id"
+
     def read(self, row: Row) -> ChoiceExample:
         """See `Task`."""
         return read_choice(row, choose_layout(self.layouts, row), labelled=False)
+
+    def read_all(self, rows: Iterable[Row]) -> Iterator[ChoiceExample]:
+        """See `Task`."""
+        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[ChoiceExample], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
@@ -146,9 +158,14 @@ class Choice:
             logger.warning("%s: the right choice is number %d in every example: mix their order", path, places[0])
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> ChoiceModule:
-        """See `Task`."""
+        """See `Task`.
+
+        Raises:
+            SettingsError: next-token prediction is wanted of an encoder whose tokens see what stands behind them.
+        """
+        check_sees_no_next_token(encoder, self.auxiliary_lm_weight)
         fresh = new_head(self.head_kind, encoder.settings, 1, self.classifier_dropout) if head is None else head
-        return ChoiceModule(encoder, fresh)
+        return ChoiceModule(encoder, fresh, self.auxiliary_lm_weight)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """See `Task`: `choice` and `probabilities`, in the order of the choices."""
@@ -210,20 +227,30 @@ class ChoiceModule(nn.Module):
     Args:
         encoder: any.
         head: takes (sequences, hidden) to (sequences, 1).
+        auxiliary_lm_weight: coefficient of the term `lm`, over every choice's sequence, as GPT-1 has it on RACE and
+            Story Cloze; 0 leaves it out.
     """
 
-    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
+    def __init__(self, encoder: Encoder, head: nn.Module, auxiliary_lm_weight: float = 0.0) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self._auxiliary_lm_weight = auxiliary_lm_weight
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task`."""
-        return self.loss(self.outputs(batch), batch)
+        """The term `task` and, where it has a weight, `lm`, both from one pass of the encoder."""
+        if not self._auxiliary_lm_weight:
+            return self.loss(self.outputs(batch), batch)
+        hidden = self.encoder(batch)
+        terms = self.loss(self._compared(hidden[last_tokens(batch)], batch), batch)
+        return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
 
     def outputs(self, batch: Batch) -> Tensor:
         """(units, most choices of a unit), minus infinity where a unit has fewer."""
-        scores = self.head(self.encoder.summary(batch)).squeeze(-1)  # (sequences,)
+        return self._compared(self.encoder.summary(batch), batch)
+
+    def _compared(self, summaries: Tensor, batch: Batch) -> Tensor:
+        scores = self.head(summaries).squeeze(-1)  # (sequences,)
         bounds = batch.columns["unit_bounds"]  # is there: a unit has two rows at least
         sizes = bounds.diff()
         units = torch.arange(len(sizes), device=bounds.device)
@@ -235,15 +262,22 @@ class ChoiceModule(nn.Module):
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """Cross-entropy over the choices, against the column `labels`."""
         total = functional.cross_entropy(outputs.float(), batch.columns["labels"], reduction="sum")
-        return [LossTerm("task", total, self.counts(batch)["task"])]
+        return [LossTerm("task", total, _num_labelled(batch))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Labelled units."""
-        return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
+        """Labelled units, and sequences in which a token follows another one."""
+        counts = {"task": _num_labelled(batch)}
+        if self._auxiliary_lm_weight:
+            counts["lm"] = num_continued(batch)
+        return counts
+
+
+def _num_labelled(batch: Batch) -> int:
+    return int((batch.columns["labels"] != IGNORE_INDEX).sum())
 
 
 class ChoiceScore:
-    """Accuracy, of all examples and of each group of them."""
+    """Accuracy, of all examples and of each group of them; those without label are passed over."""
 
     def __init__(self) -> None:
         self._right: Counter[str | None] = Counter()
@@ -259,8 +293,9 @@ class ChoiceScore:
     def add(self, examples: Sequence[ChoiceExample], predictions: Sequence[Mapping[str, Any]]) -> None:
         """Counts labelled examples and what was chosen."""
         for example, prediction in zip(examples, predictions, strict=True):
-            assert example.label is not None, "only labelled examples can be scored"
             chosen = _chosen(example, prediction)
+            if example.label is None:
+                continue
             self._all[example.group] += 1
             self._right[example.group] += chosen == example.label
             self._predicted[chosen] += 1
@@ -299,10 +334,8 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
         lenient: True also reads the data set's own columns and the usual ones, after the user's.
 
     Raises:
-        SettingsError: `columns` names one that multiple choice does not have, or next-token prediction is wanted.
+        SettingsError: `columns` names one that multiple choice does not have.
     """
-    if settings.auxiliary_lm_weight:
-        raise SettingsError("task.auxiliary_lm_weight is for classification and regression: leave it out")
     if foreign := sorted(columns.model_fields_set.difference(COLUMNS)):
         raise SettingsError(
             f"data.columns.{foreign[0]} is not for multiple choice: expected data.columns.context, question, choices, "
@@ -319,6 +352,7 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
         max_length=settings.max_length,
         truncation=settings.truncation,
         classifier_dropout=settings.classifier_dropout,
+        auxiliary_lm_weight=settings.auxiliary_lm_weight,
     )
 
 

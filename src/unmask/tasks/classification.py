@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -160,9 +160,18 @@ class Classification:
             )
         return label
 
+    @property
+    def id_column(self) -> str:
+        """See `Task`."""
+        return self.files.columns.id or "id"
+
     def read(self, row: Row) -> LabelledText:
         """See `Task`."""
         return self.files.read(row)
+
+    def read_all(self, rows: Iterable[Row]) -> Iterator[LabelledText]:
+        """See `Task`."""
+        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[LabelledText], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2

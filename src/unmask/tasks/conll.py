@@ -40,12 +40,12 @@ class Sentence:
     """The lines of a sentence, split into columns.
 
     Attributes:
-        document: how many documents began before it, in this file.
+        document: how many documents began before it, in this file; None where nothing marks one in the whole file.
         rows: the columns of each word; all sentences of a file have the same number of them.
         lines: their numbers in the file.
     """
 
-    document: int
+    document: int | None
     rows: list[list[str]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
 
@@ -53,8 +53,9 @@ class Sentence:
         return [row[number] for row in self.rows]
 
     def as_row(self, path: Path, fields: dict[str, Any]) -> SentenceRow:
-        """A row with `document` as its last field."""
-        return SentenceRow({**fields, "document": self.document}, f"{path}:{self.lines[0]}", tuple(self.lines))
+        """A row with `document` as its last field, where there are documents."""
+        told = {} if self.document is None else {"document": self.document}
+        return SentenceRow({**fields, **told}, f"{path}:{self.lines[0]}", tuple(self.lines))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -71,6 +72,22 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path}: the file is empty: expected one word a line, and a blank line between sentences")
 
 
+def first_document(path: Path, is_mark: Callable[[str], bool]) -> int | None:
+    """The number of the document of a file's first sentence: 0, or None where no line marks a document.
+
+    WikiGold's marks stand between documents, so that its first one has none: the file is read up to a mark, beforehand.
+    """
+    return 0 if any(is_mark(line) for _, line in read_lines(path)) else None
+
+
+def _begins_document(line: str) -> bool:
+    return line.lstrip(" ").startswith("-DOCSTART-")
+
+
+def _begins_document_of_conllu(line: str) -> bool:
+    return bool(re.match(r"#\s*newdoc\b", line))
+
+
 def read_sentences(path: Path, fewest: int = 2) -> Iterator[Sentence]:
     """The sentences of a file of columns; lines that begin with `-DOCSTART-` begin a document.
 
@@ -80,7 +97,7 @@ def read_sentences(path: Path, fewest: int = 2) -> Iterator[Sentence]:
     Raises:
         InputError: a line has fewer columns, or another number of them than the first.
     """
-    sentence, num_columns = Sentence(0), 0
+    sentence, num_columns = Sentence(first_document(path, _begins_document)), 0
     for number, line in read_lines(path):
         if not line.strip(" \t"):
             if sentence.rows:
@@ -88,9 +105,10 @@ def read_sentences(path: Path, fewest: int = 2) -> Iterator[Sentence]:
                 sentence = Sentence(sentence.document)
             continue
         columns = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
-        if columns[0].startswith("-DOCSTART-"):
+        if _begins_document(line):
             if sentence.rows:
                 yield sentence
+            assert sentence.document is not None
             sentence = Sentence(sentence.document + 1)
             continue
         if len(columns) < fewest or not columns[0] or not columns[-1]:
@@ -164,7 +182,7 @@ def read_klue_ner(path: Path, note: Note) -> Iterator[Row]:
 
 def read_conllu(path: Path, note: Note) -> Iterator[Row]:
     """CoNLL-U: the columns FORM and UPOS; ranges of multiword tokens and empty nodes are left out, and counted."""
-    document = 0
+    document = first_document(path, _begins_document_of_conllu)
     for has_text, block in groupby(read_lines(path), key=lambda numbered: bool(numbered[1].strip(" \t"))):
         if not has_text:
             continue
@@ -173,8 +191,10 @@ def read_conllu(path: Path, note: Note) -> Iterator[Row]:
             if line.startswith("#"):
                 name, _, value = line.removeprefix("#").partition("=")
                 identifier = value.strip() if name.strip() == "sent_id" else identifier
-                document += bool(re.match(r"newdoc\b", name.strip()))
-                sentence.document = document
+                if _begins_document_of_conllu(line):
+                    assert document is not None
+                    document += 1
+                    sentence.document = document
                 continue
             columns = line.split("\t")
             if len(columns) != 10 or not columns[1]:

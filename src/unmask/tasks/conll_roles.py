@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unmask.errors import InputError
-from unmask.tasks.conll import Note, Sentence, read_lines
+from unmask.tasks.conll import Note, Sentence, first_document, read_lines
 from unmask.tasks.rows import Row
 
 _CELL = re.compile(r"(?:\(([^()*]+))?\*(\))?")
@@ -35,13 +35,13 @@ def read_gold_conll(path: Path, note: Note) -> Iterator[Row]:
 
 def _read_blocks(path: Path, fewest: int = 2) -> Iterator[Sentence]:
     """Sentences, each with its own number of columns; `#begin document` begins one, other `#` lines of 2012 end it."""
-    sentence = Sentence(0)
+    sentence = Sentence(first_document(path, _begins_document))
     for number, line in read_lines(path):
-        begins = line.startswith("#begin document")
+        begins = _begins_document(line)
         if begins or line.startswith("#end document") or not line.strip(" \t"):
             if sentence.rows:
                 yield sentence
-            sentence = Sentence(sentence.document + begins)
+            sentence = Sentence(None if sentence.document is None else sentence.document + begins)
             continue
         columns = re.split(r"[ \t]+", line.strip(" \t"))
         if len(columns) < fewest or (sentence.rows and len(columns) != len(sentence.rows[0])):
@@ -54,6 +54,10 @@ def _read_blocks(path: Path, fewest: int = 2) -> Iterator[Sentence]:
         sentence.lines.append(number)
     if sentence.rows:
         yield sentence
+
+
+def _begins_document(line: str) -> bool:
+    return line.startswith("#begin document")
 
 
 def _trailing_cells(row: Sequence[str]) -> int:

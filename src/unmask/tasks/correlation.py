@@ -21,7 +21,7 @@ _INDISTINCT = 1e-3
 
 
 class ValueScore:
-    """Values and predictions; examples without label are passed over.
+    """Values and predictions, 16 bytes an example; examples without label are passed over.
 
     Args:
         primary_metric: is told first.

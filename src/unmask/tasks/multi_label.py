@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -115,9 +115,18 @@ class MultiLabelClassification:
             )
         return labels
 
+    @property
+    def id_column(self) -> str:
+        """See `Task`."""
+        return self.files.columns.id or "id"
+
     def read(self, row: Row) -> ManyLabelled:
         """See `Task`."""
         return self.files.read(row)
+
+    def read_all(self, rows: Iterable[Row]) -> Iterator[ManyLabelled]:
+        """See `Task`."""
+        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[ManyLabelled], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2

@@ -6,7 +6,7 @@ paper has the sum. The softmax is over all tokens of a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -50,6 +50,7 @@ class QaTask:
         sizes: of the windows.
         max_answer_length, n_best, null_threshold, drop_unfound_answers: as the settings of these names.
         unanswerable: whether there may be no answer; None before a file was seen.
+        training_file: that the task was fitted to; None where it was fitted to none.
     """
 
     name: str
@@ -62,6 +63,7 @@ class QaTask:
     unanswerable: bool | None = None
     null_threshold: float | None = None
     drop_unfound_answers: bool = False
+    training_file: Path | None = None
 
     kind: ClassVar[TaskKind] = "qa"
     head_kind: ClassVar[HeadKind] = "question_answering"
@@ -77,7 +79,7 @@ class QaTask:
     def fit_to(self, path: Path) -> QaTask:
         """The task with the columns that the file has, and whether it holds a question without an answer."""
         rows = self.load_rows(path)
-        fitted = replace(self, layouts=(choose_columns(self.layouts, next(rows)),))
+        fitted = replace(self, layouts=(choose_columns(self.layouts, next(rows)),), training_file=path)
         rows.close()  # type: ignore[attr-defined]  # a generator
         if self.unanswerable is not None:
             return fitted
@@ -88,11 +90,15 @@ class QaTask:
         yield from self.data_set.reader(path)
 
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[QaExample]:
-        """See `Task`; an answer that is not in its passage is refused, or left out and counted if the settings say so.
+        """See `Task`; what becomes of answers that are not in their passage depends on what the file is for.
 
-        All of a file's misplaced answers are told of at once, after its other questions have been handed on.
+        To learn an answer its place is needed: in the file that the task was fitted to they are refused, or left out
+        and counted if the settings say so. All of them are told of at once, after the other questions have been handed
+        on. To measure it takes texts alone, so that any other file, and any file read with `unlabelled`, keeps them
+        all; a fine-tuned model, which was fitted to no file, measures a dev file as the run did that made it.
         """
-        return self._labelled().read(self.load_rows(path), path, counts, unlabelled=unlabelled)
+        training = path == self.training_file and not unlabelled
+        return self._labelled().read(self.load_rows(path), path, counts, training=training, unlabelled=unlabelled)
 
     def load_golds(self, path: Path) -> Iterator[QaExample]:
         """The questions of a file with the texts that are right as they are written, wherever they stand."""
@@ -101,9 +107,18 @@ class QaTask:
     def _labelled(self) -> LabelledQuestions:
         return LabelledQuestions(self.name, self.layouts, self.data_set, self.unanswerable, self.drop_unfound_answers)
 
+    @property
+    def id_column(self) -> str:
+        """See `Task`."""
+        return self.columns.id or "id"
+
     def read(self, row: Row) -> QaExample:
         """See `Task`."""
         return read_question(row, choose_columns(self.layouts, row))
+
+    def read_all(self, rows: Iterable[Row]) -> Iterator[QaExample]:
+        """See `Task`."""
+        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[QaExample], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
@@ -152,9 +167,10 @@ class QaTask:
         """See `Task`: never answering, where that may be right; else any span of an example's rows."""
         firsts = np.unique(dev.examples, return_index=True)[1]  # units
         if self.unanswerable:
-            answered = np.logical_or.reduceat(holds_answer(dev), firsts)
-            share = {"never answering": 100 * float((~answered).mean())}
-            return {"exact": share, "f1": share}
+            # Where it is not known where an answer stands, there is one.
+            answered = holds_answer(dev) | (dev.unit_columns["start_positions"] == IGNORE_INDEX)
+            share = {"never answering": 100 * float((~np.logical_or.reduceat(answered, firsts)).mean())}
+            return {"best_f1": share, "exact": share, "f1": share}
         tokens = np.add.reduceat(dev.lengths, firsts)
         width = np.minimum(tokens, self.max_answer_length)
         spans = tokens * width - width * (width - 1) // 2
@@ -162,7 +178,7 @@ class QaTask:
 
     def sample(self, example: QaExample, prediction: Prediction) -> dict[str, Any]:
         """See `Task`."""
-        right = None if example.answers is None else next(iter(example.gold_texts), "(no answer)")
+        right = None if example.gold_texts is None else next(iter(example.gold_texts), "(no answer)")
         best = prediction["n_best"][0]["probability"] if prediction["n_best"] else None
         return {
             "input": {"question": example.question, "context": example.context},
@@ -182,6 +198,7 @@ class QaTask:
             "n_best": self.n_best,
             "unanswerable": self.unanswerable,
             "null_threshold": self.null_threshold,
+            "drop_unfound_answers": self.drop_unfound_answers,
             "columns": self.columns.model_dump(exclude_defaults=True),
         }
 

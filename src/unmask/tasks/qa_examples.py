@@ -35,8 +35,10 @@ class QaExample:
         id: None where it has none.
         question: may be empty where it is only to be answered.
         context: the passage, likewise.
-        answers: of annotators, the first is learned; empty where the passage holds none; None where it is not known.
-        aliases: texts that are right as well, wherever they stand (TriviaQA).
+        answers: where it stands in the passage, the first is learned; empty where the passage holds none; None where
+            that is not known.
+        gold_texts: every text that is right, as it is given, wherever it stands; empty where there is no answer; None
+            where that is not known.
         fields: the whole row.
         source: where it is.
     """
@@ -45,14 +47,9 @@ class QaExample:
     question: str
     context: str
     answers: tuple[Answer, ...] | None
-    aliases: tuple[str, ...]
+    gold_texts: tuple[str, ...] | None
     fields: Mapping[str, Any]
     source: str
-
-    @property
-    def gold_texts(self) -> tuple[str, ...]:
-        """Every text that is right; none where there is no answer."""
-        return (*(answer.text for answer in self.answers or ()), *self.aliases)
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def read_question(row: Row, columns: QaColumns) -> QaExample:
         question=_text(row, columns.question),
         context=_text(row, columns.context),
         answers=None,
-        aliases=_aliases(row.fields.get("aliases")),
+        gold_texts=None,
         fields=row.fields,
         source=row.source,
     )
@@ -149,6 +146,16 @@ def given_answers(row: Row, columns: QaColumns) -> list[GivenAnswer] | None:
     return answers
 
 
+def gold_texts(row: Row, given: Sequence[GivenAnswer]) -> tuple[str, ...]:
+    """Every text that is right, once: the given ones, then TriviaQA's `aliases`; another column of that name means
+    nothing here."""
+    aliases = row.fields.get("aliases")
+    texts = [text for text, _ in given]
+    if isinstance(aliases, list) and all(isinstance(text, str) for text in aliases):
+        texts += aliases
+    return tuple(dict.fromkeys(texts))
+
+
 def says_impossible(row: Row) -> bool:
     """Whether a row says that its passage holds no answer."""
     said = row.fields.get("is_impossible")
@@ -182,11 +189,6 @@ def _sound(row: Row, name: str, text: str) -> str:
             "mend the JSON escape, or the program that wrote it"
         ) from error
     return text
-
-
-def _aliases(value: Any) -> tuple[str, ...]:
-    """TriviaQA's; another column of that name means nothing here."""
-    return tuple(value) if isinstance(value, list) and all(isinstance(text, str) for text in value) else ()
 
 
 def _unpacked(value: Any) -> Any:

@@ -15,6 +15,7 @@ from unmask.tasks.qa_examples import (
     QaExample,
     choose_columns,
     given_answers,
+    gold_texts,
     place_answers,
     read_question,
     refuse_empty,
@@ -26,6 +27,7 @@ from unmask.tasks.squad import QaDataSet
 logger = logging.getLogger("unmask")
 
 DROPPED_ANSWERS = "answers that are not in their passage: left out"
+UNFOUND = "answers that are not in their passage: scored, but not part of the loss"
 DROPPED_QUESTIONS = "questions of whose answers none is in the passage: left out"
 WITHOUT_ANSWER = "documents whose first words do not hold the answer: left out"
 SAME_ID = "questions with the id of another"
@@ -43,7 +45,7 @@ class LabelledQuestions:
         layouts: the columns that are looked for.
         data_set: the kind of files.
         unanswerable: whether a passage may hold no answer; None: it may.
-        drop_unfound: True leaves out answers that are not in their passage; False refuses them.
+        drop_unfound: True leaves out training answers that are not in their passage; False refuses them.
     """
 
     name: str
@@ -57,25 +59,29 @@ class LabelledQuestions:
         return any(given_answers(row, choose_columns(self.layouts, row)) == [] for row in rows)
 
     def read(
-        self, rows: Iterable[Row], path: Path, counts: ExampleCounts, *, unlabelled: bool = False
+        self, rows: Iterable[Row], path: Path, counts: ExampleCounts, *, training: bool, unlabelled: bool = False
     ) -> Iterator[QaExample]:
         """Streams labelled examples.
 
+        Memory: for training about 100 bytes a question, to count those with the id of another; else none that grows.
+
         Args:
             path: for messages.
+            training: True refuses answers that are not in their passage, or leaves them out; False keeps their
+                questions, which can be scored all the same, and notes them.
             unlabelled: True yields those without known answers too, with `answers` None.
 
         Raises:
-            InputError: a question, passage or answer is missing or empty, answers are not in their passage, or no
-                question is labelled; places are named.
+            InputError: a question, passage or answer is missing or empty, training answers are not in their passage,
+                or no question is labelled; places are named.
         """
         unfound: list[str] = []
-        ids: set[int] = set()  # hashes: 8 bytes a question and what a set adds
+        ids: set[int] = set()  # hashes
         tells_of_none = any_labelled = any_left = False
         for row in rows:
             example, given = self._labelled(row, unlabelled)
             tells_of_none |= says_impossible(row)
-            if example.id is not None:
+            if training and example.id is not None:
                 counts.note(SAME_ID, hash(example.id) in ids)
                 ids.add(hash(example.id))
             if given is None:
@@ -87,14 +93,19 @@ class LabelledQuestions:
                 continue
             any_labelled |= bool(given)
             answers, places = place_answers(example, given)
+            for place in places:
+                if place is not None and place.mended is not None:
+                    counts.note(place.mended)
+            if not training:
+                counts.note(UNFOUND, places.count(None))
+                any_left = True
+                yield replace(example, answers=tuple(answers) if answers or not given else None)
+                continue
             unfound += [
                 f"{text!r} of {example.source}" for (text, _), place in zip(given, places, strict=True) if place is None
             ]
             if unfound and not self.drop_unfound:
                 continue  # the rest is only read to tell of them all
-            for place in places:
-                if place is not None and place.mended is not None:
-                    counts.note(place.mended)
             counts.note(DROPPED_ANSWERS, places.count(None))
             if given and not answers:
                 counts.note(DROPPED_QUESTIONS)
@@ -111,14 +122,13 @@ class LabelledQuestions:
             raise InputError(f"{path}: no question is left, since none has its answer in its passage: mend the answers")
 
     def golds(self, rows: Iterable[Row]) -> Iterator[QaExample]:
-        """Streams the examples with all texts that are right as `aliases`, not looked for in their passage."""
+        """Streams the examples without looking for their answers in their passage: `answers` is None."""
         for row in rows:
-            example, given = self._labelled(row, unlabelled=False)
-            texts = [text for text, _ in given or ()]
-            yield replace(example, answers=(), aliases=tuple(dict.fromkeys((*texts, *example.aliases))))
+            yield self._labelled(row, unlabelled=False)[0]
 
     def _labelled(self, row: Row, unlabelled: bool) -> tuple[QaExample, list[GivenAnswer] | None]:
-        """A question and its answers as they are given; None where there are none though one is to be expected."""
+        """A question with the texts that are right, and its answers as they are given; None where there are none though
+        one is to be expected."""
         columns = choose_columns(self.layouts, row)
         example, given = read_question(row, columns), given_answers(row, columns)
         if given is None and not unlabelled:
@@ -137,7 +147,7 @@ class LabelledQuestions:
                 f"{row.source}: the question has no answer, and in {self.name} every question has one: take it out, or "
                 "name a task where passages may hold none (task.name=squad2, or task.unanswerable=true)"
             )
-        return example, given
+        return replace(example, gold_texts=gold_texts(row, given)), given
 
     def _tell(self, unfound: list[str], path: Path) -> None:
         if not unfound:

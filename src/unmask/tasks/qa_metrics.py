@@ -1,7 +1,8 @@
-"""Exact match and F1 of answers, in 0..100, as the official scorers of SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0 count them.
+"""Exact match and F1 of answers, in 0..100, as the scorers of SQuAD 1.1 and 2.0, KorQuAD 1.0 and TriviaQA count them.
 
-Rajpurkar et al. 2016, section 6.1, and 2018; Lim et al. 2019. The best over all right answers counts. F1 is of the bag
-of words, for KorQuAD of characters. Names are those of Hugging Face `evaluate`: `squad` and `squad_v2`.
+Rajpurkar et al. 2016, section 6.1, and 2018; Lim et al. 2019; Joshi et al. 2017. The best over all right answers
+counts. F1 is of the bag of words, for KorQuAD of characters. Names are those of Hugging Face `evaluate`: `squad` and
+`squad_v2`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from unmask.tasks.qa_examples import QaExample
 
 logger = logging.getLogger("unmask")
 
-Normalisation = Literal["squad", "korquad"]
+Normalisation = Literal["squad", "korquad", "triviaqa"]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_BLANKS_FOR_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "‘’´", " "))
 _KOREAN_SIGNS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
@@ -43,6 +45,11 @@ def normalise_korquad(text: str) -> str:
     return " ".join(text.translate(_KOREAN_SIGNS).lower().translate(_WITHOUT_PUNCTUATION).split())
 
 
+def normalise_triviaqa(text: str) -> str:
+    """As `normalise_squad`, but ASCII punctuation and the quotation marks ‘ ’ ´ become blanks."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_BLANKS_FOR_PUNCTUATION)).split())
+
+
 @dataclass(frozen=True)
 class _Rules:
     """How two texts are compared: what is made of each, and the parts that F1 counts."""
@@ -53,6 +60,7 @@ class _Rules:
 
 _RULES: dict[Normalisation, _Rules] = {
     "squad": _Rules(normalise_squad, str.split),
+    "triviaqa": _Rules(normalise_triviaqa, str.split),
     "korquad": _Rules(normalise_korquad, lambda text: list(text.replace(" ", ""))),
 }
 
@@ -113,9 +121,9 @@ class QaScore:
         return int(self._sums[False][2])
 
     def add(self, examples: Sequence[QaExample], predictions: Sequence[Mapping[str, Any]]) -> None:
-        """See `Score`; examples whose answer is not known are passed over."""
+        """See `Score`; examples of which no right text is known are passed over."""
         for example, prediction in zip(examples, predictions, strict=True):
-            if example.answers is None:
+            if example.gold_texts is None:
                 continue
             answer = _text(example, prediction, "answer")
             golds = example.gold_texts
@@ -135,15 +143,24 @@ class QaScore:
                 self._rows.extend((bool(example.gold_texts), *raw, bool(best), probability or 0.0))
 
     def metrics(self) -> dict[str, float]:
-        """`f1`, by which runs are compared, and `exact_match`; where questions have no answer those of `squad_v2`:
-        `exact`, `f1`, `total`, the same with `HasAns_` and `NoAns_` for the questions with and without an answer, and,
-        where the predictions tell how probable no answer is, `best_exact`, `best_f1` and the thresholds (`_thresh`) on
-        it that give them."""
+        """`f1` and `exact_match`; where questions may have no answer those of `squad_v2`: `exact`, `f1`, `total`, the
+        same with `HasAns_` and `NoAns_` for the questions with and without an answer, and, where the predictions tell
+        how probable no answer is, `best_exact`, `best_f1` and the thresholds (`_thresh`) on it that give them.
+
+        Runs are compared by the first: `f1`, or `best_f1`, since the threshold is only chosen after training.
+        """
         with_answer, without = self._sums[True], self._sums[False]
         if self._unanswerable is False or (self._unanswerable is None and not without[2]):
             exact, f1, total = with_answer + without
             return {"f1": 100 * float(f1 / max(1, total)), "exact_match": 100 * float(exact / max(1, total))}
-        metrics = {}
+        best: dict[str, float] = {}
+        if self._all_have_probabilities and self._rows:
+            for name, column in (("f1", 2), ("exact", 1)):
+                order, sums = self._sums_by_answered(column)
+                most = int(sums.argmax())
+                best[f"best_{name}"] = 100 * float(sums[most] / len(order))
+                best[f"best_{name}_thresh"] = float(self._table()[order[most - 1], 4]) if most else 0.0
+        metrics = {"best_f1": best["best_f1"]} if best else {}
         for prefix, (exact, f1, total) in {
             "": with_answer + without,
             "HasAns_": with_answer,
@@ -153,13 +170,7 @@ class QaScore:
                 metrics[f"{prefix}f1"] = 100 * float(f1 / max(1, total))
                 metrics[f"{prefix}exact"] = 100 * float(exact / max(1, total))
                 metrics[f"{prefix}total"] = int(total)
-        if self._all_have_probabilities and self._rows:
-            for name, column in (("exact", 1), ("f1", 2)):
-                order, sums = self._sums_by_answered(column)
-                most = int(sums.argmax())
-                metrics[f"best_{name}"] = 100 * float(sums[most] / len(order))
-                metrics[f"best_{name}_thresh"] = float(self._table()[order[most - 1], 4]) if most else 0.0
-        return metrics
+        return metrics | best
 
     def best_null_threshold(self) -> float:
         """By how much the best span has to be better than no answer for the highest F1 on these questions.

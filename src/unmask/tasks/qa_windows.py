@@ -65,14 +65,23 @@ def window_bounds(num_tokens: int, room: int, stride: int) -> list[tuple[int, in
 def max_context_window(num_tokens: int, bounds: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
     """The number of the window in which each token of a passage has the most context, the first where two are equal.
 
+    Of two neighbouring windows the later has more from some token on, and these tokens rise from pair to pair: a token
+    counts in the window with as many of them at or before it.
+
+    Args:
+        bounds: of windows of one length, as `window_bounds` lays them out; the last may be shorter.
+
     Returns:
         (num_tokens,) int64.
     """
-    places = np.arange(num_tokens)
-    starts, ends = np.array(bounds).T[:, :, None]  # (windows, 1)
-    contexts = np.minimum(places - starts, ends - 1 - places) + 0.01 * (ends - starts)  # (windows, tokens)
-    inside = (places >= starts) & (places < ends)
-    windows: NDArray[np.int64] = np.where(inside, contexts, -1.0).argmax(0)
+    starts, ends = np.array(bounds, dtype=np.int64).T
+    shortened = -np.diff(ends - starts)  # of each pair, as all that follows; a hundredth of it counts against the later
+    # In whole hundredths. Left of the middle of both no window gains on the other; between the middles the later has
+    # more where 100 (place - its start) > 100 (the earlier's last - place) + shortened.
+    overtaken = (100 * (starts[1:] + ends[:-1] - 1) + shortened) // 200 + 1
+    ever_overtaken = 100 * np.diff(ends) > shortened  # right of both middles
+    firsts = np.where(ever_overtaken, np.minimum(overtaken, ends[:-1]), ends[:-1])
+    windows: NDArray[np.int64] = np.searchsorted(firsts, np.arange(num_tokens), side="right")
     return windows
 
 

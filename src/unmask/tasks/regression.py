@@ -5,7 +5,7 @@ Values are learned as they stand in the file, without scaling, as in the release
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -94,9 +94,18 @@ class Regression:
     def _read_value(self, row: Row, name: str) -> float | None:
         return None if read_label(row, name) in self.data_set.unlabelled else read_number(row, name)
 
+    @property
+    def id_column(self) -> str:
+        """See `Task`."""
+        return self.files.columns.id or "id"
+
     def read(self, row: Row) -> ValuedText:
         """See `Task`."""
         return self.files.read(row)
+
+    def read_all(self, rows: Iterable[Row]) -> Iterator[ValuedText]:
+        """See `Task`."""
+        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[ValuedText], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
@@ -170,5 +179,6 @@ def _known(examples: EncodedExamples) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def summed_squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
     """() from (units, 1) and values (units,), NaN where there is none."""
+    assert outputs.shape[-1] == 1, f"{outputs.shape[-1]} outputs for one value would be broadcast"
     errors = outputs.squeeze(-1) - labels.nan_to_num()
     return errors.square().masked_fill(labels.isnan(), 0.0).sum()

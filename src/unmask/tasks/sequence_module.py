@@ -1,7 +1,8 @@
 """The module of tasks that ask one thing of a whole text: an encoder, and a head on its summary of each sequence.
 
 GPT-1's auxiliary objective stands here too (Radford et al. 2018, section 3.2): the next token is predicted beside the
-task, with the word embeddings as decoder.
+task, with the word embeddings as decoder. As in the released code, its loss is the mean over the tokens of a sequence,
+and then over the sequences, so that a coefficient means the same however long the texts are.
 """
 
 from __future__ import annotations
@@ -49,9 +50,8 @@ class SequenceModule(nn.Module):
         if not self._auxiliary_lm_weight:
             return self.loss(self.outputs(batch), batch)
         hidden = self.encoder(batch)
-        last_tokens = batch.bounds[1:].long() - 1
-        terms = self.loss(self.head(hidden[last_tokens]), batch)
-        return [*terms, self._next_token_term(hidden, batch)]
+        terms = self.loss(self.head(hidden[last_tokens(batch)]), batch)
+        return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
 
     def outputs(self, batch: Batch) -> Tensor:
         """(sequences, outputs)."""
@@ -64,18 +64,46 @@ class SequenceModule(nn.Module):
         return [LossTerm("task", self._summed_loss(outputs.float(), labels), _num_targets(labels))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Labels, and tokens that another one follows."""
+        """Labels, and sequences in which a token follows another one."""
         counts = {"task": _num_targets(batch.columns["labels"])}
         if self._auxiliary_lm_weight:
-            counts["lm"] = batch.num_tokens - batch.num_sequences
+            counts["lm"] = num_continued(batch)
         return counts
 
-    def _next_token_term(self, hidden: Tensor, batch: Batch) -> LossTerm:
-        sequences = batch.sequence_of_token()
-        followed = torch.nonzero(sequences[:-1] == sequences[1:]).squeeze(-1)
-        logits = causal_lm_logits(hidden[followed], self.encoder.word_embeddings)  # (followed, vocab)
-        total = functional.cross_entropy(logits.float(), batch.input_ids[followed + 1], reduction="sum")
-        return LossTerm("lm", total, batch.num_tokens - batch.num_sequences, self._auxiliary_lm_weight)
+
+def last_tokens(batch: Batch) -> Tensor:
+    """(sequences,) int64, the place of each sequence's last token, which is a causal encoder's summary of it."""
+    return batch.bounds[1:].long() - 1
+
+
+def num_continued(batch: Batch) -> int:
+    """How many sequences have a token that follows another one."""
+    return sum(length > 1 for length in batch.lengths)
+
+
+def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient: float) -> LossTerm:
+    """The term `lm`: the sum over sequences of the mean cross-entropy of their next tokens, counted in sequences.
+
+    Args:
+        hidden: (tokens, hidden), the encoder's output.
+    """
+    sequences = batch.sequence_of_token()
+    followed = torch.nonzero(sequences[:-1] == sequences[1:]).squeeze(-1)
+    logits = causal_lm_logits(hidden[followed], encoder.word_embeddings)  # (followed, vocab)
+    losses = functional.cross_entropy(logits.float(), batch.input_ids[followed + 1], reduction="none")
+    num_targets = batch.bounds.diff() - 1  # (sequences,)
+    return LossTerm("lm", (losses / num_targets[sequences[followed]]).sum(), num_continued(batch), coefficient)
+
+
+def check_sees_no_next_token(encoder: Encoder, auxiliary_lm_weight: float) -> None:
+    """Raises SettingsError where next-token prediction is wanted of an encoder whose tokens see what stands behind."""
+    architecture = encoder.settings.architecture
+    if auxiliary_lm_weight and architecture not in CAUSAL:
+        raise SettingsError(
+            f"task.auxiliary_lm_weight {auxiliary_lm_weight} asks the encoder to predict the next token, and the "
+            f"tokens of init_from's ({architecture}) see it: set task.auxiliary_lm_weight to 0, or start from a "
+            f"causal model ({', '.join(CAUSAL)})"
+        )
 
 
 def new_sequence_module(
@@ -86,13 +114,7 @@ def new_sequence_module(
     Raises:
         SettingsError: next-token prediction is wanted of an encoder whose tokens see what stands behind them.
     """
-    architecture = encoder.settings.architecture
-    if settings.auxiliary_lm_weight and architecture not in CAUSAL:
-        raise SettingsError(
-            f"task.auxiliary_lm_weight {settings.auxiliary_lm_weight} asks the encoder to predict the next token, and "
-            f"the tokens of init_from's ({architecture}) see it: set task.auxiliary_lm_weight to 0, or start from a "
-            f"causal model ({', '.join(CAUSAL)})"
-        )
+    check_sees_no_next_token(encoder, settings.auxiliary_lm_weight)
     if head is None:
         head = new_head("sequence_classification", encoder.settings, num_outputs, settings.classifier_dropout)
     return SequenceModule(encoder, head, summed_loss, settings.auxiliary_lm_weight)

@@ -170,6 +170,7 @@ class TaskSettings(Settings):
 
 FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "classifier_dropout": ("classification", "regression", "choice", "tagging"),
+    "auxiliary_lm_weight": ("classification", "regression", "choice"),
     "truncation": ("classification", "regression", "choice"),
     "labels": ("classification", "tagging"),
     "multi_label": ("classification",),

@@ -97,13 +97,14 @@ class QaDataSet:
 
     Attributes:
         unanswerable: whether a passage may hold no answer; None: the training file tells.
-        normalisation: of answers before they are compared: SQuAD's, or KorQuAD's, whose F1 counts characters.
+        normalisation: of answers before they are compared: SQuAD's, TriviaQA's, or KorQuAD's, whose F1 counts
+            characters.
         without_answer: what becomes of labelled questions without an answer where `unanswerable` is False.
         reader: of its files.
     """
 
     unanswerable: bool | None = None
-    normalisation: Literal["squad", "korquad"] = "squad"
+    normalisation: Literal["squad", "korquad", "triviaqa"] = "squad"
     without_answer: Literal["refuse", "leave out"] = "refuse"
     reader: Callable[[Path], Iterator[Row]] = read_questions
 
@@ -115,5 +116,7 @@ DATA_SETS: dict[str, QaDataSet] = {
     "squad1": QaDataSet(unanswerable=False),
     "squad2": QaDataSet(unanswerable=True),
     "korquad1": QaDataSet(unanswerable=False, normalisation="korquad"),
-    "triviaqa": QaDataSet(unanswerable=False, without_answer="leave out", reader=read_triviaqa),
+    "triviaqa": QaDataSet(
+        unanswerable=False, normalisation="triviaqa", without_answer="leave out", reader=read_triviaqa
+    ),
 }

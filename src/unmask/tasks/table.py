@@ -39,7 +39,8 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
 
     Args:
         loaded: one that was not trained here has no `unmask_task` in its config.json: its kind is that of its head.
-        name: a task to measure the model on, where it is another one than it was trained on.
+        name: a task to measure the model on, where it is another one than it was trained on; whether questions may have
+            no answer is then as its data set says, and the model's threshold is kept where both may have none.
 
     Raises:
         SettingsError: there is no task of that name, or the model is of another kind.
@@ -50,6 +51,9 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
     if name is not None and name != kept["name"]:
         _check_kind(name, kept["name"])
         kept["name"], columns = name, {}
+        if not (kept.get("unanswerable") and _may_be_unanswerable(name)):
+            kept.pop("unanswerable", None)
+            kept.pop("null_threshold", None)
     if loaded.problem_type == "multi_label_classification":
         kept["multi_label"] = True
     try:
@@ -100,6 +104,11 @@ def _kind_of_head(loaded: LoadedModel) -> TaskKind:
         "multiple_choice": "choice",
     }
     return kinds[loaded.head_kind]
+
+
+def _may_be_unanswerable(name: str) -> bool:
+    """Whether the files of a task may hold questions without an answer: of anybody's files it is not known."""
+    return name not in qa.DATA_SETS or qa.DATA_SETS[name].unanswerable is not False
 
 
 def _check_kind(name: str, trained: Any) -> None:

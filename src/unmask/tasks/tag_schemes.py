@@ -141,9 +141,9 @@ def complete_labels(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def are_bio(labels: Iterable[str]) -> bool:
-    """Whether labels are of entities: all are O or have a prefix, and one has."""
+    """Whether labels are of entities: there is one, and all are O or have a prefix."""
     parts = [split_tag(label) for label in labels]
-    return None not in parts and any(part is not None and part[0] != OUTSIDE for part in parts)
+    return bool(parts) and None not in parts
 
 
 def inside(tag: str) -> str:

@@ -7,8 +7,9 @@ the paper; with `tagging_head: bilstm` the paper's two-layer BiLSTM reads frozen
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,11 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
-from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.errors import InputError, SettingsError
+from unmask.batch import IGNORE_INDEX
+from unmask.errors import InputError, ModelError, SettingsError
 from unmask.models.encoder import Encoder
+from unmask.models.gpt1 import Gpt1Encoder
 from unmask.models.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.conll import Note
@@ -41,12 +42,14 @@ from unmask.tasks.tag_schemes import (
 )
 from unmask.tasks.tagging_decoding import decode_sentences
 from unmask.tasks.tagging_metrics import TaggingScore
+from unmask.tasks.tagging_module import TaggingModule
 from unmask.tasks.tagging_rows import (
     DATA_SETS,
     TaggingColumns,
     TaggingDataSet,
     TaggingExample,
     has_published_layout,
+    names_predicate,
     place_of,
     read_example,
     read_file,
@@ -54,6 +57,8 @@ from unmask.tasks.tagging_rows import (
 )
 from unmask.tasks.tagging_windows import encode_sentences
 from unmask.tokenization.tokenizer import TextTokenizer
+
+logger = logging.getLogger("unmask")
 
 COLUMNS = ("tokens", "tags", "text", "predicate", "id")
 """Names of `ColumnSettings` that mean something here."""
@@ -79,6 +84,7 @@ class Tagging:
         repair_tags: True mends tags that break their scheme, and counts them; False refuses them.
         head: what reads the encoder.
         feature_layers: what the BiLSTM reads.
+        has_predicates: True where the training file has semantic roles.
     """
 
     name: str
@@ -93,6 +99,7 @@ class Tagging:
     repair_tags: bool = True
     head: Literal["linear", "bilstm"] = "linear"
     feature_layers: str = "last"
+    has_predicates: bool = False
 
     kind: ClassVar[TaskKind] = "tagging"
     head_kind: ClassVar[HeadKind] = "token_classification"
@@ -108,13 +115,21 @@ class Tagging:
 
     def fit_to(self, path: Path) -> Tagging:
         """The task with the labels of a training file, where they are not known: O first, then B- and I- of each type,
-        or other tags sorted."""
+        or other tags sorted; and with what is known of its predicates."""
+        published = self.data_set is not None and has_published_layout(path)
+        if not published and any(names_predicate(row, self.columns) for row in self.load_rows(path)):
+            return replace(self._with_labels(path), has_predicates=True)
+        return self._with_labels(path)
+
+    def _with_labels(self, path: Path) -> Tagging:
         if self.labels:
             return self
         scheme, seen = self._scheme(path), set()
         for row in self.load_rows(path):
-            seen.update(self._bio_tags(row, self._read(row).tags or (), scheme)[0])
+            seen.update(self._bio_tags(row, self._read(row, needs_tags=False).tags or (), scheme)[0])
         if not seen:
+            for row in self.load_rows(path):
+                self._read(row)  # the first without tags is told, with the columns that it has
             raise InputError(f"{path}: not a single sentence in it: nothing to learn or to measure")
         labels = complete_labels(seen)
         if len(labels) > MOST_LABELS:
@@ -123,6 +138,16 @@ class Tagging:
                 "list them in task.labels if so"
             )
         return replace(self, labels=labels)
+
+    def with_predicted(self, tags: set[str]) -> Tagging:
+        """The task that a file told the labels of, with those that predictions for it have: a model may say more.
+
+        Args:
+            tags: what is no tag of entities is left out where the file's are.
+        """
+        if not are_bio(self.labels):
+            return replace(self, labels=tuple(sorted(tags.union(self.labels))))
+        return replace(self, labels=complete_labels(tags.union(self.labels)))
 
     def load_rows(self, path: Path) -> Iterator[Row]:
         """See `Task`."""
@@ -155,6 +180,16 @@ class Tagging:
     def read(self, row: Row) -> TaggingExample:
         """See `Task`: `tokens`, or a `text` that is cut into words, or for KLUE-NER into characters."""
         return self._read(row, labelled=False)
+
+    @property
+    def id_column(self) -> str:
+        """See `Task`."""
+        return self.said_columns.id or "id"
+
+    def read_all(self, rows: Iterable[Row]) -> Iterator[TaggingExample]:
+        """See `Task`; rows of one `document` follow one another, and a document is in memory at a time."""
+        examples = map(self.read, rows)
+        return with_context(examples, self.max_length, _warn_of_no_context) if self.document_context else examples
 
     def _read(
         self, row: Row, *, labelled: bool = True, needs_tags: bool = True, note: Note | None = None
@@ -214,9 +249,19 @@ class Tagging:
             raise InputError(f"{path}: {what}: nothing can be learned from it; expected at least two tags")
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> TaskModule:
-        """See `Task`."""
+        """See `Task`.
+
+        Raises:
+            ModelError: the file that the task was fitted to has semantic roles, and the encoder is causal.
+        """
         if self.head == "bilstm":
             return feature_tagging_module(encoder, len(self.labels), self.feature_layers, head, self.classifier_dropout)
+        if self.has_predicates and isinstance(encoder, Gpt1Encoder):
+            raise ModelError(
+                "semantic roles cannot be learned with a causal encoder (gpt1): each predicate is named behind its "
+                "sentence, where the words do not see it; take an encoder of another family, or set "
+                "task.tagging_head=bilstm"
+            )
         fresh = new_head(self.head_kind, encoder.settings, len(self.labels), self.classifier_dropout)
         return TaggingModule(encoder, fresh if head is None else head)
 
@@ -232,7 +277,8 @@ class Tagging:
 
     def score(self) -> TaggingScore:
         """See `Task`."""
-        return TaggingScore(self.labels, self.tags_characters)
+        surface_forms = self.data_set is not None and self.data_set.surface_forms
+        return TaggingScore(self.labels, self.tags_characters, surface_forms)
 
     def tuned(self, score: Score[TaggingExample]) -> Tagging:
         """Nothing is chosen after training."""
@@ -285,49 +331,17 @@ def _unheard(what: str, count: int) -> None:
     """For a first pass over a file, of which nothing is told."""
 
 
+def _warn_of_no_context(source: str) -> None:
+    logger.warning(
+        "%s: no input names its document: the model was trained with the sentences around (task.document_context), and "
+        "tags such inputs without them; give a field `document`, the same for all sentences of one",
+        source,
+    )
+
+
 def _labels_of(labelled: EncodedExamples) -> NDArray[np.int64]:
     labels: NDArray[np.int64] = labelled.token_columns["labels"].astype(np.int64)
     return np.extract(labels != IGNORE_INDEX, labels)
-
-
-class TaggingModule(nn.Module):
-    """An encoder with a classifier on each token.
-
-    Args:
-        encoder: any.
-        head: takes (tokens, hidden) to (tokens, labels).
-    """
-
-    encoder: Encoder
-    head: nn.Module
-
-    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task`; the last block and the head compute the labelled tokens alone."""
-        labels = batch.columns["labels"]
-        labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
-        logits = self.head(self.encoder(batch, labelled))
-        total = functional.cross_entropy(logits.float(), labels[labelled], reduction="sum")
-        return [LossTerm("task", total, len(labelled))]
-
-    def outputs(self, batch: Batch) -> Tensor:
-        """(tokens, labels)."""
-        logits: Tensor = self.head(self.encoder(batch))
-        return logits
-
-    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """Cross-entropy over the labelled tokens."""
-        labels = batch.columns["labels"]
-        total = functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        return [LossTerm("task", total, self.counts(batch)["task"])]
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """Labelled tokens."""
-        return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Tagging:

@@ -5,7 +5,8 @@ mode read them. Of semantic roles V and C-V, the predicate itself, do not count 
 scorer). For KLUE-NER (Park et al. 2021) blanks are left out, and there are two more figures: entities in seqeval's
 strict mode, F1 averaged over types, and the tags of characters, F1 averaged over tags with O among them. Two things
 differ from KLUE's own code: tags that neither occur nor are predicted do not count as 1, and the tokens [CLS] and [SEP]
-do not count as two characters tagged O.
+do not count as two characters tagged O. WNUT-17 (Derczynski et al. 2017) also compares surface forms: the set of the
+distinct pairs of an entity's text and type that the data have with the set that was said. Those sets are in memory.
 """
 
 from __future__ import annotations
@@ -50,13 +51,17 @@ class TaggingScore:
     Args:
         labels: of the task; of entities, or of anything else.
         characters: True leaves out blanks, and adds KLUE-NER's figures.
+        surface_forms: True adds WNUT-17's.
     """
 
-    def __init__(self, labels: Sequence[str], characters: bool = False) -> None:
+    def __init__(self, labels: Sequence[str], characters: bool = False, surface_forms: bool = False) -> None:
         self._labels = frozenset(labels)
         self._of_entities = are_bio(labels)
         self._types = {parts[1] for parts in map(split_tag, labels) if parts is not None} - {""}
         self._characters = characters
+        self._surface_forms = surface_forms
+        self._true_forms: set[tuple[str, str]] = set()
+        self._said_forms: set[tuple[str, str]] = set()
         self._num_examples = 0
         self._has_predicates = False
         self._tags = MatchCounts()
@@ -69,9 +74,11 @@ class TaggingScore:
         return self._num_examples
 
     def add(self, examples: Sequence[TaggingExample], predictions: Sequence[Mapping[str, Any]]) -> None:
-        """See `Score`; a prediction has `tags`, one for each unit, in any scheme."""
+        """See `Score`; a prediction has `tags`, one for each unit, in any scheme; examples without tags are passed
+        over."""
         for example, prediction in zip(examples, predictions, strict=True):
-            assert example.tags is not None, "only labelled examples can be scored"
+            if example.tags is None:
+                continue
             true, said = list(example.tags), self._checked_tags(example, prediction)
             if self._characters:
                 kept = [place for place, word in enumerate(example.words) if not word.isspace()]
@@ -85,6 +92,9 @@ class TaggingScore:
                 _count_entities(self._entities, true, said, strict=False)
                 if self._characters:
                     _count_entities(self._strict_entities, true, said, strict=True)
+                if self._surface_forms:
+                    self._true_forms.update(_surface_forms(example, true))
+                    self._said_forms.update(_surface_forms(example, said))
 
     def _checked_tags(self, example: TaggingExample, prediction: Mapping[str, Any]) -> list[str]:
         tags = prediction.get("tags")
@@ -105,8 +115,8 @@ class TaggingScore:
 
     def metrics(self) -> dict[str, float]:
         """Of entities `overall_f1`, by which runs are compared, `_precision`, `_recall` and `_accuracy`, and
-        `<type>_precision`, `_recall`, `_f1`; of characters also `entity_f1_macro` and `character_f1_macro`; of other
-        tags `accuracy` and `f1_macro`."""
+        `<type>_precision`, `_recall`, `_f1`; of characters also `entity_f1_macro` and `character_f1_macro`; of surface
+        forms also `surface_precision`, `_recall` and `_f1`; of other tags `accuracy` and `f1_macro`."""
         accuracy = self._tags.right.total() / max(1, self._tags.true.total())
         if not self._of_entities:
             return {"accuracy": accuracy, "f1_macro": self._tags.f1_macro()}
@@ -118,6 +128,12 @@ class TaggingScore:
         if self._characters:
             metrics["entity_f1_macro"] = self._strict_entities.f1_macro()
             metrics["character_f1_macro"] = self._tags.f1_macro()
+        if self._surface_forms:
+            num_right = len(self._true_forms & self._said_forms)
+            num_said, num_true = len(self._said_forms), len(self._true_forms)
+            metrics["surface_precision"] = num_right / max(1, num_said)
+            metrics["surface_recall"] = num_right / max(1, num_true)
+            metrics["surface_f1"] = 2 * num_right / max(1, num_said + num_true)
         for label in self._entities.classes:
             figures = zip(_FIGURES, self._entities.figures([label]), strict=True)
             metrics |= {f"{label}_{name}": value for name, value in figures}
@@ -140,3 +156,7 @@ def _count_entities(counts: MatchCounts, true: Sequence[str], said: Sequence[str
     counts.true.update(entity.label for entity in true_entities)
     counts.said.update(entity.label for entity in said_entities)
     counts.right.update(entity.label for entity in true_entities & said_entities)
+
+
+def _surface_forms(example: TaggingExample, tags: Sequence[str]) -> set[tuple[str, str]]:
+    return {(example.between(entity.first, entity.end), entity.label) for entity in find_entities(tags)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -80,12 +80,14 @@ class TaggingDataSet:
         scheme: of its tags.
         types: of its entities.
         characters: True where characters are tagged, not words.
+        surface_forms: True where F1 of distinct surface forms is a published figure.
     """
 
     reader: Reader
     scheme: Scheme
     types: tuple[str, ...]
     characters: bool = False
+    surface_forms: bool = False
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -95,7 +97,10 @@ class TaggingDataSet:
 
 DATA_SETS: dict[str, TaggingDataSet] = {
     "wnut17": TaggingDataSet(
-        read_single_sentences, "BIO", ("corporation", "creative-work", "group", "location", "person", "product")
+        read_single_sentences,
+        "BIO",
+        ("corporation", "creative-work", "group", "location", "person", "product"),
+        surface_forms=True,
     ),
     "wikigold": TaggingDataSet(read_columns, "IOB1", ("LOC", "MISC", "ORG", "PER")),
     "wikiann": TaggingDataSet(read_wikiann, "BIO", ("LOC", "ORG", "PER")),
@@ -208,6 +213,12 @@ def read_example(
     )
 
 
+def names_predicate(row: Row, columns: TaggingColumns) -> bool:
+    """Whether a row says whose roles its tags are."""
+    name = _first(row, (TaggingColumns() if isinstance(row, SentenceRow) else columns).predicate)
+    return name is not None and row.fields[name] != ""
+
+
 def place_of(row: Row, unit: int) -> str:
     """Where a unit of a row is, as `path:line`, or as the row and the number of the word."""
     if isinstance(row, SentenceRow):
@@ -243,34 +254,47 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] in "PS"
 
 
-def with_context(examples: Iterator[TaggingExample], max_words: int) -> Iterator[TaggingExample]:
+def with_context(
+    examples: Iterator[TaggingExample], max_words: int, warn: Callable[[str], None] | None = None
+) -> Iterator[TaggingExample]:
     """Examples with the sentences around them in their document, a document at a time.
 
     Args:
         max_words: as soon as the sentences on one side have so many units, there are enough.
+        warn: is told, once, the source of an example that does not tell its document; it goes without context. None
+            refuses it.
 
     Raises:
         InputError: an example does not tell its document.
     """
+    warned = False
     for document, group in groupby(examples, key=lambda example: example.document):
-        sentences = list(group)
         if document is None:
-            raise InputError(
-                f"{sentences[0].source}: task.document_context is true, and nothing says which sentences belong "
-                "together: expected -DOCSTART- lines, or a column `document`; or set task.document_context=false"
-            )
+            for example in group:
+                if warn is None:
+                    raise InputError(
+                        f"{example.source}: task.document_context is true, and nothing says which sentences belong "
+                        "together: expected -DOCSTART- lines, or a column `document`; or set "
+                        "task.document_context=false"
+                    )
+                if not warned:
+                    warn(example.source)
+                    warned = True
+                yield example
+            continue
+        sentences = list(group)
         texts = list(
             {example.source: example for example in sentences}.values()
         )  # one for all predicates of a sentence
         number = {example.source: place for place, example in enumerate(texts)}
         for example in sentences:
             place = number[example.source]
-            left = _enough(texts[place - 1 :: -1] if place else [], max_words)
-            right = _enough(texts[place + 1 :], max_words)
+            left = _enough((texts[other] for other in range(place - 1, -1, -1)), max_words)
+            right = _enough((texts[other] for other in range(place + 1, len(texts))), max_words)
             yield replace(example, left=left[::-1], right=right)
 
 
-def _enough(sentences: Sequence[TaggingExample], max_words: int) -> tuple[str, ...]:
+def _enough(sentences: Iterable[TaggingExample], max_words: int) -> tuple[str, ...]:
     """The first sentences that have `max_words` units together."""
     texts, num_words = [], 0
     for sentence in sentences:

@@ -3,7 +3,9 @@
 Joshi et al. 2017, read as for BERT's "TriviaQA, then SQuAD" (Devlin et al. 2019, section 4.2): of each document the
 first 400 tokens, and in them the answer found by its text. Departures from the authors' script: tokens are words
 between white space, so that offsets are those of the document; an answer is found only as whole words (not "art" in
-"party"); and the answer itself is looked for before its aliases.
+"party"); and the answer itself is looked for before its aliases. Measuring leaves documents whose first words do not
+hold the answer out of the denominator, and the authors' scorer does not: figures are higher. Right are the answer and
+all of its aliases, each normalised; for that scorer they are NormalizedAliases as they stand, and HumanAnswers.
 """
 
 from __future__ import annotations

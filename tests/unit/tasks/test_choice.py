@@ -11,9 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from unmask.errors import InputError, SettingsError
+from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_encoder
+from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.choice import Choice, ChoiceModule, ChoiceScore, open_task
 from unmask.tasks.choice_layouts import ChoiceExample
@@ -237,8 +240,6 @@ def test_inputs_of_a_fine_tuned_model_may_have_the_usual_columns() -> None:
 
 
 def test_settings_of_other_kinds_of_task_are_refused() -> None:
-    with pytest.raises(SettingsError, match=r"task\.auxiliary_lm_weight is for classification and regression"):
-        open_task(TaskSettings(name="choice", auxiliary_lm_weight=0.5), ColumnSettings())
     with pytest.raises(SettingsError, match=r"data\.columns\.text is not for multiple choice"):
         open_task(TaskSettings(name="choice"), ColumnSettings(text="text"))
 
@@ -319,6 +320,30 @@ def test_the_loss_is_cross_entropy_over_the_choices_of_each_example(tiny_model: 
     assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
 
 
+def test_next_tokens_are_learned_beside_the_task_by_causal_models(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    task = open_task(TaskSettings(name="choice", max_length=16, auxiliary_lm_weight=0.5), ColumnSettings())
+    torch.manual_seed(0)
+    settings = EncoderSettings(
+        architecture="gpt1", vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=16,
+    )  # fmt: skip
+    module = task.module(new_encoder(settings)).eval()
+    examples = [example("a man", "a dog", "a", label=1), example("the", "a man", "a dog and a cat", "a", label=0)]
+    batch = task.encode(examples, tokenizer, ExampleCounts()).batch([0, 1])
+    right, language = module(batch)
+    (measured,) = module.loss(module.outputs(batch), batch)
+    torch.testing.assert_close(right.total, measured.total)  # one pass or two, without dropout
+    hidden, expected = module.encoder(batch), torch.zeros(())
+    for start, end in zip(batch.bounds[:-1].tolist(), batch.bounds[1:].tolist(), strict=True):
+        logits = hidden[start : end - 1] @ module.encoder.word_embeddings.T
+        expected = expected + functional.cross_entropy(logits, batch.input_ids[start + 1 : end])  # the mean
+    torch.testing.assert_close(language.total, expected)
+    assert (language.name, language.coefficient, language.count) == ("lm", 0.5, 5)
+    assert module.counts(batch) == {"task": 2, "lm": 5}
+    with pytest.raises(SettingsError, match=r"task\.auxiliary_lm_weight 0\.5 asks .* init_from's \(bert\) see it"):
+        task.module(load_encoder(tiny_model).encoder)
+
+
 def test_the_module_has_the_children_that_saving_relies_on(tiny_model: Path) -> None:
     assert [name for name, _ in new_module(tiny_model).named_children()] == ["encoder", "head"]
     task: Task[ChoiceExample] = TASK
@@ -374,6 +399,12 @@ def test_accuracy_of_all_and_of_each_group() -> None:
     assert score.degenerate() == "all 3 predictions are choice 0"
     score.add(examples[:1], [{"choice": 1}])
     assert score.degenerate() is None
+
+
+def test_examples_without_label_are_passed_over() -> None:
+    score = ChoiceScore()
+    score.add([example("", "a", "b"), example("", "a", "b", label=1)], [{"choice": 0}, {"choice": 1}])
+    assert (score.num_examples, score.metrics()) == (1, {"accuracy": 1.0})
 
 
 @pytest.mark.parametrize("prediction", [{}, {"choice": 2}, {"choice": "1"}, {"choice": -1}, {"choice": True}])

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from unmask.batch import pack
 from unmask.errors import InputError, SettingsError
 from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_encoder
@@ -23,7 +24,7 @@ from unmask.tasks.classification import Classification, open_task
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.examples import TextExample
 from unmask.tasks.rows import Row
-from unmask.tasks.sequence_module import SequenceModule
+from unmask.tasks.sequence_module import SequenceModule, next_token_term
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
@@ -243,13 +244,28 @@ def test_next_tokens_are_learned_beside_the_task_by_causal_models(tiny_model: Pa
     for start, end in zip(batch.bounds[:-1].tolist(), batch.bounds[1:].tolist(), strict=True):
         for place in range(start, end - 1):
             logits = module.encoder.word_embeddings @ hidden[place]
-            expected = expected - torch.log_softmax(logits, -1)[batch.input_ids[place + 1]]
+            expected = expected - torch.log_softmax(logits, -1)[batch.input_ids[place + 1]] / (end - 1 - start)
+    assert batch.lengths[0] != batch.lengths[1]  # each sequence weighs the same, whatever its length
     torch.testing.assert_close(language.total, expected)
-    assert (language.name, language.coefficient) == ("lm", 0.5)
-    assert module.counts(batch) == {"task": 2, "lm": batch.num_tokens - 2}
-    assert language.count == batch.num_tokens - 2
+    assert (language.name, language.coefficient, language.count) == ("lm", 0.5, 2)
+    assert module.counts(batch) == {"task": 2, "lm": 2}
     with pytest.raises(SettingsError, match=r"task\.auxiliary_lm_weight 0\.5 asks .* init_from's \(bert\) see it"):
         task.module(load_encoder(tiny_model).encoder)
+
+
+def test_the_next_token_term_does_not_depend_on_micro_batches(tokenizer: TextTokenizer) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}
+    settings = EncoderSettings(architecture="gpt1", vocab_size=tokenizer.vocab_size, **sizes)
+    encoder = new_encoder(settings).eval()
+    texts = ["a man and a dog", "two women", "", "a child plays with a ball"]
+    units = TASK.encode([example(text) for text in texts], tokenizer, ExampleCounts())
+    whole = next_token_term(encoder, encoder(batch := units.batch(range(4))), batch, 0.5)
+    parts = [next_token_term(encoder, encoder(batch := units.batch(cut)), batch, 0.5) for cut in ([3], [0, 2, 1])]
+    torch.testing.assert_close(whole.total, parts[0].total + parts[1].total)
+    assert whole.count == sum(part.count for part in parts) == 4
+    alone = pack([[5], [5, 6]])
+    assert next_token_term(encoder, encoder(alone), alone, 0.5).count == 1  # nothing comes after the first one's token
 
 
 # ---- What comes out

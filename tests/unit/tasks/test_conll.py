@@ -46,8 +46,8 @@ def lines_of(rows: list[Row]) -> list[tuple[int, ...]]:
 def test_columns_with_tabs_or_blanks(read: Read, tmp_path: Path) -> None:
     rows = read(read_columns, "Ada\tB-person\nwrites\tO\n\nin O\nLondon  B-location\n")
     assert [row.fields for row in rows] == [
-        {"tokens": ["Ada", "writes"], "tags": ["B-person", "O"], "document": 0},
-        {"tokens": ["in", "London"], "tags": ["O", "B-location"], "document": 0},
+        {"tokens": ["Ada", "writes"], "tags": ["B-person", "O"]},
+        {"tokens": ["in", "London"], "tags": ["O", "B-location"]},
     ]
     assert [row.source for row in rows] == [f"{tmp_path / 'a'}:1", f"{tmp_path / 'a'}:4"]
     assert lines_of(rows) == [(1, 2), (4, 5)]
@@ -66,6 +66,14 @@ def test_documents_begin_and_lie_between_sentences(read: Read) -> None:
         (["c"], 1),
         (["d"], 2),
     ]
+
+
+def test_files_without_marks_tell_no_documents(read: Read) -> None:
+    assert "document" not in read(read_columns, "a O\n\nb -DOCSTART-\n")[0].fields
+    assert "document" not in read(read_conllu, CONLLU.replace("newdoc", "newpar"))[0].fields
+    assert "document" not in read(read_gold_conll, GOLD.replace("#begin document", "#end document"))[0].fields
+    assert "document" not in read(read_props, PROPS)[0].fields
+    assert "document" not in read(read_morphemes, "나는\t나/NP+는/JX\n")[0].fields
 
 
 def test_whatever_is_no_mark_of_the_format_is_part_of_a_word(read: Read) -> None:

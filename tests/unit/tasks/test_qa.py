@@ -16,16 +16,18 @@ import torch
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
 from unmask.models.bert import BertEncoder
+from unmask.models.hub import LoadedModel
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.answer_places import FIRST_TAKEN, MOVED, RESPELT
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa import QaModule, QaTask, open_task
 from unmask.tasks.qa_examples import Answer, QaExample
-from unmask.tasks.qa_labels import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, WITHOUT_ANSWER
+from unmask.tasks.qa_labels import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, UNFOUND, WITHOUT_ANSWER
 from unmask.tasks.qa_metrics import QaScore
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import recall_task
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.train import train_tokenizer
 
@@ -51,6 +53,10 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
 def load(task: QaTask, path: Path, **options: Any) -> tuple[list[QaExample], ExampleCounts]:
     counts = ExampleCounts()
     return list(task.load(path, counts, **options)), counts
+
+
+def load_training(task: QaTask, path: Path) -> tuple[list[QaExample], ExampleCounts]:
+    return load(task.fit_to(path), path)
 
 
 RED = Answer("a red kite", 9, 19)
@@ -84,7 +90,7 @@ def test_tables_with_columns_by_name(tmp_path: Path) -> None:
     path.write_text(f'n,q,answer_start,p,a\n7,What?,34,"{KITE}",kite\n8,Who?,,"{KITE}",[1]\n', encoding="utf-8")
     columns = ColumnSettings(question="q", context="p", answers="a", id="n")
     task = task_of(columns, drop_unfound_answers=True)
-    (one,), counts = load(task.fit_to(path), path)
+    (one,), counts = load_training(task, path)
     assert (one.id, one.answers, one.source) == ("7", (Answer("kite", 34, 38),), f"{path}:2")
     assert counts.notes == {DROPPED_ANSWERS: 1, DROPPED_QUESTIONS: 1}  # [1] is a text
     with pytest.raises(InputError, match=r"a\.csv:2: no column 'question' and no column 'context': .* there is n, q"):
@@ -146,15 +152,15 @@ def test_misplaced_answers_are_mended_or_told_all_at_once(tmp_path: Path, caplog
     bad = [row("a green kite", id="b"), row("kite"), row(["kite", "a cat"], id="c")]
     path = write(tmp_path / "a.jsonl", *good, *bad)
     with pytest.raises(InputError, match="2 answers are not in the passage") as refused:
-        load(task_of(), path)
+        load_training(task_of(), path)
     assert f"'a green kite' of {path}:5; 'a cat' of {path}:7. Expected" in str(refused.value)
     assert "task.drop_unfound_answers=true" in str(refused.value)
 
     with caplog.at_level(logging.WARNING, "unmask"):
-        examples, counts = load(task_of(drop_unfound_answers=True), path)
+        examples, counts = load_training(task_of(drop_unfound_answers=True), path)
     assert len(examples) == 6
     assert examples[1].answers == (RED,)
-    assert examples[3].gold_texts == (unicodedata.normalize("NFD", "각각"),)
+    assert [answer.text for answer in examples[3].answers or ()] == [unicodedata.normalize("NFD", "각각")]
     assert counts.notes == {
         MOVED: 1,
         RESPELT: 2,
@@ -164,6 +170,45 @@ def test_misplaced_answers_are_mended_or_told_all_at_once(tmp_path: Path, caplog
         DROPPED_QUESTIONS: 1,
     }
     assert "2 answers are not in their passage and left out: 'a green kite' of" in caplog.text
+
+
+def test_measuring_needs_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Every given text counts, as it is given; where it stands is asked of the training file alone."""
+    path = write(
+        tmp_path / "dev.jsonl",
+        row(["kite", "the year 1999"]),
+        row("a green kite"),
+        row({"text": ["a\u200b red  kite"], "answer_start": [9]}),
+        row([]),
+    )
+    trained = task_of(unanswerable=True).fit_to(write(tmp_path / "train.jsonl", row("kite")))
+    recalled = open_task(
+        TaskSettings.model_validate({k: v for k, v in trained.remembered().items() if k != "columns"}),
+        ColumnSettings(),
+        lenient=True,
+    )
+    for task in (trained, recalled):
+        examples, counts = load(task, path)
+        assert [one.gold_texts for one in examples] == [
+            ("kite", "the year 1999"),
+            ("a green kite",),
+            ("a\u200b red  kite",),
+            (),
+        ]
+        assert [one.gold_texts for one in task.load_golds(path)] == [one.gold_texts for one in examples]
+        assert [one.answers for one in examples] == [(Answer("kite", 15, 19),), None, (RED,), ()]
+        assert counts.notes == {UNFOUND: 2, FIRST_TAKEN: 1, RESPELT: 1}
+        encoded = task.encode(examples, TOKENIZER, counts)
+        starts = encoded.unit_columns["start_positions"].tolist()
+        assert (starts[1], starts[3]) == (IGNORE_INDEX, 0)  # not told to learn that there is none
+        score = task.score()
+        score.add(examples, [{"answer": text} for text in ("the year 1999", "green kite", "a red kite", "")])
+        assert score.num_examples == 4
+        assert score.metrics()["NoAns_total"] == 1
+        assert task.floors(encoded, encoded)["exact"] == {"never answering": 25.0}
+    examples, _ = load(trained.fit_to(path), path, unlabelled=True)  # predictions are scored with the file alone
+    assert len(examples) == 4
+    assert not caplog.records
 
 
 def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -> None:
@@ -338,7 +383,7 @@ def test_floors(tmp_path: Path, several: Path) -> None:
     task = task_of(max_length=20, doc_stride=4).fit_to(path)
     encoded = examples_of(task, path)[1].without_alignment()
     never = {"never answering": pytest.approx(100 / 3)}
-    assert task.floors(encoded, encoded) == {"exact": never, "f1": never}
+    assert task.floors(encoded, encoded) == {"best_f1": never, "exact": never, "f1": never}
     task = task_of(max_answer_length=2).fit_to(several)
     encoded = examples_of(task, several)[1]
     spans = 2 * encoded.lengths - 1  # of one and of two tokens
@@ -352,24 +397,25 @@ def test_ensembles_add_their_scores() -> None:
 
 def test_what_a_report_shows() -> None:
     task = task_of(unanswerable=True)
-    one = QaExample("1", "What?", KITE, (RED,), (), {}, "x:1")
+    one = QaExample("1", "What?", KITE, (RED,), (RED.text,), {}, "x:1")
     answered = {"answer": "kite", "no_answer_probability": 0.25, "n_best": [{"answer": "kite", "probability": 0.5}]}
     shown = {"input": {"question": "What?", "context": KITE}, "label": "a red kite", "prediction": "kite"}
     assert task.sample(one, answered) == {**shown, "probability": 0.5}
     silent = {**answered, "answer": ""}
-    none = replace(one, answers=())
+    none = replace(one, answers=(), gold_texts=())
     assert task.sample(none, silent) == {
         **shown,
         "label": "(no answer)",
         "prediction": "(no answer)",
         "probability": 0.25,
     }
-    assert task.sample(replace(one, answers=None), answered)["label"] is None
+    assert task.sample(replace(one, gold_texts=None), answered)["label"] is None
 
 
 def test_what_a_model_remembers() -> None:
     columns = ColumnSettings(question="q")
-    task = replace(task_of(columns, doc_stride=7, n_best=3), unanswerable=True, null_threshold=-0.5)
+    task = task_of(columns, doc_stride=7, n_best=3, drop_unfound_answers=True)
+    task = replace(task, unanswerable=True, null_threshold=-0.5)
     kept = json.loads(json.dumps(task.remembered()))
     recalled = open_task(
         TaskSettings.model_validate({name: value for name, value in kept.items() if name != "columns"}),
@@ -380,10 +426,37 @@ def test_what_a_model_remembers() -> None:
     assert [layout.question for layout in recalled.layouts] == ["q", "question"]
 
 
+@pytest.mark.parametrize(
+    ("trained", "name", "expected"),
+    [
+        ("squad1", "squad2", (True, None)),
+        ("squad2", "squad1", (False, None)),
+        ("squad2", "squad2", (True, -0.5)),
+        ("squad2", "qa", (True, -0.5)),  # anybody's file may hold questions without an answer
+        ("squad1", "qa", (None, None)),
+        ("korquad1", "squad1", (False, None)),
+    ],
+)
+def test_a_model_measured_on_another_data_set(
+    trained: str, name: str, expected: tuple[bool | None, float | None]
+) -> None:
+    task = task_of(name=trained)
+    task = replace(task, null_threshold=-0.5 if task.unanswerable else None)
+    loaded = LoadedModel(
+        "BertForQuestionAnswering",
+        new_encoder(),
+        head_kind="question_answering",
+        config={"unmask_task": task.remembered()},
+    )
+    recalled = recall_task(loaded, name)
+    assert isinstance(recalled, QaTask)
+    assert (recalled.unanswerable, recalled.null_threshold) == expected
+
+
 def test_inputs_to_be_answered() -> None:
     task = task_of()
     one = task.read(Row({"question": "", "context": "", "answers": "?"}, "x:1"))
-    assert (one.id, one.answers) == (None, None)
+    assert (one.id, one.answers, one.gold_texts) == (None, None, None)
     counts = ExampleCounts()
     encoded = task.encode([one], TOKENIZER, counts)
     assert encoded.unit_columns["start_positions"].tolist() == [IGNORE_INDEX]

@@ -13,12 +13,19 @@ import pytest
 from unmask.errors import InputError
 from unmask.tasks.qa import open_task
 from unmask.tasks.qa_examples import QaExample
-from unmask.tasks.qa_metrics import QaScore, compare, normalise_korquad, normalise_squad, score_official
+from unmask.tasks.qa_metrics import (
+    QaScore,
+    compare,
+    normalise_korquad,
+    normalise_squad,
+    normalise_triviaqa,
+    score_official,
+)
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 
 
 def example(*golds: str) -> QaExample:
-    return QaExample("1", "?", "", (), golds, {}, "x:1")
+    return QaExample("1", "?", "", None, golds, {}, "x:1")
 
 
 def prediction(answer: str, probability: float | None = None, best: str | None = None) -> dict[str, Any]:
@@ -51,6 +58,26 @@ def test_normalised_as_squad_does(text: str, normal: str) -> None:
 )
 def test_normalised_as_korquad_does(text: str, normal: str) -> None:
     assert normalise_korquad(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("Stratford-upon-Avon", "stratford upon avon"),
+        ("The_Beatles’  ‘Help!’", "beatles help"),
+        ("O´Neill`s A-Team", "o neill s team"),
+        ("U.S.A.", "u s"),  # the last letter becomes an article, as in the authors' script
+        ("“the”", "“ ”"),
+    ],
+)
+def test_normalised_as_triviaqa_does(text: str, normal: str) -> None:
+    assert normalise_triviaqa(text) == normal
+
+
+def test_triviaqa_is_scored_by_its_own_rule() -> None:
+    score = task_of("triviaqa").score()
+    score.add([example("stratford upon avon")], [prediction("Stratford-upon-Avon")])
+    assert score.metrics() == {"f1": 100.0, "exact_match": 100.0}
 
 
 def test_f1_by_hand() -> None:
@@ -102,6 +129,8 @@ def test_squad2_by_hand() -> None:
             "best_f1_thresh": 0.1,
         }
     )
+    # Runs are compared by the first: before the threshold is chosen.
+    assert [*score.metrics()][:3] == ["best_f1", "f1", "exact"]
     # Between the questions at .1 and at .2, in scores of the best span minus no answer.
     leads = [math.log(0.9 / 0.1), math.log(0.8 / 0.2)]
     assert score.best_null_threshold() == pytest.approx(sum(leads) / 2)
@@ -134,7 +163,7 @@ def test_which_names_where_the_task_does_not_say() -> None:
 
 def test_unknown_answers_are_passed_over() -> None:
     score = QaScore()
-    score.add([QaExample(None, "?", "", None, (), {}, "x:1")], [prediction("kite")])
+    score.add([QaExample(None, "?", "", None, None, {}, "x:1")], [prediction("kite")])
     assert score.num_examples == 0
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.batch import IGNORE_INDEX
@@ -86,6 +87,34 @@ def test_windows_leave_nothing_out(num_tokens: int, room: int, stride: int) -> N
     assert all(end - start <= room for start, end in bounds)
     best = max_context_window(num_tokens, bounds)
     assert all(bounds[window][0] <= place < bounds[window][1] for place, window in enumerate(best))
+
+
+def most_context(num_tokens: int, bounds: list[tuple[int, int]]) -> list[int]:
+    """Every token compared in every window, in whole hundredths; `max` takes the first of equal ones."""
+    return [
+        max(
+            (window for window, (start, end) in enumerate(bounds) if start <= place < end),
+            key=lambda w: 100 * min(place - bounds[w][0], bounds[w][1] - 1 - place) + bounds[w][1] - bounds[w][0],
+        )
+        for place in range(num_tokens)
+    ]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 400), st.integers(1, 300), st.integers(1, 350))
+def test_the_most_context_is_that_of_all_windows(num_tokens: int, room: int, stride: int) -> None:
+    bounds = window_bounds(num_tokens, room, max(stride, num_tokens // 40))
+    assert max_context_window(num_tokens, bounds).tolist() == most_context(num_tokens, bounds)
+
+
+def test_a_long_passage_takes_no_more_memory_than_its_tokens() -> None:
+    tracemalloc.start()
+    bounds = window_bounds(60_000, 300, 128)
+    windows = max_context_window(60_000, bounds)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert windows[-1] == len(bounds) - 1
+    assert peak < 40 * 60_000  # bytes: a few numbers for each token, where a table of all windows takes 670 MB
 
 
 def test_rows_are_framed_as_pairs() -> None:

@@ -14,7 +14,7 @@ from unmask.models.hub import load_encoder
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.examples import TextExample
-from unmask.tasks.regression import Regression, open_task
+from unmask.tasks.regression import Regression, open_task, summed_squared_error
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -60,6 +60,11 @@ def test_the_loss_is_the_squared_error(tiny_model: Path) -> None:
     term.total.backward()
     weights = [weight.grad for weight in module.parameters() if weight.grad is not None]
     assert all(torch.isfinite(gradient).all() for gradient in weights)  # nothing comes of the missing value
+
+
+def test_two_outputs_are_never_broadcast_against_one_value() -> None:
+    with pytest.raises(AssertionError, match="2 outputs for one value"):
+        summed_squared_error(torch.zeros(2, 2), torch.tensor([1.0, 2.0]))
 
 
 def test_a_few_examples_are_learned_by_heart(tiny_model: Path) -> None:

@@ -99,5 +99,6 @@ def test_tags_taken_apart() -> None:
     assert [split_tag(tag) for tag in ("B-", "PER", "-LRB-", "", "b-PER", "BPER")] == [None] * 6
     assert [inside(tag) for tag in ("B-a", "I-a", "O", "NOUN")] == ["I-a", "I-a", "O", "NOUN"]
     assert are_bio(["O", "B-a"])
-    assert not are_bio(["O"])
+    assert are_bio(["O"])
+    assert not are_bio([])
     assert not are_bio(["O", "NOUN"])

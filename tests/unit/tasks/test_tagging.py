@@ -14,13 +14,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError, ModelError, SettingsError
+from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_encoder
+from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.tagging import Tagging, TaggingModule, open_task
+from unmask.tasks.tagging import Tagging, open_task
+from unmask.tasks.tagging_module import TaggingModule
 from unmask.tasks.tagging_rows import TaggingExample
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
@@ -93,6 +96,12 @@ def test_published_data_sets_know_their_labels() -> None:
     assert len(task_of(name="wnut17", labels=None).labels) == 13
 
 
+def test_wnut17_has_a_second_published_figure() -> None:
+    task = task_of(name="wnut17", labels=None)
+    assert "surface_f1" in task.score().metrics()
+    assert "surface_f1" not in KLUE.score().metrics()
+
+
 def test_broken_tags_are_mended_and_counted_or_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "a\tB-X\nb\tI-X\n\nc\tO\nd\tI-Y\ne\tI-X\n")
     examples, notes = load(TASK, path)
@@ -148,6 +157,8 @@ def test_documents_give_context(tmp_path: Path) -> None:
     task = task_of(document_context=True)
     assert [(one.left, one.right) for one in load(task, path)[0]] == [((), ("b",)), (("a",), ()), ((), ())]
     assert load(TASK, path)[0][0].right == ()
+    with pytest.raises(InputError, match=r"c\.conll:1: .* nothing says which sentences belong together"):
+        load(task, write(tmp_path / "c.conll", "a O\n\nb O\n"))
     with pytest.raises(InputError, match="nothing says which sentences belong together"):
         load(replace(task, data_set=task_of(name="wnut17").data_set), write(tmp_path / "b.conll", "a O\n"))
 
@@ -159,6 +170,20 @@ def test_inputs_of_predict() -> None:
     assert TASK.read(Row({"tokens": ["Ada", ","], "tags": "nonsense"}, "x:1")).tags is None
     with pytest.raises(InputError, match="x:1: no column 'tokens'"):
         TASK.read(Row({"sentence": "a"}, "x:1"))
+
+
+def test_inputs_of_predict_have_the_context_of_their_document(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        Row({"tokens": [word], "document": document}, f"x:{word}")
+        for word, document in zip("abcd", "1122", strict=True)
+    ]
+    read = list(task_of(document_context=True).read_all(rows))
+    assert [(one.left, one.right) for one in read] == [((), ("b",)), (("a",), ()), ((), ("d",)), (("c",), ())]
+    assert [one.right for one in TASK.read_all(rows)] == [()] * 4
+    assert not caplog.text
+    bare = [Row({"tokens": [word]}, f"x:{word}") for word in "abc"]
+    assert [one.right for one in task_of(document_context=True).read_all([*bare, *rows])][:4] == [(), (), (), ("b",)]
+    assert caplog.text.count("no input names its document") == 1
 
 
 def test_rows_of_published_files_are_inputs_of_predict(tmp_path: Path) -> None:
@@ -407,6 +432,22 @@ def test_two_predicates_of_one_sentence_are_told_apart(tiny_model: Path, tokeniz
     first = replace(sentence("a man said a dog said", "B-X I-X O O O O"), predicate=2)
     second = replace(sentence("a man said a dog said", "O O O B-Y I-Y O"), predicate=5)
     assert learned(TASK, [first, second], tiny_model, tokenizer)["overall_f1"] == 1.0
+
+
+def test_roles_are_nothing_for_a_causal_encoder(tiny_model: Path, tmp_path: Path) -> None:
+    """No token of the sentence would see the predicate behind it; a BiLSTM over the features does."""
+    sizes = EncoderSettings(
+        architecture="gpt1", vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=24, hidden_act="gelu_new", type_vocab_size=0,
+    )  # fmt: skip
+    roles = write(tmp_path / "a.jsonl", '{"tokens": "a b", "tags": "O B-X", "predicate": 1}\n')
+    words = write(tmp_path / "b.jsonl", '{"tokens": "a b", "tags": "O B-X"}\n')
+    for task in (TASK, task_of(labels=None)):
+        with pytest.raises(ModelError, match=r"causal encoder \(gpt1\): each predicate is named behind"):
+            task.fit_to(roles).module(new_encoder(sizes))
+        assert task.fit_to(roles).module(load_encoder(tiny_model).encoder)
+        assert task.fit_to(words).module(new_encoder(sizes))
+    assert task_of(tagging_head="bilstm").fit_to(roles).module(new_encoder(sizes))
 
 
 def test_published_files_are_read_whole(data_dir: Path) -> None:

@@ -130,6 +130,33 @@ def test_figures_are_those_of_the_original_conlleval(data_dir: Path) -> None:
             assert 100 * metrics[f"{name}_{figure}"] == pytest.approx(float(value), abs=half_a_digit), (name, figure)
 
 
+def test_surface_forms_count_once_each() -> None:
+    """True: (a, X) in two sentences, (a b, Y), (c, X). Said: (a, X), (c, Y), (a b, Y), (a b, Y) once more: 2 of 3 said
+    and 2 of 3 true are right; case is told apart."""
+    sentences = [
+        ("a c", "B-X B-X", "B-X B-Y"),
+        ("a d", "B-X O", "O O"),
+        ("a b", "B-Y I-Y", "B-Y I-Y"),
+        ("a b", "O O", "B-Y I-Y"),
+    ]
+    score = TaggingScore(("O", "B-X", "I-X", "B-Y", "I-Y"), surface_forms=True)
+    for text, true, said in sentences:
+        units = ((0, 1), (2, 3))
+        one = TaggingExample(text, units, tuple(true.split()), None, None, {}, "x:1")
+        score.add([one], [{"tags": said.split()}])
+    metrics = score.metrics()
+    names = ("surface_precision", "surface_recall", "surface_f1")
+    assert [metrics[name] for name in names] == pytest.approx([2 / 3, 2 / 3, 2 / 3], abs=EXACT)
+    assert metrics["overall_f1"] == pytest.approx(2 * 2 / (4 + 4), abs=EXACT)
+    one = TaggingExample("A", ((0, 1),), ("B-X",), None, None, {}, "x:1")
+    score.add([one], [{"tags": ["O"]}])
+    # 2 of 3 said, 2 of 4 true.
+    assert [score.metrics()[name] for name in names] == pytest.approx([2 / 3, 1 / 2, 4 / 7], abs=EXACT)
+    assert "surface_f1" not in TaggingScore(LABELS).metrics()
+    empty = TaggingScore(LABELS, surface_forms=True).metrics()
+    assert [empty[name] for name in names] == [0.0, 0.0, 0.0]
+
+
 def test_one_tag_everywhere_is_noticed() -> None:
     score = TaggingScore(LABELS)
     score.add([example(["O", "O"])], [{"tags": ["O", "O"]}])

@@ -1,0 +1,49 @@
+"""The module that learns to tag: a classifier on each token of an encoder (BERT, section 5.3)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.models.encoder import Encoder
+
+
+class TaggingModule(nn.Module):
+    """An encoder with a classifier on each token.
+
+    Args:
+        encoder: any.
+        head: takes (tokens, hidden) to (tokens, labels).
+    """
+
+    encoder: Encoder
+    head: nn.Module
+
+    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The term `task`; the last block and the head compute the labelled tokens alone."""
+        labels = batch.columns["labels"]
+        labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
+        logits = self.head(self.encoder(batch, labelled))
+        total = functional.cross_entropy(logits.float(), labels[labelled], reduction="sum")
+        return [LossTerm("task", total, len(labelled))]
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """(tokens, labels)."""
+        logits: Tensor = self.head(self.encoder(batch))
+        return logits
+
+    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
+        """Cross-entropy over the labelled tokens."""
+        labels = batch.columns["labels"]
+        total = functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        return [LossTerm("task", total, self.counts(batch)["task"])]
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Labelled tokens."""
+        return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
