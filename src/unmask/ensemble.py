@@ -21,11 +21,9 @@ from unmask.batch import Batch, LossTerm
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.files import write_json, writing_directory
 from unmask.models.hub_files import read_config
-from unmask.paths import model_directory
+from unmask.paths import ENSEMBLE, model_directory
 from unmask.tasks.base import Task, TaskModule
 from unmask.tokenization.tokenizer import load_tokenizer
-
-ENSEMBLE = "ensemble.json"
 
 _SAME_TASK = (
     "name",

@@ -15,7 +15,7 @@ from unmask.config import build_settings, read_settings_file
 from unmask.data.store import part_name, read_manifest
 from unmask.errors import InputError, ModelError
 from unmask.files import UNFINISHED
-from unmask.paths import CONFIGS, MODEL
+from unmask.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
 from unmask.progress import human_bytes, human_count
 from unmask.recipe import FinetuneRecipe, PretrainRecipe
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -46,8 +46,8 @@ def describe(path: str | Path) -> dict[str, Any]:
         if is_one(path):
             return {"kind": kind, "path": str(path), **describe_one(path)}
     raise InputError(
-        f"{path}: neither a store (manifest.json), a model ({' or '.join(CONFIGS)}), a run (recipe.yaml), a tokenizer "
-        "(tokenizer.json or vocab.txt) nor a recipe (.yaml)"
+        f"{path}: neither a store (manifest.json), a model ({' or '.join(CONFIGS)}), a run (recipe.yaml), a search "
+        f"({SUMMARY}), an ensemble ({ENSEMBLE}), a tokenizer (tokenizer.json or vocab.txt) nor a recipe (.yaml)"
     )
 
 
@@ -60,7 +60,8 @@ def format_description(description: Mapping[str, Any]) -> str:
 
 def _title(description: Mapping[str, Any]) -> str:
     unfinished = description.get("complete") is False or description.get("progress", 1) != 1
-    return f"{'an unfinished' if unfinished else 'a'} {description['kind']}"
+    article = "an unfinished" if unfinished else "an" if description["kind"] == "ensemble" else "a"
+    return f"{article} {description['kind']}"
 
 
 def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
@@ -257,6 +258,39 @@ def _describe_run(path: Path) -> dict[str, Any]:
     return description
 
 
+def _is_search(path: Path) -> bool:
+    return (path / SUMMARY).is_file()
+
+
+def _describe_search(path: Path) -> dict[str, Any]:
+    summary = _read_object(path / SUMMARY)
+    metric = summary["metric"]
+    description: dict[str, Any] = {
+        "complete": summary["num_finished"] + summary["num_failed"] == summary["num_trials"],
+        "trials": summary["num_trials"],
+        "finished": summary["num_finished"],
+        "failed": summary["num_failed"],
+        "compared_by": metric,
+        "combinations": [
+            {"name": one["name"], "runs": one["n"], **{f"dev_{k}": v for k, v in one["dev"][metric].items()}}
+            for one in summary["combinations"]
+            if metric in one["dev"]
+        ],
+        "best_on_dev": {"trial": summary["best_on_dev"]["trial"], metric: summary["best_on_dev"]["dev"][metric]},
+    }
+    if _is_model(path / MODEL):
+        description["model"] = _describe_model(path / MODEL)
+    return description
+
+
+def _is_ensemble(path: Path) -> bool:
+    return (path / ENSEMBLE).is_file()
+
+
+def _describe_ensemble(path: Path) -> dict[str, Any]:
+    return {"members": _read_object(path / ENSEMBLE).get("members")}
+
+
 def _progress(recipe: PretrainRecipe | FinetuneRecipe, checkpoints: list[Path], rows: list[dict[str, Any]]) -> float:
     """The share of the budget that is done, 0 to 1, as the newest checkpoint or the last row of the metrics says."""
     done = {"steps": 0.0, "tokens": 0.0, "epochs": 0.0, "minutes": 0.0}
@@ -307,6 +341,8 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 KINDS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], dict[str, Any]]]] = {
+    "search": (_is_search, _describe_search),
+    "ensemble": (_is_ensemble, _describe_ensemble),
     "run": (_is_run, _describe_run),
     "store": (_is_store, _describe_store),
     "model": (_is_model, _describe_model),

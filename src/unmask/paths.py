@@ -7,6 +7,10 @@ from pathlib import Path
 from unmask.errors import ModelError
 
 MODEL = "model"
+SUMMARY = "summary.json"
+"""Of a search: what its trials came to."""
+ENSEMBLE = "ensemble.json"
+"""Of an ensemble: where its members are."""
 CONFIGS = ("config.json", "bert_config.json")
 """What every model directory has one of: that of the Hugging Face layout, or that of Google's releases."""
 

@@ -34,7 +34,7 @@ from unmask.errors import InputError, Interrupted, OutputError, SettingsError, U
 from unmask.evaluation import evaluate
 from unmask.files import write_json, writing_directory
 from unmask.inference import encode_windows, measure
-from unmask.paths import MODEL, model_directory
+from unmask.paths import MODEL, SUMMARY, model_directory
 from unmask.prediction import load_predictor
 from unmask.progress import human_duration
 from unmask.recipe import FinetuneRecipe
@@ -51,7 +51,6 @@ from unmask.trials_summary import Outcome, best_run, describe, finite, in_words,
 logger = logging.getLogger("unmask")
 
 TRIALS = "trials"
-SUMMARY = "summary.json"
 RESULTS = "results.json"
 
 _SPENT = ("checkpoints", "features")

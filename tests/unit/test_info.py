@@ -88,3 +88,30 @@ def test_torch_is_not_imported() -> None:
     look = "import sys, unmask.info; assert 'torch' not in sys.modules"
     finished = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
+
+
+def test_a_search_and_an_ensemble(tmp_path: Path) -> None:
+    mean = {"accuracy": {"mean": 0.5, "sd": 0.1}}
+    summary = {
+        "metric": "accuracy",
+        "num_trials": 4,
+        "num_finished": 2,
+        "num_failed": 1,
+        "combinations": [{"name": "lr1", "n": 2, "dev": mean}, {"name": "lr2", "n": 0, "dev": {}}],
+        "best_on_dev": {"trial": "lr1_seed0", "dev": {"accuracy": 0.6}},
+    }
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "recipe.yaml").write_text("seed: 0\n")
+    described = describe(tmp_path)
+    assert (described["kind"], described["complete"]) == ("search", False)
+    assert described["combinations"] == [{"name": "lr1", "runs": 2, "dev_mean": 0.5, "dev_sd": 0.1}]
+    assert described["best_on_dev"] == {"trial": "lr1_seed0", "accuracy": 0.6}
+    assert format_description(described).startswith(f"{tmp_path}: an unfinished search\n")
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"num_finished": 3}))
+    assert format_description(describe(tmp_path)).startswith(f"{tmp_path}: a search\n")
+    (tmp_path / "ensemble").mkdir()
+    (tmp_path / "ensemble" / "ensemble.json").write_text('{"members": ["../a", "../b"]}')
+    assert (
+        format_description(describe(tmp_path / "ensemble"))
+        == f"{tmp_path}/ensemble: an ensemble\n  members  ../a, ../b"
+    )
