@@ -6,6 +6,7 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -267,3 +268,16 @@ def save_finetuned(module: TaskModule, task: Task[Any], tokenizer: TextTokenizer
         extra_config={"unmask_task": task.remembered()},
     )
     tokenizer.save(directory)
+    if module.encoder.settings.type_vocab_size < 2:
+        _leave_out_segments(directory / "tokenizer_config.json")
+
+
+def _leave_out_segments(path: Path) -> None:
+    """Lets `transformers` give a model of one segment no `token_type_ids`, which it would not find an embedding for."""
+    config = json.loads(path.read_bytes()) if path.is_file() else {}
+    names = config.get("model_input_names")
+    if names is None and str(config.get("tokenizer_class")).startswith("Bert"):
+        names = ["input_ids", "token_type_ids", "attention_mask"]
+    if isinstance(names, list) and "token_type_ids" in names:
+        kept = [name for name in names if name != "token_type_ids"]
+        write_json(path, config | {"model_input_names": kept})

@@ -18,7 +18,9 @@ from unmask.errors import InputError, ModelError
 from unmask.evaluation import evaluate, evaluate_predictions
 from unmask.finetuning import save_finetuned
 from unmask.inference import WINDOW
+from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_encoder
+from unmask.models.settings import EncoderSettings
 from unmask.prediction import Predictor, load_predictor, predict, predict_file, read_inputs
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
@@ -431,3 +433,23 @@ def test_the_users_column_of_ids_is_kept(
         save_finetuned(module, task, load_tokenizer(tiny_model), tmp_path / name)
         (prediction,) = predict(tmp_path / name, [row | {"number": "7", "id": "8"}])
         assert prediction["id"] == {"number": "7", "id": "8"}[name]
+
+
+def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_none(tiny_model: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = load_tokenizer(tiny_model)
+    settings = EncoderSettings(
+        architecture="roberta",
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=34,
+        type_vocab_size=1,
+    )
+    task = open_task(TaskSettings(labels=["a", "b"], max_length=32), ColumnSettings(text_a="a", text_b="b"))
+    save_finetuned(task.module(new_encoder(settings, pooler=False)), task, tokenizer, tmp_path)
+    assert "token_type_ids" in AutoTokenizer.from_pretrained(tiny_model)("a man", "a dog")
+    assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path)("a man", "a dog")
