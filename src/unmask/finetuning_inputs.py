@@ -158,12 +158,14 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
             f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
             f"{settings.task.tagging_head}: set task.tagging_head={head}, or leave out keep_head"
         )
-    remembered = (loaded.config or {}).get("unmask_task", {}).get("feature_layers", "last")
-    if head == "bilstm" and remembered != settings.task.feature_layers:
-        raise ModelError(
-            f"task.feature_layers is {settings.task.feature_layers}, and the head of {source} reads {remembered}: set "
-            f"task.feature_layers={remembered}, or leave out keep_head"
-        )
+    remembered = (loaded.config or {}).get("unmask_task", {})
+    for key, usual in (("feature_layers", "last"), ("bilstm_size", 768)):
+        wanted, found = getattr(settings.task, key), remembered.get(key, usual)
+        if head == "bilstm" and wanted != found:
+            raise ModelError(
+                f"task.{key} is {wanted}, and the head of {source} was made with {found}: set task.{key}={found}, or "
+                "leave out keep_head"
+            )
 
 
 def _problem_type(loaded: LoadedModel) -> str:

@@ -288,7 +288,12 @@ def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
         (CLASSIFIER, TAGGER, "has a head for sequence_classification, and tagging needs one for token_classification"),
         (TAGGER, BILSTM, r"has a linear head, and task\.tagging_head is bilstm"),
         (BILSTM, TAGGER, r"has a BiLSTM head, and task\.tagging_head is linear"),
-        (BILSTM, {**BILSTM, "feature_layers": "embeddings"}, r"task\.feature_layers is embeddings, .* reads last"),
+        (
+            BILSTM,
+            {**BILSTM, "feature_layers": "embeddings"},
+            r"task\.feature_layers is embeddings, .* was made with last",
+        ),
+        (BILSTM, {**BILSTM, "bilstm_size": 24}, r"task\.bilstm_size is 24, .* was made with 768"),
     ],
 )
 def test_a_head_is_kept_for_what_it_was_made_for_alone(

@@ -76,13 +76,21 @@ class FeatureHead(nn.Module):
         shape: of one token's features: (width,), or (layers, hidden) where they are mixed.
         dropout_prob: between the layers of the BiLSTM and before the classifier.
         initializer_range: of the classifier.
+        hidden_size: units of each direction of the BiLSTM.
     """
 
-    def __init__(self, shape: tuple[int, ...], num_labels: int, dropout_prob: float, initializer_range: float) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        num_labels: int,
+        dropout_prob: float,
+        initializer_range: float,
+        hidden_size: int = HIDDEN_SIZE,
+    ) -> None:
         super().__init__()
         self.mixture = LayerMixture(shape[0]) if len(shape) == 2 else None
-        self.bilstm = BiLstm(shape[-1], dropout_prob=dropout_prob)
-        self.dense = Linear(2 * HIDDEN_SIZE, num_labels)
+        self.bilstm = BiLstm(shape[-1], hidden_size, dropout_prob=dropout_prob)
+        self.dense = Linear(2 * hidden_size, num_labels)
         self.dropout_prob = dropout_prob
         initialise(self.dense, initializer_range)
 
@@ -102,13 +110,18 @@ class FeatureHead(nn.Module):
 
 
 def feature_head(
-    settings: EncoderSettings, num_labels: int, feature_layers: str, dropout_prob: float | None = None
+    settings: EncoderSettings,
+    num_labels: int,
+    feature_layers: str,
+    dropout_prob: float | None = None,
+    hidden_size: int = HIDDEN_SIZE,
 ) -> FeatureHead:
     """A fresh head for the features of an encoder of these sizes; its state dict is what a model directory keeps of it.
 
     Args:
         feature_layers: a key of `CHOICES`.
         dropout_prob: None takes the encoder's.
+        hidden_size: units of each direction of the BiLSTM.
 
     Raises:
         SettingsError: no such layers, or the encoder has too few.
@@ -116,4 +129,4 @@ def feature_head(
     choice = find_choice(feature_layers, settings.num_hidden_layers)
     prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
     shape = choice.shape(settings.num_hidden_layers, settings.hidden_size)
-    return FeatureHead(shape, num_labels, prob, settings.initializer_range)
+    return FeatureHead(shape, num_labels, prob, settings.initializer_range, hidden_size)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.files import told_as_output_error
-from unmask.models.bilstm import feature_head
+from unmask.models.bilstm import HIDDEN_SIZE, feature_head
 from unmask.models.encoder import Encoder
 from unmask.models.layer_mixture import find_choice
 from unmask.progress import Progress
@@ -102,6 +102,7 @@ def feature_tagging_module(
     feature_layers: str,
     head: nn.Module | None = None,
     dropout_prob: float | None = None,
+    hidden_size: int = HIDDEN_SIZE,
 ) -> FeatureTaggingModule:
     """The module that tags from frozen features.
 
@@ -110,12 +111,13 @@ def feature_tagging_module(
         feature_layers: a key of `unmask.models.layer_mixture.CHOICES`.
         head: of `feature_head`; None takes a fresh one, from PyTorch's default generator.
         dropout_prob: of a fresh head; None takes the encoder's.
+        hidden_size: units of each direction of a fresh head's BiLSTM.
 
     Raises:
         SettingsError: no such layers, or the encoder has too few.
     """
     if head is None:
-        head = feature_head(encoder.settings, num_labels, feature_layers, dropout_prob)
+        head = feature_head(encoder.settings, num_labels, feature_layers, dropout_prob, hidden_size)
     return FeatureTaggingModule(encoder, head, feature_layers)
 
 

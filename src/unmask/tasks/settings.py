@@ -135,7 +135,9 @@ class TaskSettings(Settings):
     repair_tags: bool = True
     """True: an I- that nothing begins is read as a B-, and counted; False: it is refused."""
     tagging_head: Literal["linear", "bilstm"] = "linear"
-    """`bilstm`: a two-layer BiLSTM of 768 on frozen features (BERT, section 5.3); needs freeze_layers: all."""
+    """`bilstm`: a two-layer BiLSTM on frozen features (BERT, section 5.3); needs freeze_layers: all."""
+    bilstm_size: int = Field(768, ge=1)
+    """Units of each direction of the BiLSTM; the paper's 768 whatever the encoder, less is faster for a small one."""
     feature_layers: str = "last"
     """What the BiLSTM reads: embeddings, second-to-last, last, weighted-last-4, concat-last-4 or weighted-all."""
 
@@ -165,6 +167,8 @@ class TaskSettings(Settings):
                 raise ValueError(f"{field} is for {whose}, not for {which}: leave it out")
         if self.feature_layers != "last" and self.tagging_head != "bilstm":
             raise ValueError("feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out")
+        if self.bilstm_size != 768 and self.tagging_head != "bilstm":
+            raise ValueError("bilstm_size is of a BiLSTM: set tagging_head to bilstm, or leave it out")
         return self
 
 
@@ -186,6 +190,7 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "repair_tags": ("tagging",),
     "tagging_head": ("tagging",),
     "feature_layers": ("tagging",),
+    "bilstm_size": ("tagging",),
 }
 """Settings that mean something to some kinds of task only."""
 

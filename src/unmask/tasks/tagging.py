@@ -84,6 +84,7 @@ class Tagging:
         repair_tags: True mends tags that break their scheme, and counts them; False refuses them.
         head: what reads the encoder.
         feature_layers: what the BiLSTM reads.
+        bilstm_size: units of each of its directions.
         has_predicates: True where the training file has semantic roles.
     """
 
@@ -99,6 +100,7 @@ class Tagging:
     repair_tags: bool = True
     head: Literal["linear", "bilstm"] = "linear"
     feature_layers: str = "last"
+    bilstm_size: int = 768
     has_predicates: bool = False
 
     kind: ClassVar[TaskKind] = "tagging"
@@ -255,7 +257,9 @@ class Tagging:
             ModelError: the file that the task was fitted to has semantic roles, and the encoder is causal.
         """
         if self.head == "bilstm":
-            return feature_tagging_module(encoder, len(self.labels), self.feature_layers, head, self.classifier_dropout)
+            return feature_tagging_module(
+                encoder, len(self.labels), self.feature_layers, head, self.classifier_dropout, self.bilstm_size
+            )
         if self.has_predicates and isinstance(encoder, Gpt1Encoder):
             raise ModelError(
                 "semantic roles cannot be learned with a causal encoder (gpt1): each predicate is named behind its "
@@ -323,6 +327,7 @@ class Tagging:
             "repair_tags": self.repair_tags,
             "tagging_head": self.head,
             "feature_layers": self.feature_layers,
+            "bilstm_size": self.bilstm_size,
             "columns": self.said_columns.model_dump(exclude_defaults=True),
         }
 
@@ -382,4 +387,5 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
         repair_tags=settings.repair_tags,
         head=settings.tagging_head,
         feature_layers=settings.feature_layers,
+        bilstm_size=settings.bilstm_size,
     )
