@@ -107,8 +107,10 @@ def build_peer(text: Path, vocab_file: Path, out: Path) -> Callable[[int], tuple
 def make_batches(store: TokenStore, epoch: int) -> None:
     """Makes the masked segment pairs of one epoch by the peer's settings, as `unmask pretrain` does."""
     from unmask import load_tokenizer
-    from unmask.data.loader import PairLoader, Position
-    from unmask.data.packing import PairPlanner, Split
+    from unmask.data.formats import open_loader
+    from unmask.data.frame import SequenceFrame
+    from unmask.data.loader import Position
+    from unmask.data.packing import Split
     from unmask.data.settings import PackingSettings
     from unmask.objectives.masked_lm import MaskedLM
     from unmask.objectives.settings import MaskedLMSettings
@@ -116,8 +118,8 @@ def make_batches(store: TokenStore, epoch: int) -> None:
     tokenizer = load_tokenizer(store.tokenizer_directory)
     objective = MaskedLM(MaskedLMSettings(target_prob=MASKED_PROB), tokenizer.vocabulary)
     packing = PackingSettings(max_length=LENGTH, short_sequence_prob=SHORT_PROB)
-    planner = PairPlanner(Split(store, held_out=0, is_held_out=False), packing, SEED)
-    loader = PairLoader(planner, tokenizer.cls_id, tokenizer.sep_id, BATCH_SIZE, BATCH_SIZE)
+    split, frame = Split(store, held_out=0, is_held_out=False), SequenceFrame(tokenizer.framing)
+    loader = open_loader(split, packing, "nsp", frame, seed=SEED, batch_size=BATCH_SIZE)
     for step in loader.steps(Position(epoch)):
         for batch in step.batches:
             objective.prepare(batch)

@@ -117,24 +117,28 @@ def full_batches(setup: Setup) -> list[Batch]:
     """Batches as `unmask pretrain` makes them, of the pairs that fill a whole sequence; not masked yet."""
     from unmask import TokenStore, load_tokenizer
     from unmask.chance import key
-    from unmask.data.loader import pack_pairs
-    from unmask.data.packing import NUM_SPECIAL_TOKENS, PairPlanner, SegmentPair, Split
+    from unmask.data.formats import open_loader
+    from unmask.data.frame import SequenceFrame
+    from unmask.data.loader import pack_sequences
+    from unmask.data.packing import PlannedSequence, Split
     from unmask.data.settings import PackingSettings
 
     store = TokenStore(setup.directory / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
     settings = PackingSettings(max_length=LENGTH, short_sequence_prob=0)
-    planner = PairPlanner(Split(store, held_out=0, is_held_out=False), settings, SEED)
+    split, frame = Split(store, held_out=0, is_held_out=False), SequenceFrame(tokenizer.framing)
+    planner = open_loader(split, settings, "nsp", frame, seed=SEED, batch_size=setup.batch_size).planner
+    longest = frame.room(LENGTH, num_segments=2)
 
-    def full_pairs() -> Iterator[tuple[SegmentPair, int]]:
+    def full_pairs() -> Iterator[tuple[PlannedSequence, int]]:
         for copy in count():
             for place, pair in enumerate(planner.plan_block(copy, block=0)):
-                if len(pair.a) + len(pair.b) == LENGTH - NUM_SPECIAL_TOKENS:
+                if sum(len(span) for segment in pair.segments for span in segment) == longest:
                     yield pair, key(SEED, copy, place)
 
     pairs = full_pairs()
     return [
-        pack_pairs(list(islice(pairs, setup.batch_size)), store, tokenizer.cls_id, tokenizer.sep_id)
+        pack_sequences(list(islice(pairs, setup.batch_size)), store, frame, "next_sentence_label")
         for _ in range(setup.num_batches)
     ]
 

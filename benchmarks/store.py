@@ -130,15 +130,16 @@ def build_batches(directory: Path) -> Callable[[int], Times]:
 def make_loader(store: TokenStore) -> tuple[Any, Any]:
     """The objective and the loader of a pre-training run with the default settings."""
     from unmask import load_tokenizer
-    from unmask.data.loader import PairLoader
-    from unmask.data.packing import PairPlanner, Split
+    from unmask.data.formats import open_loader
+    from unmask.data.frame import SequenceFrame
+    from unmask.data.packing import Split
     from unmask.data.settings import PackingSettings
     from unmask.objectives.masked_lm import MaskedLM
     from unmask.objectives.settings import MaskedLMSettings
 
     tokenizer = load_tokenizer(store.tokenizer_directory)
-    planner = PairPlanner(Split(store, held_out=0.01, is_held_out=False), PackingSettings(max_length=LENGTH), SEED)
-    loader = PairLoader(planner, tokenizer.cls_id, tokenizer.sep_id, BATCH_SIZE, BATCH_SIZE)
+    split, packing = Split(store, held_out=0.01, is_held_out=False), PackingSettings(max_length=LENGTH)
+    loader = open_loader(split, packing, "nsp", SequenceFrame(tokenizer.framing), seed=SEED, batch_size=BATCH_SIZE)
     return MaskedLM(MaskedLMSettings(), tokenizer.vocabulary), loader
 
 

@@ -10,6 +10,11 @@
     for prediction in unmask.predict("runs/classifier", [{"text": "a fine film"}]):
         print(prediction["label"], prediction["score"])
 
+    unmask.fill_mask("runs/bert", "the sky is [MASK] .")
+    unmask.generate("runs/gpt1", "once upon a time", 40, top_k=20)  # a left-to-right model goes on from a text
+    zero_shot = unmask.open_zero_shot("runs/gpt1", "test.tsv", "sst2")  # and answers without fine-tuning
+    unmask.evaluate_zero_shot(zero_shot, "test.tsv")["metrics"]
+
 `init_from` is any BERT, RoBERTa, ELECTRA or GPT-1 directory; beside `finetune/classification` there are recipes for
 regression, question answering, multiple choice and tagging. `TextClassifier`, `TextRegressor` and
 `TextEncoder` are the same for scikit-learn.
@@ -24,38 +29,47 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unmask.data.store import TokenStore
-    from unmask.estimators import TextClassifier, TextEncoder, TextRegressor
+    from unmask.estimators import TextClassifier, TextRegressor
     from unmask.evaluation import evaluate
     from unmask.features import extract_features
     from unmask.finetuning import finetune
     from unmask.info import describe
+    from unmask.language_model import load_language_model
     from unmask.mask_filling import fill_mask
     from unmask.models.hub import load_model, save_model
     from unmask.prediction import predict
     from unmask.preparation import prepare
     from unmask.pretraining import pretrain
     from unmask.similarity import embed, similarities
+    from unmask.text_encoder import TextEncoder
+    from unmask.text_generation import generate
     from unmask.tokenization.settings import TokenizerSettings
     from unmask.tokenization.tokenizer import load_tokenizer
     from unmask.tokenizer_training import train_tokenizer
+    from unmask.zero_shot import evaluate_zero_shot, open_zero_shot, predict_zero_shot
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "TextClassifier": "unmask.estimators",
-    "TextEncoder": "unmask.estimators",
+    "TextEncoder": "unmask.text_encoder",
     "TextRegressor": "unmask.estimators",
     "TokenStore": "unmask.data.store",
     "TokenizerSettings": "unmask.tokenization.settings",
     "describe": "unmask.info",
     "embed": "unmask.similarity",
     "evaluate": "unmask.evaluation",
+    "evaluate_zero_shot": "unmask.zero_shot",
     "extract_features": "unmask.features",
     "fill_mask": "unmask.mask_filling",
     "finetune": "unmask.finetuning",
+    "generate": "unmask.text_generation",
+    "load_language_model": "unmask.language_model",
     "load_model": "unmask.models.hub",
     "load_tokenizer": "unmask.tokenization.tokenizer",
+    "open_zero_shot": "unmask.zero_shot",
     "predict": "unmask.prediction",
+    "predict_zero_shot": "unmask.zero_shot",
     "prepare": "unmask.preparation",
     "pretrain": "unmask.pretraining",
     "save_model": "unmask.models.hub",
@@ -73,12 +87,17 @@ __all__ = [
     "describe",
     "embed",
     "evaluate",
+    "evaluate_zero_shot",
     "extract_features",
     "fill_mask",
     "finetune",
+    "generate",
+    "load_language_model",
     "load_model",
     "load_tokenizer",
+    "open_zero_shot",
     "predict",
+    "predict_zero_shot",
     "prepare",
     "pretrain",
     "save_model",

@@ -227,7 +227,11 @@ def _complaints(error: ValidationError, valid: Sequence[str]) -> list[str]:
     for key, problem in problems:
         kind = problem["type"]
         if kind == "extra_forbidden":
-            lines.append(f"unknown key {key}{nearest(key, valid)}")
+            if key in valid:  # of another member of a union
+                name = f"{key.rpartition('.')[0]}.name"
+                lines.append(f"{key} belongs to another {name}: leave it out, or change {name}")
+            else:
+                lines.append(f"unknown key {key}{nearest(key, valid)}")
         elif kind == "value_error":
             lines.append(f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"]))
         elif kind == "missing":

@@ -23,7 +23,7 @@ from unmask.files import write_json, writing_directory
 from unmask.models.hub_files import read_config
 from unmask.paths import ENSEMBLE, model_directory
 from unmask.tasks.base import Task, TaskModule
-from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenization.opening import open_tokenizer
 
 _SAME_TASK = (
     "name",
@@ -167,9 +167,9 @@ def check_members(models: Sequence[Path]) -> None:
 
 def check_tokenizers(models: Sequence[Path]) -> None:
     """Refuses pre-trained models of which not all have the tokenizer of the first (ModelError)."""
-    first = load_tokenizer(models[0]).fingerprint()
+    first = open_tokenizer(models[0]).fingerprint()
     for model in models[1:]:
-        if load_tokenizer(model).fingerprint() != first:
+        if open_tokenizer(model).fingerprint() != first:
             raise ModelError(
                 f"{model} has another tokenizer than {models[0]}: models fine-tuned from them cannot answer together; "
                 "leave out search.ensemble, or one of search.checkpoints"
@@ -188,7 +188,7 @@ def _answers(model: Path) -> dict[str, Any]:
         "problem_type": config.get("problem_type"),
         "segments": config.get("type_vocab_size", 2),
         **{f"task.{name}": task.get(name) for name in _SAME_TASK},
-        "tokenizer": load_tokenizer(model).fingerprint(),
+        "tokenizer": open_tokenizer(model).fingerprint(),
     }
 
 

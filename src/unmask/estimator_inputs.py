@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import InputError
+from unmask.errors import InputError, SettingsError
 from unmask.tasks.rows import Row
 
 Texts = Any
 """A list, an array or a column of texts, or of pairs of texts."""
 
 _SINGLE, _PAIR = ("text",), ("text_a", "text_b")
+
+
+def given_model(model: str | Path | None, name: str) -> str | Path:
+    """The parameter `model` of an estimator of this name, which has to be given before it is used."""
+    if model is None:
+        raise SettingsError(f"{name}(model=None): give the directory of a pre-trained model")
+    return model
+
+
+def tags_of_texts(tags: Any) -> Any:
+    """Scikit-learn's tags of an estimator, which then say that it takes texts."""
+    tags.input_tags.string = True
+    tags.input_tags.one_d_array = True
+    tags.input_tags.two_d_array = False
+    return tags
 
 
 def rows_of(X: Texts) -> list[Row]:  # noqa: N803
@@ -59,10 +75,33 @@ def labels_of(y: Any, num_texts: int) -> list[Hashable]:
         if label is None or label != label:
             raise InputError(f"y[{number}] is {label}: expected a label; take unlabelled texts out")
         if isinstance(label, list | dict | set):
-            raise InputError(f"y[{number}] is {str(label)[:60]}: expected one label for each text")
+            raise InputError(
+                f"y[{number}] is {str(label)[:60]}: expected one label for each text, or a matrix of 0 and 1 where a "
+                "text may have many (sklearn.preprocessing.MultiLabelBinarizer makes it)"
+            )
     if len(set(labels)) < 2:
         raise InputError(f"every label of y is {labels[0]!r}: there is nothing to tell apart; give at least two")
     return labels
+
+
+def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
+    """A matrix of labels, dense, sparse or as a list of lists: (texts, labels), 1 where a text has a label.
+
+    None where `y` has one label a text: it is no matrix, or one of a single column.
+    """
+    rows = _listed(y.toarray() if hasattr(y, "toarray") else y, "y")
+    if not rows or not all(isinstance(row, list) and len(row) > 1 for row in rows):
+        return None
+    _same_length(rows, num_texts)
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]) or any(value not in (0, 1) for value in row):
+            raise InputError(
+                f"y[{number}] is {str(row)[:60]}: expected 0 or 1 for each of {len(rows[0])} labels, as "
+                "sklearn.preprocessing.MultiLabelBinarizer makes them"
+            )
+    if all(row == rows[0] for row in rows):
+        raise InputError("every text has the same labels in y: there is nothing to tell apart; give at least two")
+    return np.array(rows, dtype=np.int64)
 
 
 def numbers_of(y: Any, num_texts: int) -> list[float]:

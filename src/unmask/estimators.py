@@ -1,4 +1,4 @@
-"""Fine-tuning and embedding as scikit-learn does things: `fit`, `predict`, `transform` on texts in memory.
+"""Fine-tuning as scikit-learn does things: `fit` and `predict` on texts in memory.
 
 The task, the loop and the optimizer are those of `unmask finetune`, with the same defaults; the settings are checked by
 its recipe. No run directory is written. Every estimator works in `Pipeline`, `cross_val_score` and `GridSearchCV`.
@@ -9,8 +9,9 @@ its recipe. No run directory is written. Every estimator works in `Pipeline`, `c
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,28 +20,39 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from unmask.config import build_settings
-from unmask.errors import InputError, SettingsError, UserError
-from unmask.estimator_inputs import Texts, distinct, labels_of, numbers_of, rows_of
-from unmask.features import load_feature_model
+from unmask.errors import InputError, UserError
+from unmask.estimator_inputs import (
+    Texts,
+    distinct,
+    given_model,
+    indicators_of,
+    labels_of,
+    numbers_of,
+    rows_of,
+    tags_of_texts,
+)
 from unmask.finetuning import save_finetuned
 from unmask.finetuning_inputs import build_module
-from unmask.inference import encode_windows
+from unmask.inference import encode_windows, run_module
 from unmask.paths import model_directory
 from unmask.prediction import Predictor, load_predictor
 from unmask.recipe import FinetuneRecipe
-from unmask.similarity import embed
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import ExampleLoader, concatenate
+from unmask.tasks.multi_label import MultiLabelClassification
 from unmask.tasks.rows import Row
 from unmask.tasks.table import open_task
-from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenization.opening import open_tokenizer
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import StepResult, TrainState, train
 from unmask.training.optimizer import Schedule, build_optimizer
+
+logger = logging.getLogger("unmask")
 
 
 class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
@@ -110,7 +122,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         check_is_fitted(self)
         save_finetuned(self.predictor_.module, self.predictor_.task, self.predictor_.tokenizer, Path(directory))
 
-    def _settings(self, kind: str, columns: Sequence[str], labels: Sequence[str] | None) -> FinetuneRecipe:
+    def _settings(self, columns: Sequence[str], task: Mapping[str, Any]) -> FinetuneRecipe:
         name = type(self).__name__
         return build_settings(
             FinetuneRecipe,
@@ -118,15 +130,10 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
                 "seed": self.seed,
                 "device": self.device,
                 "precision": self.precision,
-                "init_from": str(_given(self.model, name)),
+                "init_from": str(given_model(self.model, name)),
                 "from_scratch": self.from_scratch,
                 "freeze_layers": self.freeze_layers,
-                "task": {
-                    "name": kind,
-                    "max_length": self.max_length,
-                    "classifier_dropout": self.classifier_dropout,
-                    **({} if labels is None else {"labels": list(labels)}),
-                },
+                "task": {**task, "max_length": self.max_length, "classifier_dropout": self.classifier_dropout},
                 "data": {"train": "X", "columns": {column: column for column in columns}},
                 "optimizer": {
                     "learning_rate": self.learning_rate,
@@ -142,7 +149,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
     def _train(self, settings: FinetuneRecipe, rows: Sequence[Row], targets: Sequence[Any]) -> None:
         compute = choose_compute(settings.device, settings.precision)
         source = model_directory(settings.init_from)
-        tokenizer = load_tokenizer(source)
+        tokenizer = open_tokenizer(source)
         task = open_task(settings.task, settings.data.columns)
         examples = [replace(task.read(row), label=target) for row, target in zip(rows, targets, strict=True)]
         with torch.random.fork_rng([compute.device] if compute.device.type == "cuda" else []):
@@ -170,14 +177,21 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         self.predictor_ = Predictor(task, module.eval(), tokenizer, in_fp32)
         self.loss_curve_ = progress.means
 
-    def _predictions(self, X: Texts) -> Iterator[dict[str, Any]]:  # noqa: N803  scikit-learn's name
+    @torch.inference_mode()
+    def _outputs(self, X: Texts) -> Tensor:  # noqa: N803  scikit-learn's name
+        """(texts, outputs) float32, what the head says before it is made a prediction."""
         check_is_fitted(self)
         rows = rows_of(X)
         task: Any = self.predictor_.task  # classification or regression: both know
         if task.is_pair != ("text_b" in rows[0]):
             kinds = ("single texts", "pairs of texts")
             raise InputError(f"X holds {kinds[not task.is_pair]}, and the model was fitted on {kinds[task.is_pair]}")
-        return self.predictor_(rows)
+        predictor, counts = self.predictor_, ExampleCounts()
+        windows = encode_windows(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments)
+        parts = [run_module(task, predictor.module, window.encoded, predictor.compute) for window in windows]
+        if counts.anything_mended:
+            logger.warning("X: %s", counts.summary())
+        return torch.cat(parts)
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters, and the fine-tuned model as the files that `save` writes: no module of PyTorch is pickled."""
@@ -199,14 +213,14 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
                 self.predictor_ = load_predictor(folder, device=self.device)
 
     def __sklearn_tags__(self) -> Any:
-        return _of_texts(super().__sklearn_tags__())
+        return tags_of_texts(super().__sklearn_tags__())
 
 
 class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc]
     """Learns to label texts, or pairs of texts; its parameters are those of `FinetuningEstimator`.
 
     Attributes:
-        classes_: (classes,) the labels of `y`, sorted.
+        classes_: (classes,) the labels of `y`, sorted; of a matrix `y`, the numbers of its columns.
     """
 
     def fit(self, X: Texts, y: Any) -> Self:  # noqa: N803
@@ -214,13 +228,16 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
 
         Args:
             X: texts, or pairs of texts.
-            y: a label for each: strings, integers, or anything else that can be a dictionary's key.
+            y: a label for each: strings, integers, or anything else that can be a dictionary's key. Or, for any number
+                of labels each, a matrix (texts, labels) of 0 and 1, as `MultiLabelBinarizer` of scikit-learn makes it.
 
         Raises:
             UserError: the model does not load, a parameter is out of range, `X` is empty or holds something else than
                 texts, `y` is of another length, a label is missing, or there is but one.
         """
         rows = rows_of(X)
+        if (indicators := indicators_of(y, len(rows))) is not None:
+            return self._fit_many(rows, indicators)
         labels = labels_of(y, len(rows))
         self.classes_ = distinct(labels)
         names = [str(label) for label in self.classes_.tolist()]
@@ -228,25 +245,47 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError(f"two different labels of y are both written {twice!r}: expected them to differ as texts")
         name_of = dict(zip(self.classes_.tolist(), names, strict=True))
-        settings = self._settings("classification", list(rows[0].fields), names)
+        settings = self._settings(list(rows[0].fields), {"name": "classification", "labels": names})
         self._train(settings, rows, [name_of[label] for label in labels])
         return self
 
+    def _fit_many(self, rows: Sequence[Row], indicators: NDArray[np.int64]) -> Self:
+        self.classes_ = np.arange(indicators.shape[1])
+        names = [str(number) for number in self.classes_]
+        task = {"name": "classification", "multi_label": True, "labels": names}
+        targets = [tuple(names[number] for number in row.nonzero()[0]) for row in indicators]
+        self._train(self._settings(list(rows[0].fields), task), rows, targets)
+        return self
+
+    @property
+    def _has_many(self) -> bool:
+        """Whether a text may have any number of labels."""
+        return isinstance(self.predictor_.task, MultiLabelClassification)
+
     def predict(self, X: Texts) -> NDArray[Any]:  # noqa: N803
-        """(texts,) the most probable label of each.
+        """(texts,) the most probable label of each; fitted on a matrix, (texts, labels) of 0 and 1: those with a
+        probability of one half or more.
 
         Raises:
             NotFittedError: `fit` comes first.
             InputError: `X` is empty, or holds something else than what it was fitted on.
         """
-        most_probable = self.predict_proba(X).argmax(1)
-        chosen: NDArray[Any] = self.classes_[most_probable]
+        probabilities = self.predict_proba(X)
+        chosen: NDArray[Any]
+        chosen = (probabilities >= 0.5).astype(np.int64) if self._has_many else self.classes_[probabilities.argmax(1)]
         return chosen
 
     def predict_proba(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
-        """(texts, classes), in the order of `classes_`; raises as `predict`."""
-        predictions = self._predictions(X)
-        return np.array([list(prediction["probabilities"].values()) for prediction in predictions])
+        """(texts, classes), in the order of `classes_`; a row sums to 1 unless it was fitted on a matrix. Raises as
+        `predict`."""
+        outputs = self._outputs(X)
+        probabilities = torch.sigmoid(outputs) if self._has_many else torch.softmax(outputs, -1)
+        return probabilities.double().numpy()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
 
 class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
@@ -265,80 +304,12 @@ class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
         """
         rows = rows_of(X)
         values = numbers_of(y, len(rows))
-        self._train(self._settings("regression", list(rows[0].fields), None), rows, values)
+        self._train(self._settings(list(rows[0].fields), {"name": "regression"}), rows, values)
         return self
 
     def predict(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
         """(texts,) one value each; raises as `TextClassifier.predict`."""
-        return np.array([prediction["value"] for prediction in self._predictions(X)])
-
-
-class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Vectors of texts from a pre-trained model, which stays as it is: `fit` learns nothing.
-
-    Args:
-        model: directory of a pre-trained model, or the run that made it.
-        layers: "embeddings", "second-to-last", "last" or "concat-last-4"; see `unmask features`.
-        pool: "mean", "max" or "cls": how the tokens of a text become one vector.
-        normalise: True divides each vector by its length.
-        max_length: most tokens that are read at once; a longer text is read in windows. None: as many as the model can.
-        device: "auto" (a GPU where there is one), "cpu" or "cuda".
-        precision: "fp32", "bf16" or "auto".
-    """
-
-    def __init__(
-        self,
-        model: str | Path | None = None,
-        *,
-        layers: str = "last",
-        pool: str = "mean",
-        normalise: bool = False,
-        max_length: int | None = None,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        precision: Literal["auto", "fp32", "bf16"] = "fp32",
-    ) -> None:
-        self.model = model
-        self.layers = layers
-        self.pool = pool
-        self.normalise = normalise
-        self.max_length = max_length
-        self.device = device
-        self.precision = precision
-
-    def fit(self, X: Texts, y: Any = None) -> Self:  # noqa: N803
-        """Looks whether there is such a model.
-
-        Raises:
-            UserError: there is none.
-        """
-        model_directory(_given(self.model, "TextEncoder"))
-        return self
-
-    def transform(self, X: Texts) -> NDArray[np.float32]:  # noqa: N803
-        """(texts, hidden).
-
-        Raises:
-            UserError: the model does not load, `X` is empty, or holds something else than texts.
-        """
-        rows = rows_of(X)
-        if "text_b" in rows[0]:
-            raise InputError("X holds pairs of texts: expected single texts, each of which becomes a vector")
-        model = load_feature_model(
-            _given(self.model, "TextEncoder"),
-            self.layers,
-            max_length=self.max_length,
-            device=self.device,
-            precision=self.precision,
-        )
-        return embed(model, (row["text"] for row in rows), pool=self.pool, normalise=self.normalise)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    def __sklearn_tags__(self) -> Any:
-        tags = _of_texts(super().__sklearn_tags__())
-        tags.requires_fit = False
-        return tags
+        return self._outputs(X).squeeze(-1).double().numpy()
 
 
 @dataclass
@@ -357,16 +328,3 @@ class _LossCurve:
                 f"the loss is not finite at step {state.step:,}: the training has diverged. Give a lower learning_rate "
                 "or a higher warmup_ratio"
             )
-
-
-def _of_texts(tags: Any) -> Any:
-    tags.input_tags.string = True
-    tags.input_tags.one_d_array = True
-    tags.input_tags.two_d_array = False
-    return tags
-
-
-def _given(model: str | Path | None, name: str) -> str | Path:
-    if model is None:
-        raise SettingsError(f"{name}(model=None): give the directory of a pre-trained model")
-    return model

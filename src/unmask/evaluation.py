@@ -13,22 +13,26 @@ from unmask.inference import Window, encode_windows, measure
 from unmask.input_files import open_input, read_utf8_lines, split_suffixes
 from unmask.prediction import Predictor, load_predictor
 from unmask.progress import Progress
+from unmask.task_options import NOTHING_SAID, build_task_settings, check_task_settings, naming_columns_by_option
 from unmask.tasks.base import Example, ExampleCounts, Score, Task
 from unmask.tasks.qa import QaTask
 from unmask.tasks.qa_metrics import score_official
 from unmask.tasks.rows import Row, read_jsonl
-from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging import Tagging
 
 logger = logging.getLogger("unmask")
 
 
+@naming_columns_by_option()
 def evaluate(
     model: str | Path | Predictor,
     data: str | Path,
     task: str | None = None,
+    columns: ColumnSettings = NOTHING_SAID,
     *,
+    settings: Mapping[str, Any] | None = None,
     device: str = "auto",
     precision: str = "fp32",
 ) -> dict[str, Any]:
@@ -38,6 +42,8 @@ def evaluate(
         model: a model's directory, that of the run that made it, of an ensemble, or a loaded `Predictor`.
         data: `.tsv`, `.csv`, `.jsonl` or `.parquet`, plain, `.gz` or `.zst`, or a data set's published layout.
         task: the task or data set whose layout the file has; None takes the one that the model was trained on.
+        columns: of the examples, where they are not those that the model remembers.
+        settings: of the task by name, such as `{"max_length": 256}`, over those that the model remembers.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32`, `bf16` or `auto`.
 
@@ -45,24 +51,25 @@ def evaluate(
         `{"task": name, "n": examples, "metrics": {name: value}}`.
 
     Raises:
-        UserError: the model does not load, or the file cannot be read, or has a label that the model does not know.
+        UserError: the model does not load, or the file cannot be read, or has a label that the model does not know; or
+            a column or setting means nothing here.
     """
-    predictor = (
-        model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
-    )
+    loaded = model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
+    predictor = loaded.with_options(columns, settings, "evaluate")
+    its_task, tokenizer, num_segments = predictor.task, predictor.tokenizer, predictor.num_segments
     counts = ExampleCounts()
     with Progress("evaluating", unit="examples") as progress:
 
         def read() -> Iterator[Window]:
-            examples = predictor.task.load(Path(data), counts)
-            for window in encode_windows(predictor.task, examples, predictor.tokenizer, counts, predictor.num_segments):
+            examples = its_task.load(Path(data), counts)
+            for window in encode_windows(its_task, examples, tokenizer, counts, num_segments, str(data)):
                 yield window
                 progress.advance(len(window.examples))
 
-        _, score = measure(predictor.task, predictor.module, read(), predictor.compute)
+        _, score = measure(its_task, predictor.module, read(), predictor.compute)
     logger.log(logging.WARNING if counts.anything_mended else logging.INFO, "%s: %s", data, counts.summary())
     tell_degenerate(score, str(data))
-    return _figures(predictor.task.name, score)
+    return _figures(its_task.name, score)
 
 
 def tell_degenerate(score: Score[Any], name: str) -> None:
@@ -72,12 +79,14 @@ def tell_degenerate(score: Score[Any], name: str) -> None:
         logger.warning("%s: %s: the model tells nothing apart", name, fault)
 
 
+@naming_columns_by_option()
 def evaluate_predictions(
     predictions: str | Path,
     data: str | Path,
     task: str | None = None,
-    columns: ColumnSettings = ColumnSettings(),  # noqa: B008  immutable
+    columns: ColumnSettings = NOTHING_SAID,
     *,
+    settings: Mapping[str, Any] | None = None,
     na_probs: str | Path | None = None,
     na_threshold: float = 1.0,
 ) -> dict[str, Any]:
@@ -89,6 +98,7 @@ def evaluate_predictions(
         data: the labelled examples; those without an agreed label are left out, and so are their predictions.
         task: the kind of task or the id of the data set; None is `classification`.
         columns: of the examples, where they are not those of the data set.
+        settings: of the task by name, such as `{"repair_tags": False}`, as far as they bear on labels and scores.
         na_probs: `{id: probability of no answer}` in `.json`, beside official predictions.
         na_threshold: a question counts as unanswered where that probability is over this.
 
@@ -97,10 +107,13 @@ def evaluate_predictions(
 
     Raises:
         InputError: a file cannot be read, or they are not of the same examples; file and line are named.
+        SettingsError: a task, column or setting is unknown, or means nothing here.
     """
     name = task or "classification"
     check_name(name)
-    opened: Task[Any] = open_task(TaskSettings.model_validate({"name": name}), columns)
+    given = {"name": name, **(settings or {})}
+    check_task_settings(settings or {}, "score")
+    opened = open_task(build_task_settings(given), columns)
     if split_suffixes(Path(predictions))[0] == ".json":
         if not isinstance(opened, QaTask):
             raise InputError(
@@ -113,7 +126,7 @@ def evaluate_predictions(
         return {"task": name, "n": num_examples, "metrics": metrics}
     if na_probs is not None:
         raise SettingsError("--na-probs stands beside predictions in .json ({id: answer}): leave it out")
-    opened = open_task(TaskSettings.model_validate({"name": name, **_told_by(predictions, opened)}), columns)
+    opened = open_task(build_task_settings({**_told_by(predictions, opened), **given}), columns)
     told_by_data = not opened.labels
     opened = opened.fit_to(Path(data))
     if isinstance(opened, Tagging) and told_by_data:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -22,18 +22,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.config import nearest
+from unmask.config import build_settings, nearest
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.files import refuse_existing, refuse_foreign, writing, writing_directory
-from unmask.inference import BATCH_TOKENS, windows
+from unmask.inference import Coverage, introduce, windows
 from unmask.models.encoder import Encoder
 from unmask.models.hub import load_encoder
 from unmask.models.layer_mixture import LayerChoice, find_choice
 from unmask.paths import model_directory
-from unmask.prediction import read_inputs
+from unmask.prediction_inputs import read_inputs
 from unmask.progress import Progress, human_bytes
+from unmask.task_options import NOTHING_SAID
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.feature_files import (
     DTYPE,
     FeatureWriter,
@@ -48,10 +49,12 @@ from unmask.tasks.feature_inputs import (
     InputTokens,
     RowMaker,
     describe_tokens,
+    feature_layouts,
     read_feature_input,
     tokenize,
 )
-from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tasks.settings import ColumnSettings
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.training.device import Compute, choose_compute
 
 logger = logging.getLogger("unmask")
@@ -68,13 +71,15 @@ class FeatureModel:
 
     Attributes:
         max_length: most tokens of a row, special ones included.
+        layouts: the columns that hold its texts in a table; the first that a row has are taken.
     """
 
     encoder: Encoder
-    tokenizer: TextTokenizer
+    tokenizer: Tokenizer
     compute: Compute
     choice: LayerChoice
     max_length: int
+    layouts: tuple[ColumnSettings, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,6 +96,7 @@ def load_feature_model(
     model: str | Path,
     layers: str = "last",
     *,
+    columns: ColumnSettings = NOTHING_SAID,
     max_length: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
@@ -100,28 +106,43 @@ def load_feature_model(
     Args:
         model: its directory, or that of the run that made it.
         layers: a key of `unmask.models.layer_mixture.CHOICES`.
+        columns: where texts stand in a table: `text`, `text_a` and `text_b`, or `tokens`; `id`. What is not named is
+            where a fine-tuned model remembers it, or in columns of these names.
         max_length: most tokens read at once, special ones included; None takes all positions of the encoder.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32`, `bf16` or `auto`; features are float32 all the same.
 
     Raises:
         ModelError: there is no such model, it has no tokenizer, or it does not load.
-        SettingsError: no such layers or device, or `max_length` is over the encoder's positions or leaves no room.
+        SettingsError: no such layers or device, a column that means nothing here, or `max_length` is over the encoder's
+            positions or leaves no room.
     """
     directory = model_directory(model)
     compute = choose_compute(device, precision)
-    tokenizer = load_tokenizer(directory)
-    encoder = load_encoder(directory).encoder.to(compute.device).eval()
+    tokenizer = open_tokenizer(directory)
+    loaded = load_encoder(directory)
+    layouts = feature_layouts(columns, _remembered_columns(loaded.config or {}, directory))
+    encoder = loaded.encoder.to(compute.device).eval()
+    introduce(encoder, tokenizer, directory)
     settings = encoder.settings
-    if tokenizer.vocab_size > settings.vocab_size:
-        raise ModelError(f"{directory}: the tokenizer has more entries than the model: they do not belong together")
     longest = settings.num_positions if max_length is None else max_length
     if longest > settings.num_positions:
         raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
-    loaded = FeatureModel(encoder, tokenizer, compute, find_choice(layers, settings.num_hidden_layers), longest)
-    if (room := loaded.row_maker("none").room(is_pair=True)) < 2:
+    choice = find_choice(layers, settings.num_hidden_layers)
+    opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts)
+    if (room := opened.row_maker("none").room(is_pair=True)) < 2:
         raise SettingsError(f"max_length {longest} has no room for a pair of texts: give at least {longest + 2 - room}")
-    return loaded
+    return opened
+
+
+def _remembered_columns(config: Mapping[str, Any], directory: Path) -> ColumnSettings:
+    """Those that a fine-tuned model was trained on; none of a model that was only pre-trained."""
+    said = config.get("unmask_task", {})
+    columns = said.get("columns", {}) if isinstance(said, Mapping) else {}
+    try:
+        return build_settings(ColumnSettings, columns, "unmask_task.columns")
+    except SettingsError as error:
+        raise ModelError(f"{directory}/config.json: {error}: get the model again, or take it out") from error
 
 
 def extract_features(
@@ -131,6 +152,8 @@ def extract_features(
     *,
     layers: str = "last",
     pool: str = "none",
+    columns: ColumnSettings = NOTHING_SAID,
+    input_format: str | None = None,
     max_length: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
@@ -143,14 +166,15 @@ def extract_features(
 
     Args:
         model: a model's directory, or that of the run that made it.
-        input: `.txt` with one text a line, `.tsv`, `.csv` or `.jsonl` with `text`, `text_a` and `text_b`, or `tokens`;
-            `-` is standard input.
+        input: `.txt` with one text a line, `.tsv`, `.csv` or `.jsonl` with `text`, `text_a` and `text_b`, or `tokens`,
+            or with the columns that the model was fine-tuned on; `-` is standard input.
         out: a directory: `features.npy`, float32, (rows, width) or, for `weighted-*` layers, (rows, layers, hidden);
             and `index.jsonl`, a line an input: its `id` (its number from 0 where it has none), its first `row`, and
             `num_tokens`. Pooled, an input has one row; with `none` it has `num_tokens` of them, and the line also
             tells `tokens`, `offsets` (characters of the text), `words` (the number of each token's word, where words
             were given) and `num_tokens_a` (of a pair, whose second text's tokens follow the first's).
-        layers, max_length, device, precision: see `load_feature_model`.
+        layers, columns, max_length, device, precision: see `load_feature_model`.
+        input_format: what standard input holds; see `unmask.prediction_inputs.read_inputs`.
         pool: `none`, `cls`, `mean` or `max`.
         format: `parquet` writes `features.parquet` in place of `features.npy`: `id`, a string, and `features`.
         overwrite: True replaces features that are in `out`.
@@ -168,13 +192,15 @@ def extract_features(
     refuse_foreign(out, (FEATURES, INDEX, TABLE), "features")
     if format == "parquet":
         check_pyarrow()
-    loaded = load_feature_model(model, layers, max_length=max_length, device=device, precision=precision)
+    loaded = load_feature_model(
+        model, layers, columns=columns, max_length=max_length, device=device, precision=precision
+    )
     total = None
     if str(input) != "-" and Path(input).is_file():
-        total, num_rows = _survey(loaded, input, checked_pool)
+        total, num_rows = _survey(loaded, read_file(loaded, input, input_format), checked_pool)
         num_copies = 2 if format == "parquet" else 1
         _check_room(out, num_copies * num_rows * DTYPE.itemsize * int(np.prod(loaded.shape)))
-    counts = ExampleCounts()
+    counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, "inputs")
     with writing_directory(out, overwrite) as directory:
         with (
             Progress("features", total, unit="inputs") as progress,
@@ -182,8 +208,8 @@ def extract_features(
             writing(directory / INDEX) as index,
         ):
             num_rows = 0
-            for inputs in windows(_read(input)):
-                for line in _write_window(loaded, inputs, checked_pool, writer, num_rows, counts):
+            for inputs in windows(read_file(loaded, input, input_format)):
+                for line in _write_window(loaded, inputs, checked_pool, writer, num_rows, counts, coverage):
                     index.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
                     num_rows += line["num_tokens"] if pool == "none" else 1
                 progress.advance(len(inputs))
@@ -191,32 +217,39 @@ def extract_features(
         if format == "parquet":
             write_parquet(directory / TABLE, map_features(directory / FEATURES), _ids(directory / INDEX, checked_pool))
             (directory / FEATURES).unlink()
-    tell(counts)
+    tell(counts, coverage)
     return out
 
 
-def tell(counts: ExampleCounts) -> None:
-    """Says what was cut or empty."""
+def read_file(model: FeatureModel, path: str | Path, format: str | None = None) -> Iterator[FeatureInput]:
+    """Streams the inputs of a file, or of standard input (`-`), by the model's columns; see `read_inputs`."""
+    return (read_feature_input(row, model.layouts) for row in read_inputs(path, format=format))
+
+
+def tell(counts: ExampleCounts, coverage: Coverage) -> None:
+    """Says what was cut or empty, and what the vocabulary does not cover."""
+    coverage.note(counts)
     if counts.anything_mended:
         logger.warning("inputs: %s", counts.summary())
 
 
 def pooled_features(
-    model: FeatureModel, inputs: Sequence[FeatureInput], pool: Pool, counts: ExampleCounts
+    model: FeatureModel, inputs: Sequence[FeatureInput], pool: Pool, counts: ExampleCounts, coverage: Coverage
 ) -> tuple[list[InputTokens], NDArray[np.float32]]:
     """One vector for each input.
 
     Args:
         inputs: as many as may be in memory at a time.
         pool: not `none`.
-        counts: is added to.
+        counts, coverage: are added to.
 
     Returns:
         The tokens that were read, and (inputs, *model.shape) float32: zeros for an input of which no token was.
     """
     tokens, rows = model.row_maker(pool).rows(inputs, tokenize(inputs, model.tokenizer), counts)
+    coverage.add(rows.input_ids)
     pooled = np.full((len(inputs), *model.shape), -np.inf if pool == "max" else 0, np.float32)
-    cls_at = -1 if model.encoder.settings.architecture == "gpt1" else 0
+    cls_at = -1 if model.encoder.settings.is_causal else 0
     for number, states, places in _run(model, rows):
         if pool == "cls":
             pooled[number] = states[cls_at]
@@ -253,10 +286,6 @@ def _check_known(what: str, name: str, known: Sequence[str]) -> None:
         raise SettingsError(f"no {what} {name!r}: {nearest(name, known).removeprefix('; ')}")
 
 
-def _read(path: str | Path) -> Iterator[FeatureInput]:
-    return map(read_feature_input, read_inputs(path))
-
-
 def _ids(index: Path, pool: Pool) -> Iterator[str]:
     """The id of each row of the features."""
     with open(index, encoding="utf-8") as lines:
@@ -264,7 +293,7 @@ def _ids(index: Path, pool: Pool) -> Iterator[str]:
             yield from [str(line["id"])] * (line["num_tokens"] if pool == "none" else 1)
 
 
-def _survey(model: FeatureModel, path: str | Path, pool: Pool) -> tuple[int, int]:
+def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tuple[int, int]:
     """How many inputs a file has, and how many rows their features will have.
 
     Raises:
@@ -272,7 +301,7 @@ def _survey(model: FeatureModel, path: str | Path, pool: Pool) -> tuple[int, int
     """
     num_inputs = num_rows = 0
     with Progress("looking through the inputs", unit="inputs") as progress:
-        for inputs in windows(_read(path)):
+        for inputs in windows(read):
             num_inputs += len(inputs)
             num_rows += len(inputs) if pool != "none" else sum(len(its.ids) for its in _checked_tokens(model, inputs))
             progress.advance(len(inputs))
@@ -314,15 +343,17 @@ def _write_window(
     writer: FeatureWriter,
     first_row: int,
     counts: ExampleCounts,
+    coverage: Coverage,
 ) -> list[dict[str, Any]]:
     """Writes the features of some inputs from `first_row` on; returns their lines of the index."""
     first_number = counts.examples
     if pool != "none":
-        tokens, pooled = pooled_features(model, inputs, pool, counts)
+        tokens, pooled = pooled_features(model, inputs, pool, counts, coverage)
         writer.write(first_row, pooled)
         starts = np.arange(first_row, first_row + len(inputs))
     else:
         tokens, rows = model.row_maker(pool).rows(inputs, _checked_tokens(model, inputs), counts)
+        coverage.add(rows.input_ids)
         starts = np.cumsum([first_row, *(len(its.ids) for its in tokens)])[:-1]
         for number, states, places in _run(model, rows):
             own = places >= 0
@@ -330,6 +361,6 @@ def _write_window(
                 writer.write(int(starts[number] + places[own][0]), states[own])
     lines = []
     for number, (given, its, row) in enumerate(zip(inputs, tokens, starts.tolist(), strict=True), start=first_number):
-        line = {"id": given.fields.get("id", number), "row": row, "num_tokens": len(its.ids)}
+        line = {"id": number if given.id is None else given.id, "row": row, "num_tokens": len(its.ids)}
         lines.append(line if pool != "none" else line | describe_tokens(given, its, model.tokenizer))
     return lines

@@ -22,6 +22,9 @@ from unmask.progress import human_count
 MAX_POINTS = 1500
 """A curve of more points is thinned out: the page stays small, and a screen shows no more."""
 
+FEW_POINTS = 20
+"""Up to so many points of a training curve are marked: between them nothing was logged."""
+
 NUM_RAW = 100
 """From so many points on a training curve is smoothed, over the raw one in a fainter line."""
 
@@ -83,6 +86,11 @@ class Panel:
         return self.training.is_drawable or self.held_out.is_drawable
 
     @property
+    def is_curve(self) -> bool:
+        """Whether there are two points to draw a line between."""
+        return any(np.isfinite(series.values).sum() > 1 for series in (self.training, self.held_out))
+
+    @property
     def num_not_finite(self) -> int:
         return int(sum(np.isnan(series.values).sum() for series in (self.training, self.held_out)))
 
@@ -129,9 +137,9 @@ def _draw_series(axes: Any, panel: Panel, ink: Mapping[str, str]) -> None:
     if panel.is_noisy and len(curve.steps) >= NUM_RAW:
         raw, curve = curve.thinned(), curve.smoothed()
         axes.plot(raw.steps, raw.values, color=ink["training"], linewidth=1, alpha=0.25)
-    marker = "o" if len(curve.steps) == 1 else None  # a line of one point cannot be seen
+    marker = "o" if len(curve.steps) <= FEW_POINTS else None
     curve = curve.thinned()
-    axes.plot(curve.steps, curve.values, color=ink["training"], linewidth=1.8, marker=marker)
+    axes.plot(curve.steps, curve.values, color=ink["training"], linewidth=1.8, marker=marker, markersize=4)
     axes.plot(held_out.steps, held_out.values, color=ink["held-out"], linewidth=1.2, marker="o", markersize=4)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -157,6 +157,13 @@ def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
     with writing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes JSON objects, one a line, atomically; halves of surrogate pairs as `write_json` does."""
+    with writing(path) as file:
+        for row in rows:
+            file.write(f"{json.dumps(row, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace"))
 
 
 def sha256(path: Path) -> str:

@@ -6,11 +6,13 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 
 from __future__ import annotations
 
+import filecmp
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -26,13 +28,15 @@ from unmask.inference import Window, measure, predict_window
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
 from unmask.models.hub import save_model
+from unmask.models.settings import EncoderSettings
 from unmask.progress import human_count
 from unmask.recipe import FinetuneRecipe, load_finetune_recipe
 from unmask.report import write_report
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.frozen_features import COLUMN as FEATURES
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tasks.settings import DataSettings
+from unmask.tokenization.opening import Tokenizer
 from unmask.training.best import choose_metric
 from unmask.training.device import Compute, choose_compute
 from unmask.training.run_directory import opening_run
@@ -114,12 +118,29 @@ def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs
         UserError: see `open_inputs`; or `train.metric` is none of the figures on dev.
     """
     run = open_inputs(settings, directory)
+    for warning in shared_files(settings.data):
+        logger.warning("%s", warning)
     is_named = settings.train.metric is not None and run.checkpoint is None
     if is_named and run.dev is not None and settings.task.tagging_head != "bilstm":  # which waits for its features
         assert isinstance(run.module, nn.Module)
         loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, _plain(compute.device))
         choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
     return run
+
+
+def shared_files(data: DataSettings) -> Iterator[str]:
+    """What is wrong with the figures of a run, two of whose files are one, or equal in every byte."""
+    named = [(name, Path(file)) for name in ("train", "dev", "test") if (file := getattr(data, name)) is not None]
+    for (name, first), (other, second) in combinations(named, 2):
+        is_one = first.samefile(second)
+        if is_one or (first.is_file() and second.is_file() and filecmp.cmp(first, second, shallow=False)):
+            what = "is the same file as" if is_one else "holds the very bytes of"
+            why = (
+                f"its figures are of what was learned, and say nothing of new examples: give others as data.{other}"
+                if name == "train"
+                else "what is chosen by the one is flattered by the other: give examples of their own for each"
+            )
+            yield f"data.{other}={second} {what} data.{name}={first}: {why}"
 
 
 def _plain(device: torch.device) -> Compute:
@@ -187,16 +208,17 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
     labels = f"; labels {', '.join(task.labels)}" if task.labels else ""
     logger.info("%s parameters, from %s%s", human_count(num_parameters), origin, labels)
     logger.info(compute.describe())
-    logger.info(
-        describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
-    )
+    if isinstance(encoder, EncoderSettings) and encoder.architecture != "lstm":
+        logger.info(
+            describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
+        )
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, compute.device)
     with Interruption() as interruption:
         last_evaluation = run_session(
             "fine-tuning",
             directory,
             module=module,
-            steps=run.loader.steps(run.start),
+            steps=lambda progress: run.loader.steps(run.start),
             prepare=_as_it_is,
             counts=run.module.counts,
             settings=settings.train,
@@ -256,7 +278,7 @@ def _samples(task: Task[Any], run: Inputs, compute: Compute) -> list[dict[str, A
     ]
 
 
-def save_finetuned(module: TaskModule, task: Task[Any], tokenizer: TextTokenizer, directory: Path) -> None:
+def save_finetuned(module: TaskModule, task: Task[Any], tokenizer: Tokenizer, directory: Path) -> None:
     """Writes the model directory: encoder, head, labels, tokenizer, and what `predict` needs to know."""
     save_model(
         directory,

@@ -11,10 +11,13 @@ from typing import Any
 import torch
 
 from unmask.errors import CheckpointError, ModelError, SettingsError
-from unmask.inference import Window, encode_windows
+from unmask.inference import Window, encode_windows, introduce
+from unmask.models.conversion import widen_vocabulary
+from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads import needs_pooler
 from unmask.models.hub import LoadedModel, load_encoder, load_finetuned
+from unmask.models.hub_config import HEAD_CLASS
 from unmask.paths import model_directory
 from unmask.progress import Progress
 from unmask.recipe import FinetuneRecipe
@@ -22,7 +25,8 @@ from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, Position, concatenate
 from unmask.tasks.frozen_features import with_features
 from unmask.tasks.table import open_task
-from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tokenization.gpt1_framing import load_framed_tokenizer
+from unmask.tokenization.opening import Tokenizer
 from unmask.training.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.device import Compute
 from unmask.transfer import freeze_layers, transfer_layers
@@ -45,7 +49,7 @@ class Inputs:
     """
 
     task: Task[Any]
-    tokenizer: TextTokenizer
+    tokenizer: Tokenizer
     module: TaskModule
     loader: ExampleLoader
     start: Position
@@ -62,11 +66,11 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
     """
     checkpoint = find_checkpoint(directory / "checkpoints")
     source = model_directory(settings.init_from)
-    tokenizer = load_tokenizer(source)
+    tokenizer, new_entries = load_framed_tokenizer(source)
     files = settings.data
     task = open_task(settings.task, files.columns).fit_to(Path(files.train))
     torch.manual_seed(settings.seed)
-    module = build_module(settings, task, source, tokenizer)
+    module = build_module(settings, task, source, tokenizer, len(new_entries))
     training = concatenate(
         [window.encoded.without_alignment() for window in read_windows(task, "train", files.train, tokenizer, module)]
     )
@@ -87,8 +91,13 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
     return Inputs(task, tokenizer, module, loader, start, checkpoint, dev, test)
 
 
-def build_module(settings: FinetuneRecipe, task: Task[Any], source: Path, tokenizer: TextTokenizer) -> TaskModule:
+def build_module(
+    settings: FinetuneRecipe, task: Task[Any], source: Path, tokenizer: Tokenizer, num_new_entries: int = 0
+) -> TaskModule:
     """The encoder of `init_from` as the recipe wants it transferred and frozen, and a head on it.
+
+    Args:
+        num_new_entries: of the tokenizer's vocabulary, at its end, that the model does not know: special ones of GPT-1.
 
     Raises:
         ModelError: it does not load, its tokenizer has more entries than it, or it has no head that could be kept.
@@ -96,11 +105,15 @@ def build_module(settings: FinetuneRecipe, task: Task[Any], source: Path, tokeni
     """
     loaded = load_encoder(source, head=task.head_kind)
     encoder = loaded.encoder
+    if num_new_entries and tokenizer.vocab_size - num_new_entries <= encoder.settings.vocab_size:
+        _add_rows(encoder, tokenizer, num_new_entries)
     sizes = encoder.settings
-    if tokenizer.vocab_size > sizes.vocab_size:
-        raise ModelError(
-            f"{source}: the tokenizer has {tokenizer.vocab_size} entries and the model {sizes.vocab_size}: "
-            "they do not belong together"
+    introduce(encoder, tokenizer, source)
+    if isinstance(encoder, ElmoEncoder) and task.head_kind in ("question_answering", "multiple_choice"):
+        raise SettingsError(
+            f"task.name={settings.task.name} and init_from={settings.init_from}, which is an ELMo, do not go together: "
+            "it reads each text by itself, so an answer would know nothing of its question; take a classification, "
+            "regression or tagging task, or a model of another family"
         )
     if settings.task.max_length > sizes.num_positions:
         raise SettingsError(
@@ -109,15 +122,30 @@ def build_module(settings: FinetuneRecipe, task: Task[Any], source: Path, tokeni
         )
     if settings.from_scratch:
         encoder = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
+        introduce(encoder, tokenizer, source)
     elif settings.transfer_layers is not None:
         fresh = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
         transfer_layers(fresh, encoder, settings.transfer_layers)
         encoder = fresh
+        introduce(encoder, tokenizer, source)
     module = _on_kept_head(settings, task, encoder, source) if settings.keep_head else task.module(encoder)
     if settings.freeze_layers is not None:
         random_pooler = bool(loaded.fresh) or settings.transfer_layers is not None
         freeze_layers(encoder, settings.freeze_layers, trains_pooler=random_pooler)
     return module
+
+
+def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> None:
+    """Gives the encoder fresh embeddings of the tokenizer's last entries, as GPT-1's released code draws them."""
+    assert not isinstance(encoder, ElmoEncoder), "its tokenizer is whole"
+    names = ", ".join(tokenizer.token_strings[-num_new_entries:])
+    logger.info("the vocabulary gets %s, with fresh embeddings: the model's has no tokens that frame inputs", names)
+    missing = tokenizer.vocab_size - encoder.settings.vocab_size
+    if missing > 0:
+        widen_vocabulary(encoder, (), tokenizer.vocab_size, [()] * missing)
+    with torch.no_grad():
+        fresh = encoder.word_embeddings[tokenizer.vocab_size - num_new_entries : tokenizer.vocab_size]
+        fresh.normal_(std=encoder.settings.initializer_range)
 
 
 def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: Path) -> TaskModule:
@@ -152,16 +180,22 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
             f"{source} knows the labels {', '.join(loaded.labels or ())}, and {settings.data.train} has "
             f"{', '.join(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
         )
-    head = "linear" if loaded.head_weights is None else "bilstm"
+    remembered = (loaded.config or {}).get("unmask_task", {})
+    top = remembered.get("encoder_top", "none")
+    if top != settings.task.encoder_top:
+        raise ModelError(
+            f"{source} was fine-tuned with task.encoder_top {top}, and it is {settings.task.encoder_top} here: set "
+            f"task.encoder_top={top}, or leave out keep_head"
+        )
+    head = "bilstm" if (loaded.config or {}).get(HEAD_CLASS) == "FeatureHead" else "linear"
     if head != settings.task.tagging_head:
         raise ModelError(
             f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
             f"{settings.task.tagging_head}: set task.tagging_head={head}, or leave out keep_head"
         )
-    remembered = (loaded.config or {}).get("unmask_task", {})
     for key, usual in (("feature_layers", "last"), ("bilstm_size", 768)):
         wanted, found = getattr(settings.task, key), remembered.get(key, usual)
-        if head == "bilstm" and wanted != found:
+        if "bilstm" in (head, top) and wanted != found:
             raise ModelError(
                 f"task.{key} is {wanted}, and the head of {source} was made with {found}: set task.{key}={found}, or "
                 "leave out keep_head"
@@ -178,7 +212,7 @@ def _outputs(count: int) -> str:
     return f"{count} output{'' if count == 1 else 's'}"
 
 
-def read_windows(task: Task[Any], name: str, file: str, tokenizer: TextTokenizer, module: TaskModule) -> list[Window]:
+def read_windows(task: Task[Any], name: str, file: str, tokenizer: Tokenizer, module: TaskModule) -> list[Window]:
     """Reads and encodes a file, and tells what was mended or skipped.
 
     Raises:
@@ -188,7 +222,7 @@ def read_windows(task: Task[Any], name: str, file: str, tokenizer: TextTokenizer
     with Progress(f"reading {name}", unit="examples") as progress:
         examples = _advancing(task.load(Path(file), counts), progress)
         num_segments = module.encoder.settings.type_vocab_size
-        windows = list(encode_windows(task, examples, tokenizer, counts, num_segments))
+        windows = list(encode_windows(task, examples, tokenizer, counts, num_segments, file))
     logger.info("%s: %s (%s)", name, counts.summary(), file)
     return windows
 

@@ -82,7 +82,7 @@ class SubmissionSummary:
 
     Attributes:
         path: the .zip.
-        predictions: by the file's name: how often each label is predicted; of STS-B, each value rounded.
+        predictions: by the file's name: how often each label, or of STS-B each value, is predicted.
         missing: files that were left out.
     """
 
@@ -90,13 +90,25 @@ class SubmissionSummary:
     predictions: Mapping[str, Mapping[str, int]]
     missing: tuple[str, ...] = ()
 
+    def warn(self) -> None:
+        """Tells of each task whose inputs all get the same answer."""
+        for name, counts in self.predictions.items():
+            if len(counts) == 1:
+                logger.warning(
+                    "%s: the answer is %s in all %s rows: the model of %s tells nothing apart; try another seed, a "
+                    "lower learning rate or more epochs",
+                    *(name, next(iter(counts)), f"{sum(counts.values()):,}", TABLES[name].task),
+                )
+
     def describe(self) -> str:
-        """A line for each file."""
-        lines = [
-            f"{name:<12} {sum(counts.values()):>9,}   "
-            + ", ".join(f"{label}: {count / sum(counts.values()):.0%}" for label, count in sorted(counts.items()))
-            for name, counts in self.predictions.items()
-        ]
+        """A line for each file; the values of STS-B are rounded."""
+        lines = []
+        for name, counts in self.predictions.items():
+            classes: Counter[str] = Counter()
+            for answer, count in counts.items():
+                classes[answer if TABLES[name].labels else f"{float(answer):.0f}"] += count
+            shares = ", ".join(f"{label}: {count / classes.total():.0%}" for label, count in sorted(classes.items()))
+            lines.append(f"{name:<12} {classes.total():>9,}   {shares}")
         left_out = f", without {', '.join(self.missing)}" if self.missing else ""
         return "\n".join([f"{self.path}: {len(self.predictions)} files{left_out}", *lines])
 
@@ -152,13 +164,15 @@ def submit(
             run, test_file = by_task[table.task], test_files[name]
             logger.info("%s: %s rows of %s", name, f"{table.rows:,}", test_file)
             answers = _answers(run, name, table, predict(run, test_file))
-            counts[name] = _write_table(archive, name, table, answers)
+            counts[name] = _write_table(archive, name, answers)
             if counts[name].total() != table.rows:
                 raise InputError(
                     f"{test_file}: {counts[name].total():,} predictions for {table.rows:,} rows: some of its lines are "
                     "read as one; get the file again from where it came"
                 )
-    return SubmissionSummary(out, counts, missing)
+    summary = SubmissionSummary(out, counts, missing)
+    summary.warn()
+    return summary
 
 
 def _sort_by_task(runs: Sequence[Path]) -> dict[str, Path]:
@@ -280,7 +294,7 @@ def _answers(run: Path, name: str, table: Table, predictions: Iterator[Mapping[s
             yield f"{min(max(LOWEST, value), HIGHEST):.6f}"
 
 
-def _write_table(archive: zipfile.ZipFile, name: str, table: Table, answers: Iterator[str]) -> Counter[str]:
+def _write_table(archive: zipfile.ZipFile, name: str, answers: Iterator[str]) -> Counter[str]:
     """Writes a table, and counts what is in it."""
     entry = zipfile.ZipInfo(name)  # dated 1980, so that the same predictions make the same bytes
     entry.compress_type = zipfile.ZIP_DEFLATED
@@ -291,12 +305,8 @@ def _write_table(archive: zipfile.ZipFile, name: str, table: Table, answers: Ite
         file.write(f"{HEADER}\n")
         for index, answer in enumerate(answers):
             file.write(f"{index}\t{answer}\n")
-            counts[_class_of(answer, table)] += 1
+            counts[answer] += 1
     return counts
-
-
-def _class_of(answer: str, table: Table) -> str:
-    return answer if table.labels else f"{float(answer):.0f}"
 
 
 def validate(path: Path) -> SubmissionSummary:
@@ -330,7 +340,9 @@ def validate(path: Path) -> SubmissionSummary:
         raise InputError(f"{path}: not a .zip that can be read ({error}): make it again") from error
     if faults:
         raise InputError(f"{path}: GLUE's server would refuse it:\n" + "\n".join(f"  {fault}" for fault in faults))
-    return SubmissionSummary(path, counts)
+    summary = SubmissionSummary(path, counts)
+    summary.warn()
+    return summary
 
 
 LONGEST_LINE_BYTES = 1000
@@ -345,7 +357,7 @@ def _first_fault(file: IO[bytes], name: str, table: Table, counts: Counter[str])
         if fault:
             return [f"{name}:{number}: {fault}"]
         if rows >= 0:
-            counts[_class_of(line.decode().rstrip("\n").split("\t")[1], table)] += 1
+            counts[line.decode().rstrip("\n").split("\t")[1]] += 1
         rows += 1
     if rows < 0:
         return [f"{name}:1: empty; expected the header {HEADER!r}"]

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.errors import ModelError
+from unmask.models.elmo import ElmoEncoder
+from unmask.models.encoder import Encoder
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
-from unmask.tasks.encoded import EncodedExamples
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.word_characters import WordTokenizer
 from unmask.training.device import Compute
+
+logger = logging.getLogger("unmask")
 
 WINDOW = 4096
 """Examples that are read, sorted by length, and put back in order at a time; fewer where each has many outputs."""
@@ -22,8 +31,9 @@ _MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
 """Of a window, about: predictions with a probability for each output then take some 60 MB."""
 _TOKENS = 100
 """Of an example, about, where outputs are one a token."""
-BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""Tokens in a batch, by the type of device; more are no faster, and take more memory."""
+
+MOST_UNKNOWN = 0.05
+"""Share of unknown tokens over which texts are taken for none that the tokenizer was made for."""
 
 Item = TypeVar("Item")
 
@@ -50,6 +60,76 @@ class Losses:
         return sum(self.coefficients[name] * total / max(1, self.counts[name]) for name, total in self.totals.items())
 
 
+@dataclass
+class Coverage:
+    """How much of some texts a vocabulary covers, in the making; a byte-level one covers everything.
+
+    Attributes:
+        tokenizer: that has the vocabulary.
+        name: of the texts, for the warning.
+        tokens: of the texts, as often as a model reads them; special tokens around them are none.
+        unknown: how many of them are `[UNK]`.
+    """
+
+    tokenizer: Tokenizer
+    name: str
+    tokens: int = 0
+    unknown: int = 0
+    _is_told: bool = False
+
+    def add(self, input_ids: NDArray[np.int32]) -> None:
+        """Counts the tokens of rows, and warns, once, where more than `MOST_UNKNOWN` are unknown."""
+        if self.tokenizer.unk_id is None:
+            return
+        special_ids = [index for index in self.tokenizer.special_ids if index != self.tokenizer.unk_id]
+        self.tokens += int((~np.isin(input_ids, special_ids)).sum())
+        self.unknown += int((input_ids == self.tokenizer.unk_id).sum())
+        if self.unknown > MOST_UNKNOWN * self.tokens and not self._is_told:
+            self._is_told = True
+            logger.warning(
+                "%s: %.0f %% of the tokens (%s of %s) are %s: the vocabulary does not cover these texts, and the "
+                "model cannot tell one such token from another. Is the tokenizer one of another language? Take a model "
+                "whose tokenizer was made for such texts, or train one (`unmask tokenizer train`)",
+                self.name,
+                100 * self.unknown / self.tokens,
+                f"{self.unknown:,}",
+                f"{self.tokens:,}",
+                self._unknown_token,
+            )
+
+    def note(self, counts: ExampleCounts) -> None:
+        """Adds what was counted to what is told of the texts."""
+        counts.note(f"of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})", self.unknown)
+
+    @property
+    def _unknown_token(self) -> str:
+        unknown = self.tokenizer.unk_id
+        return "" if unknown is None else self.tokenizer.token_strings[unknown]
+
+
+def introduce(encoder: Encoder, tokenizer: Tokenizer, where: object) -> None:
+    """Gives an encoder the characters of its tokenizer's words, where it reads such (ELMo).
+
+    Args:
+        where: both are from, for the message.
+
+    Raises:
+        ModelError: they do not belong together.
+    """
+    reads_words, is_of_words = isinstance(encoder, ElmoEncoder), isinstance(tokenizer, WordTokenizer)
+    if reads_words != is_of_words:
+        what = (
+            "words and the tokenizer is not one of words"
+            if reads_words
+            else "pieces of words, the tokenizer whole ones"
+        )
+        raise ModelError(f"{where}: the model reads {what}: they do not belong together; get the directory again")
+    if tokenizer.vocab_size > encoder.settings.vocab_size:
+        raise ModelError(f"{where}: the tokenizer has more entries than the model: they do not belong together")
+    if isinstance(encoder, ElmoEncoder) and isinstance(tokenizer, WordTokenizer):
+        encoder.set_words(tokenizer.table)
+
+
 def windows(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
     """Cuts a stream into lists of `size`, the last one shorter."""
     iterator = iter(items)
@@ -64,11 +144,20 @@ def window_size(task: Task[Any]) -> int:
 
 
 def encode_windows(
-    task: Task[Any], examples: Iterable[Example], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int
+    task: Task[Any],
+    examples: Iterable[Example],
+    tokenizer: Tokenizer,
+    counts: ExampleCounts,
+    num_segments: int,
+    name: str = "inputs",
 ) -> Iterator[Window]:
-    """Encodes a stream of examples window by window."""
+    """Encodes a stream of examples window by window; warns of texts, by `name`, that the vocabulary does not cover."""
+    coverage = Coverage(tokenizer, name)
     for window in windows(examples, window_size(task)):
-        yield Window(window, task.encode(window, tokenizer, counts, num_segments))
+        encoded = task.encode(window, tokenizer, counts, num_segments)
+        coverage.add(encoded.input_ids)
+        yield Window(window, encoded)
+    coverage.note(counts)
 
 
 @torch.inference_mode()

@@ -6,7 +6,7 @@ Reads manifests, configurations and headers only: torch is not imported, and no 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,28 @@ from unmask.config import build_settings, read_settings_file
 from unmask.data.store import part_name, read_manifest
 from unmask.errors import InputError, ModelError
 from unmask.files import UNFINISHED
+from unmask.model_uses import use_of
 from unmask.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
 from unmask.progress import human_bytes, human_count
 from unmask.recipe import FinetuneRecipe, PretrainRecipe
-from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run_log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 from unmask.training.settings import BUDGETS
 
-SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
+    *("projection_size", "cell_size"),  # ELMo's
+)
+_SIZES_OF_GPT1 = {
+    "n_layer": "num_hidden_layers",
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+}
+"""What GPT-1's `config.json` calls them."""
+SPAN_BOUNDARY = "span_boundary.safetensors"
+GENERATOR = "generator"
+"""Names in a model directory of SpanBERT and of ELECTRA; the modules that write them import torch."""
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -149,27 +163,34 @@ def _is_model(path: Path) -> bool:
 def _describe_model(path: Path) -> dict[str, Any]:
     config = _read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
     is_google = not (path / CONFIGS[0]).is_file()
+    use = use_of({"architectures": ["BertForPreTraining"]} if is_google else config)
     description: dict[str, Any] = {
         "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
         if is_google
         else config.get("architectures"),
         "model_type": "bert" if is_google else config.get("model_type"),
-        "num_parameters": _num_parameters(path),
+        **({} if use is None else {"is": use.kind, "commands": list(use.commands)}),
+        "num_parameters": _num_parameters(sorted(path.glob("*.safetensors"))),
         "vocab_size": config.get("vocab_size"),
         **{name: config[name] for name in SIZES if name in config},
+        **{name: config[its_name] for its_name, name in _SIZES_OF_GPT1.items() if its_name in config},
     }
     if isinstance(labels := config.get("id2label"), dict):
         description["labels"] = list(labels.values())
     if "unmask_task" in config:
         description["task"] = config["unmask_task"]
+    if (path / SPAN_BOUNDARY).is_file():
+        description["span_boundary_head"] = {"num_parameters": _num_parameters([path / SPAN_BOUNDARY])}
+    if _is_model(path / GENERATOR):
+        generator = _describe_model(path / GENERATOR)
+        description[GENERATOR] = {name: generator[name] for name in generator if name not in ("tokenizer", "commands")}
     if _is_tokenizer(path):
         description["tokenizer"] = _describe_tokenizer(path)
     return description
 
 
-def _num_parameters(directory: Path) -> int | None:
-    """Numbers in the weights, from the headers of the safetensors files; None where there are no such files."""
-    files = sorted(directory.glob("*.safetensors"))
+def _num_parameters(files: Sequence[Path]) -> int | None:
+    """Numbers in the weights, from the headers of safetensors files; None where there are no files."""
     if not files:
         return None
     headers = (tensor for file in files for name, tensor in read_header(file).items() if name != "__metadata__")
@@ -201,11 +222,11 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def _is_tokenizer(path: Path) -> bool:
-    return (path / "tokenizer.json").is_file() or (path / "vocab.txt").is_file()
+    return has_tokenizer(path)
 
 
 def _describe_tokenizer(path: Path) -> dict[str, Any]:
-    tokenizer = load_tokenizer(path)
+    tokenizer = open_tokenizer(path)
     description: dict[str, Any] = {
         "vocab_size": tokenizer.vocab_size,
         "special_tokens": [tokenizer.token_strings[index] for index in tokenizer.special_ids],

@@ -14,6 +14,7 @@ import torch
 from unmask.batch import pack
 from unmask.errors import InputError
 from unmask.input_files import read_utf8_lines
+from unmask.model_uses import MASKED, check_kind
 from unmask.models.hub import load_masked_lm
 from unmask.paths import model_directory
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -51,6 +52,7 @@ class MaskFiller:
 
     def __init__(self, model: str | Path) -> None:
         directory = model_directory(model)
+        check_kind(directory, MASKED)
         self._tokenizer = load_tokenizer(directory)
         loaded = load_masked_lm(directory)
         assert loaded.masked_lm_head is not None

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from unmask.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
-from unmask.errors import InputError, ModelError
-from unmask.inference import Window, predict_window, window_size, windows
-from unmask.input_files import open_input, read_utf8_lines, split_suffixes
+from unmask.errors import InputError, ModelError, OutputError
+from unmask.files import refuse_existing, writing
+from unmask.inference import Window, encode_windows, introduce, predict_window
 from unmask.models.hub import load_finetuned
 from unmask.paths import model_directory
-from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
-from unmask.tasks.classification import Classification
-from unmask.tasks.multi_label import MultiLabelClassification
+from unmask.prediction_inputs import read_task_inputs
+from unmask.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns_by_option
+from unmask.tasks.base import ExampleCounts, Task, TaskModule
 from unmask.tasks.qa import QaTask
-from unmask.tasks.regression import Regression
-from unmask.tasks.rows import Row, read_jsonl, read_rows
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import recall_task
-from unmask.tasks.tag_schemes import split_tag
-from unmask.tasks.tagging import Tagging
-from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.training.device import Compute, choose_compute
 
 logger = logging.getLogger("unmask")
@@ -44,7 +41,7 @@ class Predictor:
 
     task: Task[Any]
     module: TaskModule
-    tokenizer: TextTokenizer
+    tokenizer: Tokenizer
     compute: Compute
 
     @property
@@ -55,18 +52,36 @@ class Predictor:
     def __call__(self, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
         """Predictions of rows that hold the model's texts; see `predict`."""
         counts = ExampleCounts()
-        for window in windows(self.task.read_all(rows), window_size(self.task)):
-            yield from self._predict_examples(window, counts)
+        with naming_columns_by_option():
+            examples = self.task.read_all(rows)
+            for window in encode_windows(self.task, examples, self.tokenizer, counts, self.num_segments):
+                yield from self._predict_window(window)
         if counts.anything_mended:
             logger.warning("inputs: %s", counts.summary())
 
-    def _predict_examples(self, examples: Sequence[Example], counts: ExampleCounts) -> Iterator[dict[str, Any]]:
-        id_name = self.task.id_column
-        encoded = self.task.encode(examples, self.tokenizer, counts, self.num_segments)
-        predictions = predict_window(self.task, self.module, Window(examples, encoded), self.compute)
-        for example, prediction in zip(examples, predictions, strict=True):
-            kept = {"id": example.fields[id_name]} if id_name in example.fields else {}
-            yield {**kept, "input": dict(example.fields), **prediction}
+    def _predict_window(self, window: Window) -> Iterator[dict[str, Any]]:
+        predictions = predict_window(self.task, self.module, window, self.compute)
+        for example, prediction in zip(window.examples, predictions, strict=True):
+            given_id = example.fields.get(self.task.id_column)
+            told = {"id": given_id, "input": dict(example.fields), **prediction}
+            yield {name: value for name, value in told.items() if name != "id" or value is not None}
+
+    def with_options(
+        self, columns: ColumnSettings = NOTHING_SAID, settings: Mapping[str, Any] | None = None, use: Use = "predict"
+    ) -> Predictor:
+        """The same model with what a user says of its task; see `unmask.task_options`.
+
+        Args:
+            columns: where texts and labels stand, in place of what the model remembers.
+            settings: of the task by name, such as `{"max_length": 256}`, over those that the model remembers.
+            use: what for.
+
+        Raises:
+            SettingsError: a column or setting is unknown, means nothing here, or is out of range.
+        """
+        check_task_settings(settings or {}, use)
+        num_positions = self.module.encoder.settings.num_positions
+        return replace(self, task=adjusted_task(self.task, columns, settings or {}, num_positions))
 
 
 def load_predictor(
@@ -91,6 +106,8 @@ def load_predictor(
         return _load_one(model_directory(model), task, compute)
     check_members(members)
     loaded = [_load_one(member, task, compute) for member in members]
+    for member, predictor in zip(members, loaded, strict=True):
+        introduce(predictor.module.encoder, loaded[0].tokenizer, member)
     its_task = _task_of_all([predictor.task for predictor in loaded], read_null_threshold(Path(model)))
     module = EnsembleModule(its_task, [predictor.module for predictor in loaded]).eval()
     return Predictor(its_task, module, loaded[0].tokenizer, compute)
@@ -114,9 +131,8 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
         recalled = recall_task(loaded, task)
     except ModelError as error:
         raise ModelError(f"{directory}/{error}") from error
-    tokenizer = load_tokenizer(directory)
-    if tokenizer.vocab_size > loaded.encoder.settings.vocab_size:
-        raise ModelError(f"{directory}: the tokenizer has more entries than the model: they do not belong together")
+    tokenizer = open_tokenizer(directory)
+    introduce(loaded.encoder, tokenizer, directory)
     module: Any = recalled.module(loaded.encoder, loaded.head)
     if loaded.head_weights is not None:
         module.head.load_state_dict(loaded.head_weights)
@@ -149,114 +165,104 @@ def predict(
 
 
 def predict_file(
-    model: str | Path | Predictor, path: str | Path, *, device: str = "auto", precision: str = "fp32"
+    model: str | Path | Predictor,
+    path: str | Path,
+    *,
+    columns: ColumnSettings = NOTHING_SAID,
+    settings: Mapping[str, Any] | None = None,
+    format: str | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
 ) -> Iterator[dict[str, Any]]:
     """`predict` for the inputs of a file or of standard input (`-`); errors name the line.
 
+    Args:
+        columns, settings: see `Predictor.with_options`.
+        format: see `unmask.prediction_inputs.read_inputs`.
+
     Raises:
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
+        SettingsError: see `with_options` and `read_inputs`.
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
-    task = predictor.task
-
-    def is_published(line: str) -> bool:
-        return _fits_published_txt(task, line)
-
-    return predictor(_fitting(read_inputs(path, task.load_rows, is_published), task))
+    predictor = predictor.with_options(columns, settings)
+    return predictor(read_task_inputs(path, predictor.task, format))
 
 
-def _fits_published_txt(task: Task[Any], line: str) -> bool:
-    """Whether a `.txt` that begins with a line is one that the task's data set publishes."""
-    if isinstance(task, TextTask):
-        if task.files.txt_format == ".jsonl":
-            return line.startswith("{")
-        names = line.split("\t")
-        fits = any(set(columns.texts) <= set(names) for columns in task.files.layouts)
-        return task.files.txt_format is not None and len(names) > 1 and fits
-    if isinstance(task, Tagging) and task.data_set is not None:
-        words = line.split()
-        has_columns = len(words) == 2 or (len(words) > 2 and "\t" in line)
-        return line.startswith(("-DOCSTART-", "##")) or (has_columns and split_tag(words[-1]) is not None)
-    return False
-
-
-def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
-    """The rows; a plain text is refused where the task reads something else."""
-    wanted: tuple[str, ...] | None = WANTED.get(task.kind)
-    if isinstance(task, TextTask) and task.is_pair:
-        wanted = task.files.columns.texts
-    for row in rows:
-        if isinstance(row, PlainText) and wanted is not None:
-            names = " and ".join(wanted)
-            raise InputError(
-                f"{row.source}: a plain text, but this model reads {names if task.kind in WANTED else 'pairs'}: "
-                f"expected JSON lines, .tsv or .csv with {names}"
-            )
-        yield row
-
-
-TextTask = Classification | MultiLabelClassification | Regression
-"""Tasks of one text or two."""
-WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
-"""What is read by tasks that no plain text is enough for."""
-
-
-@dataclass(frozen=True)
-class PlainText(Row):
-    """A line that is a text and nothing else; its one field is `text`."""
-
-
-def read_inputs(
+def write_predictions(
+    model: str | Path | Predictor,
     path: str | Path,
-    load_rows: Callable[[Path], Iterator[Row]] = read_rows,
-    is_published_txt: Callable[[str], bool] | None = None,
-) -> Iterator[Row]:
-    """Streams the inputs of a file.
+    out: str | Path,
+    *,
+    columns: ColumnSettings = NOTHING_SAID,
+    settings: Mapping[str, Any] | None = None,
+    format: str | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> Path:
+    """`predict_file` into a file, which is there when all is answered, and not before.
 
     Args:
-        path: `.txt` with one text a line (unless it is published so), plain, `.gz` or `.zst`, or what `load_rows`
-            reads; `-` is standard input: JSON lines if its first line that is not blank begins with `{`, else one text
-            a line.
-        load_rows: a task's own reader; else tables and JSON lines.
-        is_published_txt: tells of a `.txt` by its first line that is not blank whether `load_rows` reads it.
+        out: `.jsonl`, an object a line; or `.json`, one object `{id: answer}`, as SQuAD's scorers read the answers to
+            questions.
+        overwrite: True replaces a file that is there.
+        columns, settings, format, device, precision: as for `predict_file`.
+
+    Returns:
+        `out`.
 
     Raises:
-        InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit.
+        UserError: as `predict_file`; or `out` has another suffix or exists, or `{id: answer}` is asked for what is no
+            question, or has no id of its own.
     """
-    if str(path) == "-":
-        yield from _not_empty(_read_stream(read_utf8_lines(sys.stdin.buffer, "standard input")), "standard input")
-    elif split_suffixes(Path(path))[0] == ".txt" and not (is_published_txt and is_published_txt(_first_line(path))):
-        with open_input(Path(path)) as file:
-            yield from _not_empty(_read_texts(read_utf8_lines(file, path), str(path)), str(path))
-    else:
-        yield from load_rows(Path(path))
+    out = Path(out)
+    if out.suffix not in (".jsonl", ".json"):
+        raise OutputError(
+            f"{out}: expected a name that ends in .jsonl (an object a line), or for answers to questions in .json "
+            "({id: answer})"
+        )
+    refuse_existing(out, overwrite)
+    predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
+    if out.suffix == ".json" and predictor.task.kind != "qa":
+        raise OutputError(
+            f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
+            f"{predictor.task.name}: name the file .jsonl"
+        )
+    predictions = predict_file(predictor, path, columns=columns, settings=settings, format=format)
+    lines = _official_lines(predictions) if out.suffix == ".json" else map(_as_json, predictions)
+    with writing(out) as file:
+        for line in lines:
+            # Half of a surrogate pair, in a field that no model reads, is written as JSON's escape of it.
+            file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+    return out
 
 
-def _first_line(path: str | Path) -> str:
-    with open_input(Path(path)) as file:
-        lines = (line.rstrip("\r\n") for _, line in read_utf8_lines(file, path))
-        return next((line for line in lines if line.strip()), "")
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _read_texts(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Row]:
-    for number, line in lines:
-        yield PlainText({"text": line.rstrip("\r\n")}, f"{name}:{number}")
+def _official_lines(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of `{id: answer}`.
 
-
-def _read_stream(lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
-    blank: list[tuple[int, str]] = []
-    for number, line in lines:
-        if not line.isspace():
-            read = read_jsonl if line.lstrip().startswith("{") else _read_texts
-            yield from read(chain([] if read is read_jsonl else blank, [(number, line)], lines), "standard input")
-            return
-        blank.append((number, line))
-
-
-def _not_empty(rows: Iterator[Row], name: str) -> Iterator[Row]:
-    empty = True
-    for row in rows:
-        empty = False
-        yield row
-    if empty:
-        raise InputError(f"{name}: there is nothing in it: expected inputs")
+    Raises:
+        InputError: a question has no id, or that of another one.
+    """
+    numbers: dict[str, int] = {}
+    line = "{"
+    for number, prediction in enumerate(predictions, start=1):
+        if "id" not in prediction:
+            raise InputError(
+                f"question {number} has no id, and {{id: answer}} needs one of each: name its column with --column "
+                "id=..., or write .jsonl"
+            )
+        identity = str(prediction["id"])
+        if identity in numbers:
+            raise InputError(
+                f"questions {numbers[identity]} and {number} have the same id, {identity!r}: {{id: answer}} holds one "
+                "answer for each; give every question its own, or write .jsonl"
+            )
+        numbers[identity] = number
+        yield line if number == 1 else f"{line},"
+        line = f"  {_as_json(identity)}: {_as_json(prediction['answer'])}"
+    yield from (line, "}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.corpus_account import describe_losses
+from unmask.data.annotations import KINDS
 from unmask.data.corpora import find_corpora, read_corpora
 from unmask.data.disk_space import check_free_space, estimate_store
 from unmask.data.documents import CorpusCounts
@@ -34,13 +35,14 @@ from unmask.data.shard_writer import (
     write_manifest,
 )
 from unmask.data.skipped_list import SkippedList
-from unmask.data.store import TokenStore, token_dtype
+from unmask.data.store import SPAN_ARRAYS, TokenStore, token_dtype, word_arrays
 from unmask.data.store_directory import moved_aside, unfinished_store
 from unmask.errors import InputError
 from unmask.files import refuse_existing, refuse_foreign, told_as_output_error
 from unmask.interruption import Interruption
 from unmask.progress import Progress, human_bytes, human_count
-from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
+from unmask.tokenization.word_characters import WordTokenizer
 
 SHARD_BYTES = 128 << 20
 """A shard ends after the document with which it has this many bytes of UTF-8 text."""
@@ -90,7 +92,7 @@ def prepare(
     if not resume:
         refuse_existing(out, overwrite, "choose another name, or pass --resume to go on with it, or --overwrite")
     corpora = find_corpora(text, reading, cleaning)
-    text_tokenizer = load_tokenizer(tokenizer_path)
+    text_tokenizer = open_tokenizer(tokenizer_path)
     job = Job(
         corpora,
         reading,
@@ -113,6 +115,18 @@ def prepare(
     ):
         _tell_and_check_disk(job, encoder)
         return _prepare(job, text_tokenizer, encoder, workers, ray_address, interruption)
+
+
+def describe_annotations(store: TokenStore) -> str:
+    """What became of the annotations of the text that a store was made of."""
+    manifest = store.manifest
+    kept = ", ".join(f"{store.num_spans(kind):,} {kind}" for kind in KINDS)
+    lost = {
+        "lost their text to cleaning": manifest["text"]["annotations_removed"],
+        "overlapped a longer one of their kind": manifest["overlapping_spans"],
+        "cover no token": manifest["spans_without_tokens"],
+    }
+    return "; ".join([f"annotations: {kept}", *(f"{count:,} {why}" for why, count in lost.items() if count)])
 
 
 def _tell_and_check_disk(job: Job, encoder: Encoder) -> None:
@@ -151,7 +165,7 @@ def _open_complete(job: Job) -> TokenStore:
 
 def _prepare(
     job: Job,
-    tokenizer: TextTokenizer,
+    tokenizer: Tokenizer,
     encoder: Encoder,
     workers: int,
     ray_address: str | None,
@@ -179,7 +193,7 @@ def _prepare(
                 yield chunk
 
         documents = read_corpora(job.corpora, counts, job.reading, job.cleaning, work_directory=out)
-        chunks = watched(cut_chunks((document.text for document in documents), job.shard_bytes))
+        chunks = watched(cut_chunks(documents, job.shard_bytes))
         if ray_address is None:
             encode = stack.enter_context(encoder_pool(encoder, job.encoder, workers, interruption))
             records = [_write_shard(job, shard, some, encode, tell) for shard, some in groupby(chunks, _shard_of)]
@@ -199,9 +213,13 @@ def _prepare(
     with told_as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
     tokenizer.save(out / "tokenizer")
+    side_arrays = word_arrays(tokenizer.vocab_size) if isinstance(tokenizer, WordTokenizer) else {}
+    if any(record[f"{kind}_spans"] for record in records for kind in KINDS):
+        side_arrays |= SPAN_ARRAYS
     description = {
         "vocab_size": tokenizer.vocab_size,
         "token_bytes": job.dtype.itemsize,
+        **({"side_arrays": side_arrays} if side_arrays else {}),
         "tokenizer_fingerprint": job.fingerprint,
         "sources": [{"file": str(path), "bytes": _size(path)} for path in job.files],
         **job.settings(),

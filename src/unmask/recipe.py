@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from unmask.config import Settings, build_settings, merge, nearest, parse_overrides, read_settings_file
-from unmask.data.settings import CleaningSettings, PackingSettings, ReadingSettings
+from unmask.data.settings import CleaningSettings, PackingSettings, Phases, ReadingSettings
 from unmask.errors import SettingsError
+from unmask.models.elmo_settings import AnyModelSettings
 from unmask.models.settings import ModelSettings
-from unmask.objectives.settings import MaskedLMSettings
+from unmask.objectives.settings import MaskedLMSettings, ObjectiveName, ObjectiveSettings
+from unmask.pairings import contradiction, packing_contradiction
 from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
@@ -49,9 +51,11 @@ class PretrainRecipe(Settings):
     init_from: str | None = None
     """A model directory whose weights are the start, in place of random ones."""
 
-    model: ModelSettings = ModelSettings()
-    objective: MaskedLMSettings = MaskedLMSettings()
+    model: AnyModelSettings = ModelSettings()
+    objective: ObjectiveSettings = MaskedLMSettings()
     packing: PackingSettings = PackingSettings()
+    phases: Phases = ()
+    """Parts of the run with sequences or batches of their own; empty: all of it is as `packing` and `train` say."""
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     train: TrainSettings
@@ -64,6 +68,14 @@ class PretrainRecipe(Settings):
             return {**values, "corpus": [values["corpus"]]}
         return values
 
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _objective_is_known(cls, objective: Any) -> Any:
+        name = objective.get("name", "masked_lm") if isinstance(objective, dict) else "masked_lm"
+        if name not in get_args(ObjectiveName):
+            raise ValueError(f"there is no objective {name!r}{nearest(str(name), get_args(ObjectiveName))}")
+        return objective
+
     @model_validator(mode="after")
     def _agrees(self) -> PretrainRecipe:
         if (self.corpus is None) == (self.store is None):
@@ -73,16 +85,48 @@ class PretrainRecipe(Settings):
             raise ValueError(f"store={self.store!r} brings its own tokenizer: leave out tokenizer={self.tokenizer!r}")
         if self.store is not None and (self.reading, self.cleaning) != (ReadingSettings(), CleaningSettings()):
             raise ValueError("reading and cleaning are for a `corpus`: the text of a store has been read and cleaned")
-        positions = self.model.max_position_embeddings
-        if positions is not None and self.packing.max_length > positions:
+        positions = self.model.max_position_embeddings if isinstance(self.model, ModelSettings) else None
+        if positions is not None and self.longest > positions:
+            raise ValueError(f"packing.max_length {self.longest} is over model.max_position_embeddings {positions}")
+        for phase in self.phases:
+            phase.packing(self.packing)
+        if self.phases and self.packing.format == "stream":
             raise ValueError(
-                f"packing.max_length {self.packing.max_length} is over model.max_position_embeddings {positions}"
+                "packing.format=stream and phases do not go together: a lane's memory goes on from window to window; "
+                "leave out phases"
+            )
+        if self.packing.format == "stream" and self.packing.copies is not None:
+            raise ValueError("packing.format=stream reads the documents as they are: leave out packing.copies")
+        if self.phases and self.train.minutes is not None:
+            raise ValueError(
+                "train.minutes and phases do not go together: how many steps a phase has would depend on how fast they "
+                "are; give the budget as steps, tokens or epochs"
             )
         if self.train.patience is not None or self.train.metric is not None:
             raise ValueError("train.patience and train.metric are for fine-tuning: leave them out")
-        if self.objective.masking_mode == "static" and self.packing.copies is not None:
+        wrong = packing_contradiction(self.model.architecture, self.objective, self.packing)
+        if wrong is None and self.init_from is None:
+            wrong = contradiction(self.model.architecture, self.model, self.objective)
+        if wrong is not None:
+            raise ValueError(wrong)
+        kind = self.tokenizer.kind if isinstance(self.tokenizer, TokenizerSettings) else None
+        if self.corpus is not None and kind is not None and (kind == "word") != (self.objective.name == "bilm"):
+            raise ValueError(
+                f"tokenizer.kind={kind} and objective.name={self.objective.name} do not go together: `word` is for "
+                "bilm, and bilm reads the characters of words"
+            )
+        if getattr(self.objective, "masking_mode", "") == "static" and self.packing.copies is not None:
             raise ValueError("objective.masking_mode=static shows ten fixed copies: leave out packing.copies")
         return self
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence, in any phase."""
+        return (
+            max(phase.packing(self.packing).max_length for phase in self.phases)
+            if self.phases
+            else (self.packing.max_length)
+        )
 
 
 class FinetuneRecipe(Settings):
@@ -234,7 +278,7 @@ def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
     values = read_settings_file(path)
     base_name = values.pop("base", None)
     if base_name is not None:
-        values = merge(_read_base(path, base_name), values, ALTERNATIVES)
+        values = merge(_without_other_objective(_read_base(path, base_name), values), values, ALTERNATIVES)
     given = parse_overrides(overrides)
     if "base" in given:
         raise SettingsError(
@@ -245,8 +289,16 @@ def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
     if ("data" in values) != (cls is FinetuneRecipe):
         program = "finetune" if "data" in values else "pretrain"
         raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
-    values = merge(values, given, ALTERNATIVES)
+    values = merge(_without_other_objective(values, given), given, ALTERNATIVES)
     return build_settings(cls, values, str(name))
+
+
+def _without_other_objective(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The values beneath, without the keys of their objective where another one is named over them."""
+    name = (over.get("objective") or {}).get("name")
+    if name is None or name == (under.get("objective") or {}).get("name", MaskedLMSettings().name):
+        return under
+    return {key: value for key, value in under.items() if key != "objective"}
 
 
 def _read_base(path: Path, name: Any) -> dict[str, Any]:

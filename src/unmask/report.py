@@ -10,9 +10,7 @@ Read where they are there, all but the first two written by the programs for thi
                     be compared with: `{"loss/mlm": {"unigram entropy": 7.1}}` by the names of metrics.jsonl, or
                     `{"unigram entropy": 7.1}` for the loss; and `degenerate`, what is wrong with a model that tells
                     nothing apart
-    samples.json    a list of `{"title", "text": [{"token", "kind", "label", "prediction", "probability", "correct"}]}`
-                    with kind plain, special or masked, or of
-                    `{"title", "input": {...}, "label", "prediction", "probability"}`
+    samples.json    decoded examples of what the model predicts; see `unmask.report_samples`
 
 The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss` or `eval/loss/mlm`.
 """
@@ -32,7 +30,9 @@ import yaml
 from unmask.errors import InputError
 from unmask.figure import Panel, Series, draw
 from unmask.files import write_text
+from unmask.html_table import Html, table
 from unmask.progress import human_count, human_duration
+from unmask.report_samples import are_samples, draw_samples
 from unmask.training.run_log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 
 REPORT = "report.html"
@@ -54,7 +54,7 @@ def write_report(run_directory: Path) -> Path:
     recipe = _read_recipe(recipe_path)
     sessions = read_sessions(run_directory / ENVIRONMENT)
     results = _read_json(run_directory / "results.json", _are_results, {})
-    samples = _read_json(run_directory / "samples.json", _are_samples, [])
+    samples = _read_json(run_directory / "samples.json", are_samples, [])
     floors = _floors(results.pop("floors", {}))
     num_parameters = results.pop("num_parameters", None)
     degenerate = results.pop("degenerate", None)
@@ -68,7 +68,7 @@ def write_report(run_directory: Path) -> Path:
         _headline(run_directory.name, sessions, rows, num_parameters, figures),
         _section("Curves", _curves(rows, floors)),
         _section("Results", _results(figures, floors, degenerate)),
-        _section("Sample predictions", _samples(samples)),
+        _section("Sample predictions", draw_samples(samples)),
         _section("Settings", _settings(recipe)),
         _section("Environment", _environment(sessions)),
     ]
@@ -108,16 +108,6 @@ def _read_json(path: Path, fits: Callable[[Any], bool], otherwise: Any) -> Any:
 
 def _are_results(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("floors", {}), dict)
-
-
-def _are_samples(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(sample, dict)
-        and isinstance(sample.get("input", {}), dict)
-        and isinstance(sample.get("text", []), list)
-        and all(isinstance(token, dict) for token in sample.get("text", []))
-        for sample in value
-    )
 
 
 def _floors(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -186,11 +176,35 @@ def panels(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]]) -> li
 
 
 def _curves(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]]) -> str:
-    """The first figure over the whole width, the others side by side."""
+    """The first figure over the whole width, the others side by side; a table of what was logged once."""
     shapes = [(960, 330, "wide")]
-    drawable = panels(rows, floors)
-    shapes += [(460, 220, "")] * (len(drawable) - 1)
-    return "".join(_figure(panel, *shape) for panel, shape in zip(drawable, shapes, strict=False))
+    found = panels(rows, floors)
+    drawn = [panel for panel in found if panel.is_curve]
+    shapes += [(460, 220, "")] * (len(drawn) - 1)
+    figures = "".join(_figure(panel, *shape) for panel, shape in zip(drawn, shapes, strict=False))
+    return figures + _logged_once([panel for panel in found if not panel.is_curve])
+
+
+def _logged_once(panels: Sequence[Panel]) -> str:
+    def told(panel: Panel, series: Series) -> str:
+        return panel.tick(float(f"{series.last:.4g}")) if series.is_drawable else ""
+
+    lines = [
+        (
+            panel.title,
+            told(panel, panel.training),
+            told(panel, panel.held_out),
+            ", ".join(f"{name} {number(value)}" for name, value in panel.floors.items()),
+        )
+        for panel in panels
+    ]
+    if not lines:
+        return ""
+    note = (
+        "Logged once, so that there is no curve to draw. A shorter train.log_every logs more of the training, and a "
+        "shorter train.eval_every more of what is held out."
+    )
+    return f'<p class="note">{note}</p>' + table(("", "training", "held out", "to compare with"), lines)
 
 
 def _figure(panel: Panel, width: int, height: int, shape: str) -> str:
@@ -250,68 +264,14 @@ def _results(figures: Mapping[str, Any], floors: Mapping[str, Mapping[str, float
     for key, value in figures.items():
         compared = ", ".join(f"{name} {number(floor)}" for name, floor in floors.get(key, {}).items())
         lines.append((_spoken(key), number(value), compared))
-    return warning + _table(("", "value", "to compare with"), lines)
-
-
-def _samples(samples: Sequence[Row]) -> str:
-    texts = [sample for sample in samples if "text" in sample]
-    answers = [sample for sample in samples if "text" not in sample]
-    parts = []
-    if texts:
-        parts.append(
-            '<p class="note">Masked positions: <mark class="right">restored</mark> or '
-            '<mark class="wrong"><del>predicted</del> <ins>original</ins></mark>. Point at one for its probability.</p>'
-        )
-        parts += [_masked_text(sample) for sample in texts]
-    if answers:
-        fields = list(dict.fromkeys(name for sample in answers for name in sample.get("input", {})))
-        head = (*fields, "label", "prediction", "probability")
-        parts.append(_table(head, [_answer(sample, fields) for sample in answers]))
-    return "".join(parts)
-
-
-def _masked_text(sample: Row) -> str:
-    words = []
-    for token in sample["text"]:
-        # The pieces of a word stand together, as WordPiece cut them.
-        glue = "" if str(token.get("label") or token.get("token", "")).startswith("##") else " "
-        words.append(glue + _token(token))
-    title = escape(str(sample.get("title", "")))
-    return f'<article><h3>{title}</h3><p class="text">{"".join(words).strip()}</p></article>'
-
-
-def _token(token: Row) -> str:
-    text = str(token.get("token", ""))
-    if token.get("kind") == "special":
-        return f'<span class="special">{escape(text)}</span>'
-    if token.get("kind") != "masked":
-        return escape(text.removeprefix("##"))
-    label, prediction = str(token.get("label") or ""), str(token.get("prediction") or "")
-    hover = f"input {text} · original {label} · predicted {prediction}{_chance(token, ' with probability ')}"
-    right = bool(token.get("correct"))
-    shown = escape(label.removeprefix("##")) if right else f"<del>{escape(prediction)}</del> <ins>{escape(label)}</ins>"
-    return f'<mark class="{"right" if right else "wrong"}" title="{escape(hover)}">{shown}</mark>'
-
-
-def _answer(sample: Row, fields: Sequence[str]) -> tuple[Any, ...]:
-    label, prediction = sample.get("label"), sample.get("prediction")
-    kind = "" if label is None else "right" if label == prediction else "wrong"
-    told = Html(f'<mark class="{kind}">{escape(str(prediction))}</mark>')
-    return (*(sample.get("input", {}).get(name) for name in fields), label, told, _chance(sample, ""))
-
-
-def _chance(sample: Row, lead: str) -> str:
-    probability = sample.get("probability")
-    return "" if probability is None else f"{lead}{probability:.2f}"
+    return warning + table(("", "value", "to compare with"), lines)
 
 
 def _settings(recipe: Mapping[str, Any]) -> str:
     single = {name: value for name, value in recipe.items() if not isinstance(value, dict)}
     groups = {"run": single} | {name: flatten(value) for name, value in recipe.items() if isinstance(value, dict)}
     cards = [
-        f"<div><h3>{escape(name)}</h3>{_table((), list(group.items()))}</div>"
-        for name, group in groups.items()
-        if group
+        f"<div><h3>{escape(name)}</h3>{table((), list(group.items()))}</div>" for name, group in groups.items() if group
     ]
     return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
 
@@ -321,30 +281,14 @@ def _environment(sessions: Sequence[Row]) -> str:
         return ""
     last = flatten(sessions[-1])
     told = {name.removeprefix("versions."): value for name, value in last.items() if name not in ("recipe", "command")}
-    table = _table((), [(_spoken(name), value) for name, value in told.items() if value is not None])
+    settled = table((), [(_spoken(name), value) for name, value in told.items() if value is not None])
     if len(sessions) == 1:
-        return table
+        return settled
     lines = [
         (session.get("started"), Html(f"<code>{escape(shlex.join(session.get('command', [])))}</code>"))
         for session in sessions
     ]
-    return f"{table}<h3>Sessions</h3>{_table(('started', 'command'), lines)}"
-
-
-class Html(str):
-    """Text that is HTML already and is not escaped again."""
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    top = "<thead><tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr></thead>" if head else ""
-    body = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in line) + "</tr>" for line in lines)
-    return f"<table>{top}<tbody>{body}</tbody></table>"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, Html):
-        return value
-    return escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    return f"{settled}<h3>Sessions</h3>{table(('started', 'command'), lines)}"
 
 
 def number(value: Any) -> str:

@@ -1,59 +1,222 @@
-"""Decoded examples of what a model predicts, for a run's report."""
+"""Decoded examples of what a model predicts, for a run's report; what they show depends on the objective."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from unmask.batch import Batch
+from unmask.batch import IGNORE_INDEX, Batch
+from unmask.models.layers import linear
+from unmask.objectives.base import ObjectiveModule
+from unmask.objectives.causal_lm import CausalLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.objectives.replaced_token import ReplacedTokenModule
+from unmask.objectives.sentence_pairs import LABELS, SentenceObjective
+from unmask.objectives.softmax_sampling import sample_from_softmax
+from unmask.tokenization.bpe import END_OF_WORD
+from unmask.tokenization.opening import Tokenizer
+
+Token = dict[str, Any]
+"""A token as `unmask.report_samples` describes it."""
+
+SENTENCE_ANSWERS: dict[SentenceObjective, tuple[str, str]] = {
+    "nsp": ("IsNext", "NotNext"),
+    "sop": ("in order", "swapped"),
+}
+"""What the labels 0 and 1 of a sentence objective mean."""
+
+_ANSWERS = ("original", "replaced")
+_ROWS = 512
+"""Whose probabilities over the whole vocabulary there are at once."""
+
+
+def show_entry(tokenizer: Tokenizer, index: int) -> str:
+    """An entry of the vocabulary for people.
+
+    Byte-level BPE writes bytes as letters of its own: shown is the text that they stand for, a space as `␣`, unless
+    they are a part of a character only.
+    """
+    entry = tokenizer.token_strings[index]
+    if tokenizer.kind != "byte_bpe" or index in tokenizer.special_ids:
+        return entry
+    text = tokenizer.decode([index])
+    return entry if "\ufffd" in text else text.replace(" ", "␣").replace("\n", "↵")
 
 
 @torch.no_grad()
-def masked_lm_samples(
-    module: MaskedLMModule, batch: Batch, tokenizer: TextTokenizer, most: int = 8
-) -> list[dict[str, Any]]:
-    """The first sequences of a prepared batch, each token as the model sees it, targets with what the model says.
+def samples_of(module: ObjectiveModule, batch: Batch, tokenizer: Tokenizer, most: int = 8) -> list[dict[str, Any]]:
+    """What `samples.json` holds, by the kind of module; nothing for ELMo, whose windows are no sequences of their own.
 
     Args:
         module: on the batch's device.
         batch: prepared by the objective.
         tokenizer: of the ids.
-        most: sequences.
+        most: sequences, the first ones of the batch.
 
     Returns:
-        What `samples.json` holds; see `unmask.report`.
+        See `unmask.report_samples`.
     """
+    assert isinstance(module, nn.Module)
     module.eval()
-    token_logits, labels, sentence_logits = module.logits(batch)
-    probabilities, predictions = torch.softmax(token_logits.float(), -1).max(-1)
-    targets = batch.columns["target_positions"].tolist()
-    found = {
-        place: {
-            "token": tokenizer.token_strings[int(batch.input_ids[place])],
-            "kind": "masked",
-            "label": tokenizer.token_strings[int(label)],
-            "prediction": tokenizer.token_strings[int(prediction)],
-            "probability": float(probability),
-            "correct": bool(label == prediction),
+    most = min(most, batch.num_sequences)
+    end = int(batch.bounds[most])
+    said = [""] * most
+    if isinstance(module, MaskedLMModule):
+        logits, _, sentence_logits = module.logits(batch)
+        tokens = _masked(batch, end, logits, tokenizer)
+        said = _sentence_answers(module, batch, sentence_logits, most)
+    elif isinstance(module, CausalLMModule):
+        tokens = _next(module, batch, end, tokenizer)
+    elif isinstance(module, ReplacedTokenModule):
+        logits, _ = module.generator_logits(batch)
+        if module.trains_discriminator:
+            tokens = _checked(module, batch, end, logits, tokenizer)
+        else:
+            tokens = _masked(batch, end, logits, tokenizer)
+    else:
+        return []
+    originals = _originals(batch) if not isinstance(module, CausalLMModule) else batch.input_ids
+    return [
+        {
+            "title": f"held-out sequence {number + 1}{said[number]}",
+            "text": _sequence(batch, number, tokens, originals.tolist(), tokenizer),
         }
-        for place, label, prediction, probability in zip(targets, labels, predictions, probabilities, strict=True)
+        for number in range(most)
+    ]
+
+
+def _sequence(
+    batch: Batch, number: int, tokens: Mapping[int, Token], originals: Sequence[int], tokenizer: Tokenizer
+) -> list[Token]:
+    """The tokens of a sequence: what is known of each by its place, or the mere token."""
+    special, ids = batch.columns["special_tokens_mask"].tolist(), batch.input_ids.tolist()
+    start, end = int(batch.bounds[number]), int(batch.bounds[number + 1])
+    return [
+        {
+            "token": show_entry(tokenizer, ids[place]),
+            "kind": "special" if special[place] else "plain",
+            **tokens.get(place, {}),
+            "joined": place > start
+            and not (special[place] or special[place - 1])
+            and _goes_on(tokenizer, originals[place - 1], originals[place]),
+        }
+        for place in range(start, end)
+    ]
+
+
+def _goes_on(tokenizer: Tokenizer, before: int, index: int) -> bool:
+    """Whether an entry continues the word that the entry before it belongs to."""
+    if tokenizer.marks_words:
+        return bool(tokenizer.continuation[index])
+    return not tokenizer.token_strings[before].endswith(END_OF_WORD)
+
+
+def _originals(batch: Batch) -> Tensor:
+    """(tokens,) int64: the text of a masked batch before it was masked."""
+    labels = batch.columns["labels"]
+    return torch.where(labels == IGNORE_INDEX, batch.input_ids, labels)
+
+
+def _masked(batch: Batch, end: int, logits: Tensor, tokenizer: Tokenizer) -> dict[int, Token]:
+    """Of each target before `end`: what stood there, and what is the likeliest by logits (targets, vocabulary)."""
+    targets = batch.columns["target_positions"]
+    targets = targets[targets < end]
+    probabilities, predictions = torch.softmax(logits[: len(targets)].float(), -1).max(-1)
+    return {
+        place: {
+            "kind": "masked",
+            "label": show_entry(tokenizer, label),
+            "prediction": show_entry(tokenizer, prediction),
+            "probability": probability,
+            "correct": label == prediction,
+        }
+        for place, label, prediction, probability in zip(
+            targets.tolist(),
+            batch.columns["labels"][targets].tolist(),
+            predictions.tolist(),
+            probabilities.tolist(),
+            strict=True,
+        )
     }
-    special = batch.columns["special_tokens_mask"].tolist()
-    ids, bounds = batch.input_ids.tolist(), batch.bounds.tolist()
-    samples: list[dict[str, Any]] = []
-    for number in range(min(most, batch.num_sequences)):
-        title = f"held-out sequence {number + 1}"
-        if sentence_logits is not None:
-            label = int(batch.columns["next_sentence_label"][number])
-            chance = torch.softmax(sentence_logits[number].float(), -1)[0]
-            title += f": {'IsNext' if label == 0 else 'NotNext'}, the model says IsNext with {float(chance):.0%}"
-        text = [
-            found.get(place)
-            or {"token": tokenizer.token_strings[ids[place]], "kind": "special" if special[place] else "plain"}
-            for place in range(bounds[number], bounds[number + 1])
-        ]
-        samples.append({"title": title, "text": text})
-    return samples
+
+
+def _sentence_answers(module: MaskedLMModule, batch: Batch, logits: Tensor | None, most: int) -> list[str]:
+    """For each sequence what holds of its segments, and what the model says; nothing without such an objective."""
+    if module.sentence_objective is None or logits is None:
+        return [""] * most
+    answers = SENTENCE_ANSWERS[module.sentence_objective]
+    labels = batch.columns[LABELS[module.sentence_objective]].tolist()
+    chances = torch.softmax(logits.float(), -1)[:, 0].tolist()
+    return [
+        f": {answers[labels[number]]}, the model says {answers[0]} with {chances[number]:.0%}" for number in range(most)
+    ]
+
+
+def _next(module: CausalLMModule, batch: Batch, end: int, tokenizer: Tokenizer) -> dict[int, Token]:
+    """Of each token before `end` that another one precedes: what the model expected there, and how much itself."""
+    decoder, labels = module.decoder(batch)
+    targets = batch.columns["target_positions"]
+    targets = targets[targets < end]
+    tokens: dict[int, Token] = {}
+    for rows in torch.split(torch.arange(len(targets), device=targets.device), _ROWS):
+        probabilities = torch.softmax(linear(decoder.states[rows], decoder.weight, decoder.bias).float(), -1)
+        highest, predictions = probabilities.max(-1)
+        of_labels = probabilities.gather(1, labels[rows, None]).squeeze(1)
+        for place, label, prediction, probability, of_label in zip(
+            (targets[rows] + 1).tolist(),
+            labels[rows].tolist(),
+            predictions.tolist(),
+            highest.tolist(),
+            of_labels.tolist(),
+            strict=True,
+        ):
+            tokens[place] = {
+                "kind": "next",
+                "label": show_entry(tokenizer, label),
+                "prediction": show_entry(tokenizer, prediction),
+                "probability": probability,
+                "label_probability": of_label,
+                "correct": label == prediction,
+            }
+    return tokens
+
+
+def _checked(
+    module: ReplacedTokenModule, batch: Batch, end: int, logits: Tensor, tokenizer: Tokenizer
+) -> dict[int, Token]:
+    """Of each token before `end` of the corrupted text, special ones aside: whether it was replaced, and what the
+    discriminator says.
+
+    Args:
+        logits: (targets, vocabulary), the generator's.
+    """
+    guesses, replaced = module.discriminator_logits(batch, logits)
+    samples = sample_from_softmax(logits, batch.columns["sample_fractions"])
+    shown = _originals(batch).scatter(0, batch.columns["target_positions"], samples)
+    tokens: dict[int, Token] = {}
+    for place, (index, original, is_replaced, chance, special) in enumerate(
+        zip(
+            shown[:end].tolist(),
+            _originals(batch)[:end].tolist(),
+            replaced[:end].tolist(),
+            torch.sigmoid(guesses[:end].float()).tolist(),
+            batch.columns["special_tokens_mask"][:end].tolist(),
+            strict=True,
+        )
+    ):
+        if special:
+            continue
+        tokens[place] = {
+            "token": show_entry(tokenizer, index),
+            "kind": "checked",
+            "label": _ANSWERS[is_replaced],
+            "prediction": _ANSWERS[chance > 0.5],
+            "probability": chance,
+            "correct": is_replaced == (chance > 0.5),
+        }
+        if is_replaced:
+            tokens[place]["original"] = show_entry(tokenizer, original)
+    return tokens

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
-from unmask.features import FeatureModel, check_pool, load_feature_model, pooled_features, tell
-from unmask.inference import windows
+from unmask.features import FeatureModel, check_pool, load_feature_model, pooled_features, read_file, tell
+from unmask.inference import Coverage, windows
 from unmask.models.layer_mixture import CHOICES
-from unmask.prediction import read_inputs
+from unmask.task_options import NOTHING_SAID
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.feature_inputs import FeatureInput, read_feature_input
 from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings
 
 DIGITS = 6
 """What float32 keeps of a cosine: further ones would part texts that are equal."""
@@ -55,12 +56,12 @@ def embed(
     Raises:
         UserError: the model does not load, or a setting is none of these.
     """
-    counts = ExampleCounts()
     opened = _open(model, layers, device, precision)
-    embed_window = _embedder(opened, pool, counts, normalise)
+    counts, coverage = ExampleCounts(), Coverage(opened.tokenizer, "texts")
+    embed_window = _embedder(opened, pool, counts, coverage, normalise)
     rows = (Row({"text": text}, f"text {number}") for number, text in enumerate(texts, start=1))
     parts = [embed_window(window) for window in windows(map(read_feature_input, rows))]
-    tell(counts)
+    tell(counts, coverage)
     return np.concatenate(parts) if parts else np.empty((0, *opened.shape), np.float32)
 
 
@@ -119,6 +120,7 @@ def compare(
     query: str | Path | None = None,
     corpus: str | Path | None = None,
     *,
+    columns: ColumnSettings = NOTHING_SAID,
     top_k: int = 5,
     layers: str = "last",
     pool: str = "mean",
@@ -129,7 +131,8 @@ def compare(
 
     Args:
         texts: two texts; or one file of pairs, `.tsv`, `.csv` or `.jsonl` with `text_a` and `text_b`, or `-`; or none.
-        query, corpus: files of single texts, as `unmask.prediction.read_inputs` takes them, in place of `texts`.
+        query, corpus: files of single texts, as `unmask.prediction_inputs.read_inputs` takes them, in place of `texts`.
+        columns: where texts stand in these files; see `unmask.features.load_feature_model`.
 
     Yields:
         What `similarities` or `search` gives.
@@ -148,18 +151,26 @@ def compare(
         raise InputError(
             f"{texts[0]}: no such file: expected one of pairs; two texts are compared where both are given"
         )
-    opened = _open(model, layers, device, precision)
+    opened = _open(model, layers, device, precision, columns)
     if query is not None and corpus is not None:
-        return iter(_search(opened, _read(query), _read(corpus), top_k, pool))
-    rows: Iterable[Row] = [Row(dict(zip(("text_a", "text_b"), texts, strict=False)), "the two texts")]
-    return _similarities(opened, map(read_feature_input, rows) if len(texts) == 2 else _read(texts[0]), pool)
+        return iter(_search(opened, read_file(opened, query), read_file(opened, corpus), top_k, pool))
+    if len(texts) == 1:
+        return _similarities(opened, read_file(opened, texts[0]), pool)
+    two = FeatureInput(texts[0], texts[1], None, None, "the two texts")
+    return _similarities(opened, [two], pool)
 
 
-def _open(model: str | Path | FeatureModel, layers: str, device: str, precision: str) -> FeatureModel:
+def _open(
+    model: str | Path | FeatureModel,
+    layers: str,
+    device: str,
+    precision: str,
+    columns: ColumnSettings = NOTHING_SAID,
+) -> FeatureModel:
     opened = (
         model
         if isinstance(model, FeatureModel)
-        else load_feature_model(model, layers, device=device, precision=precision)
+        else load_feature_model(model, layers, columns=columns, device=device, precision=precision)
     )
     if opened.choice.mixed:
         unmixed = ", ".join(name for name, choice in CHOICES.items() if not choice.mixed)
@@ -170,7 +181,9 @@ def _open(model: str | Path | FeatureModel, layers: str, device: str, precision:
     return opened
 
 
-def _embedder(model: FeatureModel, pool: str, counts: ExampleCounts, normalise: bool = True) -> Embed:
+def _embedder(
+    model: FeatureModel, pool: str, counts: ExampleCounts, coverage: Coverage, normalise: bool = True
+) -> Embed:
     """A function that embeds some single texts.
 
     Raises:
@@ -184,7 +197,7 @@ def _embedder(model: FeatureModel, pool: str, counts: ExampleCounts, normalise: 
         for given in inputs:
             if given.text_b is not None:
                 raise InputError(f"{given.source}: a pair of texts: expected single ones, in a column `text`")
-        _, vectors = pooled_features(model, inputs, checked, counts)
+        _, vectors = pooled_features(model, inputs, checked, counts, coverage)
         if normalise:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
@@ -193,20 +206,16 @@ def _embedder(model: FeatureModel, pool: str, counts: ExampleCounts, normalise: 
     return embed_window
 
 
-def _read(path: str | Path) -> Iterator[FeatureInput]:
-    return map(read_feature_input, read_inputs(path))
-
-
 def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str) -> Iterator[dict[str, Any]]:
-    counts = ExampleCounts()
-    embed_window = _embedder(model, pool, counts)
+    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
+    embed_window = _embedder(model, pool, counts, coverage)
     for window in windows(pairs):
         vectors = embed_window(list(chain.from_iterable(map(_two_texts, window))))
         cosines = _rounded(np.einsum("ij,ij->i", vectors[::2], vectors[1::2]))
         for pair, cosine in zip(window, cosines.tolist(), strict=True):
-            kept = {"id": pair.fields["id"]} if "id" in pair.fields else {}
+            kept = {} if pair.id is None else {"id": pair.id}
             yield {**kept, "text_a": pair.text_a, "text_b": pair.text_b, "similarity": cosine}
-    tell(counts)
+    tell(counts, coverage)
 
 
 def _rounded(cosines: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -216,7 +225,7 @@ def _rounded(cosines: NDArray[np.float32]) -> NDArray[np.float64]:
 def _two_texts(pair: FeatureInput) -> tuple[FeatureInput, FeatureInput]:
     if pair.text_b is None:
         raise InputError(f"{pair.source}: a single text: expected a pair, in the columns text_a and text_b")
-    first = FeatureInput(pair.text_a, None, None, {}, pair.source)
+    first = FeatureInput(pair.text_a, None, None, None, pair.source)
     return first, replace(first, text_a=pair.text_b)
 
 
@@ -225,8 +234,8 @@ def _search(
 ) -> list[dict[str, Any]]:
     if top_k < 1:
         raise SettingsError(f"top_k is {top_k}: expected at least 1")
-    counts = ExampleCounts()
-    embed_window = _embedder(model, pool, counts)
+    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
+    embed_window = _embedder(model, pool, counts, coverage)
     asked: list[FeatureInput] = []
     parts = []
     for window in windows(queries):
@@ -251,7 +260,7 @@ def _search(
             for number in np.unique(numbers).tolist()
         }
         first += len(window)
-    tell(counts)
+    tell(counts, coverage)
     return [
         {
             "query": given.text_a,

@@ -42,6 +42,7 @@ from unmask.progress import Progress
 from unmask.scripts import letters_by_script
 from unmask.tokenization.plain_text import plain_copy
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tokenization.word_characters import is_word_tokenizer
 from unmask.tokenization.word_counts import count_words
 
 MAX_BYTES = 10_000_000
@@ -180,14 +181,14 @@ def report_tokenizers(
     Raises:
         ModelError: a path holds no tokenizer.
         InputError: there is no text, no word in it, or it cannot be read.
-        SettingsError: no tokenizer is named, or `max_bytes` is not positive.
+        SettingsError: no tokenizer is named, one is of words, or `max_bytes` is not positive.
     """
     if not tokenizers:
         raise SettingsError("no tokenizer was named: give the directory of at least one")
     if max_bytes < 1:
         raise SettingsError(f"max_bytes={max_bytes}: expected at least 1, the bytes of text to count")
     paths = [Path(path) for path in tokenizers]
-    opened = [load_tokenizer(path) for path in paths]
+    opened = [_open(path) for path in paths]
     facts, stretches, words = _count(text, max_bytes, seed, reading, cleaning)
     figures = []
     with Progress("comparing", total=len(opened), unit="tokenizers") as progress:
@@ -195,6 +196,15 @@ def report_tokenizers(
             figures.append(_measure(name, path, tokenizer, facts, stretches, words))
             progress.advance()
     return TokenizersReport(facts, tuple(figures), seed, max_bytes)
+
+
+def _open(path: Path) -> TextTokenizer:
+    if is_word_tokenizer(path):
+        raise SettingsError(
+            f"{path}: a tokenizer of words cuts none into pieces and reads every one of them, so there is nothing to "
+            "compare; `unmask tokenizer train` says how many words its vocabulary does not hold"
+        )
+    return load_tokenizer(path)
 
 
 def _count(

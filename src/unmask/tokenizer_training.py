@@ -15,13 +15,18 @@ from unmask.data.settings import CleaningSettings, ReadingSettings
 from unmask.errors import InputError
 from unmask.files import refuse_existing, refuse_foreign, write_json, writing_directory
 from unmask.progress import Progress
+from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.tokenization.train import TrainingReport
 from unmask.tokenization.train import train_tokenizer as train
+from unmask.tokenization.word_characters import SETTINGS_FILE, WORDS_FILE
+from unmask.tokenization.word_training import train_word_tokenizer
 
 REPORT = "training.json"
-_OWN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", REPORT)
+_OWN_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
+    *(WORDS_FILE, SETTINGS_FILE, REPORT),
+)
 """All that `--overwrite` may remove, since the directory of a model holds a tokenizer too."""
 
 
@@ -34,8 +39,9 @@ def train_tokenizer(
     overwrite: bool = False,
     reading: ReadingSettings = ReadingSettings(),  # noqa: B008  immutable
     cleaning: CleaningSettings = CleaningSettings(),  # noqa: B008  immutable
-) -> tuple[TextTokenizer, TrainingReport]:
-    """Trains a tokenizer and saves it as `transformers.AutoTokenizer` opens it, with what it was trained on.
+) -> tuple[Tokenizer, TrainingReport]:
+    """Trains a tokenizer and saves it, with what it was trained on, as `transformers.AutoTokenizer` opens it (which
+    knows none of words).
 
     Args:
         text: files, folders and globs, or a mixture, as `unmask.data.corpora.find_corpora` takes them.
@@ -69,8 +75,13 @@ def train_tokenizer(
                 others = f" and {len(files) - 1} more file(s)" if len(files) > 1 else ""
                 raise InputError(f"{files[0]}{others}: no text in it{describe_losses(counts)}: give text to train on")
 
-        tokenizer, report = train(texts(), settings, seed)
-    libraries = ["tokenizers", *(["kiwipiepy", "kiwipiepy_model"] if settings.segmenter == "kiwi" else [])]
+        tokenizer: Tokenizer
+        if settings.kind == "word":
+            tokenizer, report = train_word_tokenizer(texts(), settings, seed)
+        else:
+            tokenizer, report = train(texts(), settings, seed)
+    own = ["tokenizers"] if settings.kind != "word" else []
+    libraries = [*own, *(["kiwipiepy", "kiwipiepy_model"] if settings.segmenter == "kiwi" else [])]
     with writing_directory(out, overwrite) as directory:
         tokenizer.save(directory)
         sources = [{"file": str(path), "bytes": sizes.get(path)} for path in files]

@@ -21,7 +21,7 @@ def transfer_layers(encoder: Encoder, loaded: Encoder, num_layers: int) -> None:
     Raises:
         SettingsError: the encoder has fewer layers.
     """
-    top = len(encoder.blocks)
+    top = encoder.settings.num_hidden_layers
     _check_layers("transfer_layers", num_layers, top)
     taken = {name: value for name, value in loaded.state_dict().items() if depth(name, top) <= num_layers}
     encoder.load_state_dict(encoder.state_dict() | taken)
@@ -37,7 +37,7 @@ def freeze_layers(encoder: Encoder, layers: int | Literal["all"], *, trains_pool
     Raises:
         SettingsError: the encoder has fewer layers.
     """
-    top = len(encoder.blocks)
+    top = encoder.settings.num_hidden_layers
     if layers != "all":
         _check_layers("freeze_layers", layers, top)
     for name, parameter in encoder.named_parameters():

@@ -15,7 +15,7 @@ from unmask.figure import Panel, Series, draw
 from unmask.files import write_text
 from unmask.report import PAGE, REPORT, STYLE
 from unmask.training.run_log import ENVIRONMENT, read_sessions
-from unmask.trials_summary import in_words, spread_in_words
+from unmask.trials_summary import in_words, spread_in_words, what_was_not_learned
 
 Summary = Mapping[str, Any]
 
@@ -35,6 +35,7 @@ def write_trials_page(directory: Path, summary: Summary) -> Path:
     metric = summary["metric"]
     sections = [
         _headline(directory.name, read_sessions(directory / ENVIRONMENT), summary),
+        _note(what_was_not_learned(summary)),
         _section(f"{metric} of every run on dev", _strips(summary)),
         _section("By the number of layers taken", _layers_curve(summary)),
         _section("The best run on dev, beside all runs of its combination", _best(summary)),
@@ -90,7 +91,7 @@ def _strips(summary: Summary) -> str:
         f'<span class="key floor">{escape(name)} {in_words(value)}</span>' for name, value in summary["floors"].items()
     )
     legend = f"<figcaption><span>● a run</span>{keys}<span>{in_words(low)} to {in_words(high)}</span></figcaption>"
-    return legend + _table(("combination", "runs", "mean on dev", "mean on test", "runs on dev"), rows)
+    return legend + _table(("combination", "runs", "mean on dev", "mean on test", "runs on dev"), rows, "wide")
 
 
 def _values_of(combination: str, summary: Summary) -> list[float]:
@@ -172,7 +173,7 @@ def _means(summary: Summary) -> str:
         (escape(row["name"]), *(spread_in_words(row[split].get(name)) for split, name in columns))
         for row in summary["combinations"]
     ]
-    return _table(("combination", *(f"{split} {name}" for split, name in columns)), rows)
+    return _table(("combination", *(f"{split} {name}" for split, name in columns)), rows, "wide")
 
 
 def _faults(summary: Summary) -> str:
@@ -211,8 +212,12 @@ def _section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are HTML already."""
+def _note(text: str | None) -> str:
+    return f'<section><p class="verdict">{escape(text)}</p></section>' if text else ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
+    """A table of cells that are HTML already; `wide` ones keep each on one line, and scroll."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -152,7 +152,7 @@ def finite(figures: Figures) -> dict[str, float | None]:
 
 
 def describe(summary: Mapping[str, Any]) -> Iterable[str]:
-    """A line for each combination, then one for the best run."""
+    """A line for each combination, one for the best run, and one where that has learned nothing."""
     metric = summary["metric"]
     for row in summary["combinations"]:
         parts = [f"{metric} {spread_in_words(row['dev'].get(metric))} on dev, {row['n']} run(s)"] if row["n"] else []
@@ -167,6 +167,32 @@ def describe(summary: Mapping[str, Any]) -> Iterable[str]:
         yield f"{row['name']}: {'; '.join(parts)}"
     best = summary["best_on_dev"]
     yield f"best run on dev: {best['trial']}, {metric} {in_words(best['dev'][metric])}"
+    if fault := what_was_not_learned(summary):
+        yield fault
+
+
+def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
+    """Why not even the best run has learned anything; None where it has, as far as its figures tell."""
+    metric, best = summary["metric"], summary["best_on_dev"]
+    value = best["dev"][metric]
+    fault = next(row["degenerate"] for row in summary["trials"] if row["trial"] == best["trial"])
+    if fault is not None:
+        found = f"Not even the best run on dev tells anything apart: {fault}."
+    elif value is None:
+        return None
+    else:
+        floors = [
+            f"{name} {in_words(floor)}"
+            for name, floor in summary["floors"].items()
+            if isinstance(floor, int | float) and not is_better(metric, value, floor)
+        ]
+        if not floors:
+            return None
+        found = f"The best run's {metric} on dev, {in_words(value)}, is no better than {', '.join(floors)}."
+    return (
+        f"{found} Nothing was learned that counts, and which combination is best says nothing: try higher learning "
+        "rates, more epochs or more examples, and ask `unmask doctor` about a run."
+    )
 
 
 def spread_in_words(spread: Mapping[str, float | None] | None) -> str:

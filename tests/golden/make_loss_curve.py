@@ -1,9 +1,10 @@
-"""Makes `loss_curve.json`: the losses of twenty steps of a tiny BERT, from raw English and Korean text onwards.
+"""Makes `loss_curve.json`: the losses of twenty steps of every system at a tiny size, from raw English and Korean text
+onwards.
 
-    python tests/golden/make_loss_curve.py
+    python tests/golden/make_loss_curve.py [SYSTEM ...]
 
-`test_loss_curve.py` takes the same steps and compares. The file is made anew only when a change of the losses is
-intended, and the change is explained where it is made.
+`test_loss_curve.py` takes the same steps and compares. A curve is made anew only when a change of its losses is
+intended, and the change is explained where it is made; with names, those alone are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +23,6 @@ from unmask.training.run_log import read_metrics
 
 GOLDEN = Path(__file__).with_name("loss_curve.json")
 SAMPLES = Path(__file__).parents[2] / "samples" / "text"
-FIGURES = ("loss", "loss/mlm", "loss/nsp", "gradient_norm")
 
 RECIPE = """
 seed: 1
@@ -31,16 +32,47 @@ tokenizer: {vocab_size: 1000}
 held_out: 0
 model: {preset: tiny, hidden_size: 64, hidden_dropout_prob: 0, attention_probs_dropout_prob: 0}
 packing: {max_length: 64}
-objective: {masking: whole_word}
 optimizer: {learning_rate: 2e-3}
 schedule: {warmup_steps: 5}
 train: {steps: 20, batch_size: 16, micro_batch_size: 6, log_every: 1}
 """
 """Dropout is off: which numbers its generator gives depends on the processor."""
 
+SMALL = ["model.hidden_size=32", "packing.max_length=32", "train.batch_size=8", "train.micro_batch_size=3"]
+"""All but the first are smaller: together they take some seconds."""
 
-def loss_curve(changes: list[str], directory: Path) -> list[dict[str, float]]:
-    """Takes the steps and returns the figures of each.
+ALONE = ["objective.sentence_objective=none"]
+RTD = [
+    *("objective={name: replaced_token}", "model.architecture=electra", "model.embedding_size=16"),
+    "packing.format=single_segment",
+]
+LEFT_TO_RIGHT = ["objective={name: causal_lm}", "packing.format=single_segment"]
+
+SYSTEMS: dict[str, list[str]] = {
+    "bert": ["objective.masking=whole_word"],
+    "bert without NSP, static masks": [*SMALL, *ALONE, "objective.masking_mode=static"],
+    "bert with sentence order": [*SMALL, "objective.sentence_objective=sop"],
+    "spanbert": [
+        *(*SMALL, "objective={masking: span, sentence_objective: none, span_boundary: true}"),
+        "packing.format=single_segment",
+    ],
+    "roberta": [
+        *(*SMALL, *ALONE, "model.architecture=roberta", "tokenizer.kind=byte_bpe", "packing.format=full_sentences"),
+        *("optimizer.betas=[.9, .98]",),
+    ],
+    "electra": [*SMALL, *RTD],
+    "electra in two stages": [*SMALL, *RTD, "objective.schedule=two_stage", "objective.generator_size=1"],
+    "gpt1": [*SMALL, *LEFT_TO_RIGHT, "model.architecture=gpt1", "tokenizer.kind=bpe"],
+    "left-to-right bert": [*SMALL, "objective={name: causal_lm}", "model.causal=true"],
+    "lstm": [*SMALL, *LEFT_TO_RIGHT, "model.architecture=lstm", "tokenizer.kind=bpe"],
+    "bert in phases": [*SMALL, "phases=[{until: .5, max_length: 16, batch_size: 12, micro_batch_size: 5}, {until: 1}]"],
+    "bert with lamb": [*SMALL, "optimizer.name=lamb", "optimizer.bias_correction=false"],
+}
+"""What each says on the command line. ELMo, whose `model` has other keys, is in `test_elmo_parity.py`."""
+
+
+def loss_curve(changes: Sequence[str], directory: Path) -> list[dict[str, float]]:
+    """Takes the steps and returns the figures of each: the loss, its terms, the gradient's norm.
 
     Args:
         changes: `key.path=value` words over the recipe.
@@ -55,15 +87,20 @@ def loss_curve(changes: list[str], directory: Path) -> list[dict[str, float]]:
     recipe.write_text(RECIPE, encoding="utf-8")
     pretrain(str(recipe), [f"corpus={corpus}", *changes], out=directory / "run")
     rows = read_metrics(directory / "run" / "metrics.jsonl")
-    return [{name: row[name] for name in FIGURES} for row in rows]
+    return [
+        {name: row[name] for name in row if name == "gradient_norm" or name.split("/")[0] == "loss"} for row in rows
+    ]
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        steps = loss_curve([], Path(directory))
+    curves = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
     made_with = {"torch": torch.__version__, "python": sys.version.split()[0]}
-    GOLDEN.write_text(json.dumps({"made_with": made_with, "steps": steps}, indent=1) + "\n", encoding="utf-8")
-    print(f"{GOLDEN}: {steps[0]['loss']:.4f} to {steps[-1]['loss']:.4f} in {len(steps)} steps")
+    for system in sys.argv[1:] or SYSTEMS:
+        with tempfile.TemporaryDirectory() as directory:
+            steps = loss_curve(SYSTEMS[system], Path(directory))
+        curves[system] = {"made_with": made_with, "steps": steps}
+        print(f"{system}: {steps[0]['loss']:.4f} to {steps[-1]['loss']:.4f} in {len(steps)} steps")
+    GOLDEN.write_text(json.dumps(curves, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

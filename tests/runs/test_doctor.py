@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 from unmask.batch import IGNORE_INDEX
 from unmask.data.store import TokenStore
@@ -16,9 +18,15 @@ from unmask.doctor.diagnosis import diagnose, to_json
 from unmask.doctor.findings import Diagnosis, Finding, Sample
 from unmask.errors import SettingsError, StoreError
 from unmask.objectives.masked_lm import MaskedLM
-from unmask.pretraining import build_loader, build_module
+from unmask.objectives.settings import MaskedLMSettings
+from unmask.objectives.table import OBJECTIVES
+from unmask.preparation import prepare
+from unmask.pretraining_inputs import build_loader
+from unmask.pretraining_start import build_module
 from unmask.recipe import load_pretrain_recipe
+from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenizer_training import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,6 +44,7 @@ def check_samples(samples: tuple[Sample, ...], store: TokenStore, recipe: Path, 
     """Compares samples, token for token, with the first batch of a run of the recipe."""
     settings = load_pretrain_recipe(str(recipe), [f"store={store.directory}", *overrides])
     tokenizer = load_tokenizer(store.tokenizer_directory)
+    assert isinstance(settings.objective, MaskedLMSettings)
     objective = MaskedLM(settings.objective, tokenizer.vocabulary)
     batch = objective.prepare(next(build_loader(settings, store, tokenizer, held_out=False).steps()).batches[0])
     strings = tokenizer.token_strings
@@ -102,7 +111,9 @@ def test_a_recipe_with_its_store(tiny_store: Path, tiny_recipe: Path) -> None:
     store = TokenStore(tiny_store)
     settings = load_pretrain_recipe(str(tiny_recipe), overrides)
     tokenizer = load_tokenizer(store.tokenizer_directory)
+    assert isinstance(settings.objective, MaskedLMSettings)
     module = build_module(settings, MaskedLM(settings.objective, tokenizer.vocabulary), tokenizer)
+    assert isinstance(module, nn.Module)
     parameters = found.figures["parameters"]
     assert isinstance(parameters, dict)
     assert parameters["total"] == sum(parameter.numel() for parameter in module.parameters())
@@ -175,6 +186,109 @@ def test_the_generators_are_left_as_they_were(tiny_store: Path, tiny_recipe: Pat
     before = torch.get_rng_state()
     diagnose(tiny_recipe, [f"store={tiny_store}"], probe_s=0.05)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# Other objectives
+
+OTHERS = {
+    "sop": ["objective.sentence_objective=sop"],
+    "spans": [
+        *("objective.sentence_objective=none", "objective.masking=span", "objective.span_boundary=true"),
+        *("packing.format=single_segment", "optimizer.name=lamb"),
+    ],
+    "left-to-right": ["objective.name=causal_lm", "model.causal=true", "packing.format=full_sentences"],
+    "lstm": [
+        *("objective.name=causal_lm", "model.architecture=lstm", "model.num_attention_heads=null"),
+        *("packing.format=single_segment", "optimizer.name=adagrad", "optimizer.weight_decay=0"),
+    ],
+    "electra": [
+        *("objective.name=replaced_token", "model.architecture=electra", "packing.format=doc_sentences"),
+        "optimizer.name=muon",
+    ],
+    "two stages": [
+        *("objective.name=replaced_token", "objective.schedule=two_stage", "objective.generator_size=1"),
+        *("model.architecture=electra", "packing.format=single_segment"),
+    ],
+}
+TOLD = {
+    "sop": r"in order \(label 0\)|swapped \(label 1\)",
+    "spans": "spans? of [0-9, and]+ tokens",
+    "left-to-right": "each token from those before it",
+    "lstm": "each token from those before it",
+    "electra": "as the generator reads it",
+    "two stages": "as the generator reads it",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_recipe_of_another_objective(tiny_store: Path, tiny_recipe: Path, name: str) -> None:
+    words = [f"store={tiny_store}", *OTHERS[name]]
+    found = diagnose(tiny_recipe, words, probe_s=0.05, num_samples=2)
+    assert "fault" not in levels(found).values()
+    settings = load_pretrain_recipe(str(tiny_recipe), words)
+    tokenizer = load_tokenizer(tiny_store / "tokenizer")
+    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    module = build_module(settings, objective, tokenizer)
+    assert isinstance(module, nn.Module)
+    total = sum(parameter.numel() for parameter in module.parameters())
+    assert found.figures["parameters"]["total"] == total  # type: ignore[index]
+    assert found.figures["probe"] is not None
+    assert all(re.match(TOLD[name], sample.sequence_label) for sample in found.samples if sample.num_targets)
+    without_text = diagnose(tiny_recipe, [*OTHERS[name], "model.vocab_size=200"], probe_s=0)
+    assert without_text.figures["parameters"] == found.figures["parameters"]
+    assert levels(without_text)["no-text"] == "note"
+
+
+def test_left_to_right_samples_hide_nothing(tiny_store: Path) -> None:
+    words = ["objective.name=causal_lm", "model.causal=true", "packing.format=single_segment", "packing.max_length=16"]
+    found = diagnose(tiny_store, words, num_samples=1)
+    (sample,) = found.samples
+    assert sample.num_targets == len(sample.tokens) - 1
+    assert all(token.label is None for token in sample.tokens)
+    shown = tables(found)["What the first step shows the model"]
+    assert "targets shown as [MASK]" not in shown
+    assert "NSP chance" not in tables(found)["Floors that a loss must pass (nats)"]
+
+
+def test_a_store_that_nothing_can_be_masked_in_is_read_from_left_to_right(tiny_text: Path, tmp_path: Path) -> None:
+    train_tokenizer([tiny_text], tmp_path / "tokenizer", TokenizerSettings(kind="bpe", vocab_size=300))
+    prepare([tiny_text], tmp_path / "tokenizer", tmp_path / "store")
+    found = diagnose(tmp_path / "store", num_samples=1)
+    assert "no-samples" not in levels(found)
+    assert found.samples[0].num_targets == len(found.samples[0].tokens) - 1
+    asked = diagnose(tmp_path / "store", ["objective.name=masked_lm"])
+    assert levels(asked)["no-samples"] == "note"
+
+
+def test_a_store_of_words_has_no_samples(tiny_text: Path, tmp_path: Path) -> None:
+    train_tokenizer([tiny_text], tmp_path / "tokenizer", TokenizerSettings(kind="word", vocab_size=300))
+    prepare([tiny_text], tmp_path / "tokenizer", tmp_path / "store")
+    found = diagnose(tmp_path / "store")
+    assert levels(found)["checksums"] == "good"
+    assert levels(found)["no-samples"] == "note"
+    assert "fault" not in levels(found).values()
+    assert "beyond the output vocabulary" in next(f.message for f in found.findings if f.name == "unknown-tokens")
+    path = tmp_path / "store" / "tokens-00000.bin"  # the words' bytes, which no other figure is made of
+    content = bytearray(path.read_bytes())
+    content[9] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="its checksum is not the manifest's"):
+        diagnose(tmp_path / "store")
+
+
+def test_a_recipe_of_streams_is_not_examined() -> None:
+    found = diagnose("pretrain/elmo_tiny")
+    assert levels(found) == {"not-examined": "note"}
+    assert found.samples == ()
+
+
+def test_of_several_phases_the_largest_is_examined(tiny_recipe: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "phases.yaml"
+    phases = "phases: [{until: 0.9, max_length: 16}, {until: 1, max_length: 32, batch_size: 6, micro_batch_size: 2}]\n"
+    recipe.write_text(tiny_recipe.read_text(encoding="utf-8") + phases, encoding="utf-8")
+    found = diagnose(recipe, probe_s=0)
+    told = next(finding.message for finding in found.findings if finding.name == "phases")
+    assert "packing.max_length 32 and train.batch_size 6" in told  # 2 x 32 tokens at once, where 3 x 16 are fewer
 
 
 def test_a_run_is_handed_to_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from unmask.data import encoding
+from unmask.data.documents import Document
 from unmask.data.encoding import Chunk, Encoder, cut_chunks, text_hash
 from unmask.data.packing import Split
 from unmask.data.sentences import split_sentences
@@ -137,7 +138,8 @@ def test_what_an_encoder_has_seen_changes_nothing(folder: Path) -> None:
     tokenizer = load_tokenizer(folder / "tokenizer")
     encoder = Encoder(tokenizer)
     for texts in (DOCUMENTS[:30], DOCUMENTS[:30], DOCUMENTS[20:40], []):
-        [chunk] = cut_chunks(texts, 1 << 30) if texts else [Chunk(0)]
+        documents = [Document(text, "somewhere") for text in texts]
+        [chunk] = cut_chunks(documents, 1 << 30) if texts else [Chunk(0)]
         encoded, expected = encoder.encode(chunk), Encoder(tokenizer).encode(chunk)
         for name in ("tokens", "sentence_lengths", "document_sentences", "text_hashes"):
             assert np.array_equal(getattr(encoded, name), getattr(expected, name))

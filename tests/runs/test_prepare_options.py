@@ -373,7 +373,7 @@ def test_wrong_options_are_told(unmask: Command, place: Path, tokenizer: Path, o
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--kind nope", "tokenizer train: tokenizer.kind=nope: expected wordpiece, bpe or byte_bpe"),
+        ("--kind nope", "tokenizer train: tokenizer.kind=nope: expected wordpiece, bpe, byte_bpe or word"),
         ("--preset nope", "--preset nope: there is no such preset; expected one of bert, bert-cased, roberta, gpt1"),
         ("--segmenter nope", "tokenizer train: tokenizer.segmenter=nope: expected none or kiwi"),
         ("--set tokenizer.nope=1", "tokenizer train: unknown key tokenizer.nope; expected one of tokenizer.alphabet_s"),

@@ -18,13 +18,16 @@ from tokenizers import Tokenizer
 from unmask.data import encoding
 from unmask.data.corpus import read_documents
 from unmask.data.documents import CorpusCounts
-from unmask.data.loader import PairLoader
-from unmask.data.packing import IS_NEXT, PairPlanner, Split
+from unmask.data.formats import open_loader
+from unmask.data.frame import SequenceFrame
+from unmask.data.packing import Split
+from unmask.data.pair_formats import IS_NEXT
 from unmask.data.sentences import split_sentences
 from unmask.data.settings import CleaningSettings, PackingSettings, ReadingSettings
 from unmask.errors import InputError
 from unmask.preparation import prepare
 from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.tokenizer_training import train_tokenizer
 
 KINDS = ["wordpiece", "bpe", "byte_bpe"]
@@ -139,8 +142,10 @@ def test_the_sequences_of_a_prepared_store_come_from_where_they_should(
     is_held_out = [encoding.text_hash(text) < held_out * 2**32 for text in texts]
     if is_held_out.count(False) < 2:
         return
-    planner = PairPlanner(Split(store, held_out, False), PackingSettings(max_length=max_length), seed=1)
-    batches = PairLoader(planner, 2, 3, batch_size=4, micro_batch_size=3).epoch(10**6)
+    frame = SequenceFrame(load_tokenizer(store.tokenizer_directory).framing)
+    packing = PackingSettings(max_length=max_length)
+    loader = open_loader(Split(store, held_out, False), packing, "nsp", frame, seed=1, batch_size=4, micro_batch_size=3)
+    batches = loader.epoch(10**6)
     shown: Counter[str] = Counter()
     cut = False
     for batch in batches:

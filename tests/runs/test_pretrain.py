@@ -21,7 +21,8 @@ from unmask.batch import Batch
 from unmask.data.store import TokenStore
 from unmask.errors import Interrupted
 from unmask.objectives.table import OBJECTIVES
-from unmask.pretraining import build_loader, prepare_held_out, pretrain
+from unmask.pretraining import pretrain
+from unmask.pretraining_inputs import build_loader, prepare_held_out
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training import checkpoint, session
@@ -171,7 +172,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIG
     """The signal arrives while the step is taken."""
     train = session.train
 
-    def train_and_stop(*arguments: Any) -> None:
+    def train_and_stop(*arguments: Any, **named: Any) -> None:
         *others, on_step = arguments
 
         def hook(state: Any, result: Any) -> None:
@@ -179,7 +180,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIG
                 signal.raise_signal(number)
             on_step(state, result)
 
-        train(*others, hook)
+        train(*others, hook, **named)
 
     monkeypatch.setattr(session, "train", train_and_stop)
 
@@ -370,13 +371,13 @@ from unmask.training import session
 step, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 train = session.train
 
-def train_and_stop(*arguments):
+def train_and_stop(*arguments, **named):
     *others, on_step = arguments
     def hook(state, result):
         if state.step == step:
             signal.raise_signal(number)
         on_step(state, result)
-    train(*others, hook)
+    train(*others, hook, **named)
 
 session.train = train_and_stop
 main()

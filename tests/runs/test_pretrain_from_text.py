@@ -14,10 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask import pretraining
+from unmask import pretraining_inputs
 from unmask.data.store import TokenStore
 from unmask.errors import Interrupted, SettingsError, StoreError
-from unmask.pretraining import build_module, pretrain
+from unmask.objectives.table import OBJECTIVES
+from unmask.pretraining import pretrain, save_pretrained
+from unmask.pretraining_start import build_module
 from unmask.recipe import load_pretrain_recipe
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training.run_log import read_metrics
@@ -71,7 +73,7 @@ def test_stopped_before_the_first_step_it_goes_on_where_it_was(
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining, stopped, ctrl_c)
+        patch.setattr(pretraining_inputs, stopped, ctrl_c)
         with pytest.raises(Interrupted, match="stopped before the first step; the same command with --resume") as told:
             pretrain(*from_text, out=run)
     assert told.value.exit_code == 130
@@ -138,10 +140,8 @@ def test_the_weights_of_another_model_are_the_start(from_store: tuple[str, list[
     settings = load_pretrain_recipe(recipe, [*overrides, f"init_from={first}"])
     tokenizer = load_tokenizer(first / "model")
     torch.manual_seed(99)
-    module = build_module(
-        settings, pretraining.OBJECTIVES["masked_lm"](settings.objective, tokenizer.vocabulary), tokenizer
-    )
-    pretraining.save_pretrained(module, tokenizer, second)
+    module = build_module(settings, OBJECTIVES["masked_lm"](settings.objective, tokenizer.vocabulary), tokenizer)
+    save_pretrained(module, tokenizer, second)
     weights, same = (load_file(path / "model.safetensors") for path in (first / "model", second))
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)  # heads as well

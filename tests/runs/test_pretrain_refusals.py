@@ -51,6 +51,9 @@ def damaged_copy(store: Path, copy: Path, part: str) -> Path:
 
 SENTENCE = "The old man went to the store and bought a gallon of milk. Then he went home. "
 
+ALONE = ["objective.sentence_objective=none", "packing.format=single_segment"]
+CAUSAL = ["objective.name=causal_lm", "model.architecture=gpt1"]
+
 REFUSALS: dict[str, tuple[Callable[[Path, Path], list[str]], type[UserError], str]] = {
     "no such store": (lambda place, store: [f"store={place / 'none'}"], StoreError, "no such store"),
     "a folder that is no store": (lambda place, store: [f"store={place}"], StoreError, "not a token store"),
@@ -130,6 +133,41 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[str]], type[UserError], st
         SettingsError,
         "exactly one of steps, tokens, epochs, minutes",
     ),
+    "sequences over what RoBERTa's positions leave": (
+        lambda place, store: [f"store={store}", *ALONE, "model.architecture=roberta"],
+        SettingsError,
+        "packing.max_length 32 is over the model's 31 positions",
+    ),
+    "sequences over the positions in a phase": (
+        lambda place, store: [f"store={store}", "phases=[{until: .5}, {until: 1, max_length: 64}]"],
+        SettingsError,
+        "packing.max_length 64 is over model.max_position_embeddings 32",
+    ),
+    "masks without a mask token": (
+        lambda place, store: [*bare_text(place), *ALONE],
+        SettingsError,
+        r"objective\.name=masked_lm needs a tokenizer with a mask token, and this one has none",
+    ),
+    "replaced tokens without a mask token": (
+        lambda place, store: [*bare_text(place), "objective.name=replaced_token", "model.architecture=electra"],
+        SettingsError,
+        r"objective\.name=replaced_token needs a tokenizer with a mask token, and this one has none",
+    ),
+    "full sentences without a separator": (
+        lambda place, store: [*bare_text(place), *CAUSAL, "packing.format=full_sentences"],
+        SettingsError,
+        r"packing\.format=full_sentences sets a separator token between documents, and the tokenizer has none",
+    ),
+    "entities in a text without annotations": (
+        lambda place, store: [f"store={store}", "objective.masking=entity"],
+        SettingsError,
+        r"objective\.masking=entity needs text in which such runs are marked",
+    ),
+    "entities in a text without annotations, nothing held out": (
+        lambda place, store: [f"store={store}", "objective.masking=entity", "held_out=0"],
+        SettingsError,
+        r"objective\.masking=entity needs text in which such runs are marked",
+    ),
     "an unknown key": (
         lambda place, store: [f"store={store}", "optimizer.lr=1"],
         SettingsError,
@@ -147,6 +185,12 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[str]], type[UserError], st
     ),
 }
 """What is wrong, how it is told."""
+
+
+def bare_text(place: Path) -> list[str]:
+    """A text, and a tokenizer to train on it that has no special tokens but one for what it does not know."""
+    text = write_text(place / "a.jsonl", [f"{number} men. {SENTENCE}" for number in range(9)])
+    return [f"corpus={text}", "held_out=0", "tokenizer={kind: bpe, vocab_size: 80}"]
 
 
 def broken_text(path: Path) -> Path:
@@ -268,7 +312,7 @@ def test_a_loss_that_is_not_finite_is_told_and_never_saved(
     recipe, overrides = words
     run, train = tmp_path / "run", session.train
 
-    def train_and_spoil(module: torch.nn.Module, *arguments: Any) -> None:
+    def train_and_spoil(module: torch.nn.Module, *arguments: Any, **named: Any) -> None:
         *others, on_step = arguments
 
         def hook(state: Any, result: Any) -> None:
@@ -277,7 +321,7 @@ def test_a_loss_that_is_not_finite_is_told_and_never_saved(
                 with torch.no_grad():
                     module.get_parameter("masked_lm_head.bias").fill_(math.nan)
 
-        train(module, *others, hook)
+        train(module, *others, hook, **named)
 
     monkeypatch.setattr(session, "train", train_and_spoil)
     # rows are further apart than checkpoints: those of steps 6 and 8 would push out the sound ones
@@ -312,7 +356,7 @@ def test_a_learning_rate_that_is_far_too_high_is_told_with_the_row(
 def test_our_own_fault_leaves_its_traceback_in_the_log_of_the_run(
     words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*arguments: Any) -> NoReturn:
+    def fail(*arguments: Any, **named: Any) -> NoReturn:
         raise ZeroDivisionError("a mistake of ours")
 
     monkeypatch.setattr(session, "train", fail)

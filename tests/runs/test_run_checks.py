@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from unmask import pretraining
+from unmask import pretraining_inputs
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.doctor.findings import Finding
 from unmask.doctor.run_checks import check_run
 from unmask.errors import InputError
 from unmask.finetuning import finetune
-from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
+from unmask.objectives.base import ObjectiveModule
+from unmask.objectives.masked_lm import MaskedLM
 from unmask.preparation import prepare
-from unmask.pretraining import build_module, pretrain
+from unmask.pretraining import pretrain
+from unmask.pretraining_start import build_module
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenizer_training import train_tokenizer
 
@@ -320,16 +323,76 @@ def test_a_few_copies_are_no_fault(recipe: str, texts: list[str], store: Path, t
 def test_a_frozen_encoder(
     recipe: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, level: str
 ) -> None:
-    def build_frozen(*words: object) -> MaskedLMModule:
+    def build_frozen(*words: object) -> ObjectiveModule:
         module = build_module(*words)  # type: ignore[arg-type]
+        assert isinstance(module, nn.Module)
         module.get_submodule(part).requires_grad_(False)
         return module
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "build_module", build_frozen)
+        patch.setattr(pretraining_inputs, "build_module", build_frozen)
         pretrain(recipe, [f"store={store}", "train.steps=60"], out=tmp_path / "run")
     assert named_faults(tmp_path / "run") == {"frozen-encoder"}
     assert levels(check_run(tmp_path / "run"))["frozen-encoder"] == level
+
+
+# Other objectives
+
+OTHERS = {
+    "causal_lm": ["objective.name=causal_lm", "model.causal=true", "packing.format=doc_sentences"],
+    "electra": ["objective.name=replaced_token", "model.architecture=electra", "packing.format=full_sentences"],
+    "two stages": [
+        *("objective.name=replaced_token", "model.architecture=electra", "packing.format=single_segment"),
+        *("objective.schedule=two_stage", "objective.generator_size=1"),
+    ],
+    "sop": ["objective.sentence_objective=sop"],
+}
+FLOORS = {
+    "causal_lm": {"lm-unigram-floor"},
+    "electra": {"generator-unigram-floor", "discriminator-share-floor", "discriminator-majority-floor"},
+    "two stages": {"generator-unigram-floor", "discriminator-share-floor", "discriminator-majority-floor"},
+    "sop": {"mlm-uniform-floor", "mlm-unigram-floor", "mlm-majority-floor", "sop-chance-floor", "sop-majority-floor"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_sound_run_of_another_objective(recipe: str, store: Path, tmp_path: Path, name: str) -> None:
+    pretrain(recipe, [f"store={store}", *OTHERS[name], "train.steps=20", "train.save_every=10"], out=tmp_path / "run")
+    assert named_faults(tmp_path / "run") == set()
+    told = levels(check_run(tmp_path / "run"))
+    assert {name for name in told if name.endswith("-floor")} == FLOORS[name]
+    assert ("not-checked" in told) == (name != "sop")
+    assert "inputs-unreadable" not in told
+    shutil.rmtree(tmp_path / "run" / "model")
+    assert levels(check_run(tmp_path / "run"))["unfinished-run"] == "warning"  # judged by its checkpoint
+
+
+def test_faults_of_another_objective(
+    recipe: str, texts: list[str], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build_frozen(*words: object) -> ObjectiveModule:
+        module = build_module(*words)  # type: ignore[arg-type]
+        assert isinstance(module, nn.Module)
+        module.get_submodule("encoder.blocks").requires_grad_(False)
+        return module
+
+    text = write_text(tmp_path / "text.jsonl", texts[:20] * 10)
+    prepare([text], store / "tokenizer", tmp_path / "store")
+    words = [f"store={tmp_path / 'store'}", *OTHERS["causal_lm"], "train.steps=20"]
+    with monkeypatch.context() as patch:
+        patch.setattr(pretraining_inputs, "build_module", build_frozen)
+        pretrain(recipe, words, out=tmp_path / "run")
+    assert named_faults(tmp_path / "run") == {"frozen-encoder", "repeated-corpus"}
+    for state in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
+        state.write_text("{}")
+    assert "checkpoints-damaged" in named_faults(tmp_path / "run")
+
+
+def test_a_run_that_masks_spans_is_judged_whole(recipe: str, store: Path, tmp_path: Path) -> None:
+    words = ["objective.sentence_objective=none", "objective.masking=span", "packing.format=single_segment"]
+    pretrain(recipe, [f"store={store}", *words, "objective.span_boundary=true", "train.steps=20"], out=tmp_path / "run")
+    assert named_faults(tmp_path / "run") == set()
+    assert "sbo-unigram-floor" in levels(check_run(tmp_path / "run"))
 
 
 # Runs that are not whole

@@ -11,20 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils import estimator_checks
 from transformers import AutoModelForSequenceClassification
 
+from unmask.batch import pack
 from unmask.errors import InputError, SettingsError, UserError
-from unmask.estimators import TextClassifier, TextEncoder, TextRegressor
+from unmask.estimators import TextClassifier, TextRegressor
 from unmask.models.hub import load_encoder
 from unmask.prediction import predict
 from unmask.similarity import embed
+from unmask.text_encoder import TextEncoder
 
 DOGS = ["a dog runs", "the dog sits", "a dog and a ball", "two dogs play", "a brown dog", "the dog jumps"]
 MEN = ["a man runs", "the man sits", "a man and a ball", "two men play", "a young man", "the man jumps"]
@@ -112,6 +115,46 @@ def test_pairs_of_texts(tiny_model: Path) -> None:
         learned.predict(TEXTS)
 
 
+MANY = np.array([[1, 0, number % 2] for number in range(6)] + [[0, 1, number % 2] for number in range(6)])
+"""About dogs, about men, and the third by chance; the first text of each has one label only."""
+
+
+@pytest.mark.parametrize("as_given", [np.asarray, csr_matrix, np.ndarray.tolist], ids=lambda make: make.__name__)
+def test_any_number_of_labels_each(tiny_model: Path, as_given: Any) -> None:
+    learned = classifier(tiny_model, epochs=30).fit(TEXTS, as_given(MANY))
+    assert learned.classes_.tolist() == [0, 1, 2]
+    probabilities, predicted = learned.predict_proba(TEXTS), learned.predict(TEXTS)
+    assert (probabilities.shape, predicted.shape) == ((12, 3), (12, 3))
+    assert predicted.dtype == np.int64
+    assert (predicted == (probabilities >= 0.5)).all()
+    assert (predicted[:, :2] == MANY[:, :2]).all()  # what can be learned
+    assert not np.allclose(probabilities.sum(1), 1)
+    assert learned.score(TEXTS, MANY) == (predicted == MANY).all(1).mean()
+    thawed = pickle.loads(pickle.dumps(learned))
+    assert np.array_equal(thawed.predict_proba(TEXTS), probabilities)
+
+
+def test_many_labels_in_the_tools_of_scikit_learn(tiny_model: Path) -> None:
+    assert classifier(tiny_model).__sklearn_tags__().classifier_tags.multi_label
+    scores = cross_val_score(classifier(tiny_model, epochs=1), TEXTS, MANY, cv=2, scoring="f1_micro")
+    assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_probabilities_of_1500_classes_are_all_there_and_in_order(tiny_model: Path) -> None:
+    labels = list(range(1500))
+    texts = [f"the dog sits {number}" for number in labels]
+    learned = classifier(tiny_model, epochs=0.01, batch_size=16).fit(texts, labels)
+    probabilities = learned.predict_proba(texts[:3])
+    assert probabilities.shape == (3, 1500)
+    assert np.allclose(probabilities.sum(1), 1)
+    predictor = learned.predictor_
+    batch = predictor.tokenizer.encode_inputs([(texts[1], None)], 16)[0].input_ids
+    with torch.no_grad():
+        outputs = predictor.module.outputs(pack([batch]))
+    assert np.allclose(probabilities[1], torch.softmax(outputs[0], -1).numpy(), atol=1e-6)  # float32
+    assert (learned.predict(texts[:3]) == probabilities.argmax(1)).all()
+
+
 def test_a_regressor_learns_numbers(tiny_model: Path) -> None:
     regressor = TextRegressor(tiny_model, epochs=30, batch_size=4, learning_rate=2e-3, max_length=16, precision="fp32")
     values = [-1.0] * 6 + [1.0] * 6
@@ -143,6 +186,15 @@ def test_an_encoder_gives_the_embeddings(tiny_model: Path) -> None:
 
 
 # ---- In scikit-learn's tools
+
+
+def test_features_have_names(tiny_model: Path) -> None:
+    encoder = TextEncoder(tiny_model)
+    names = encoder.get_feature_names_out()
+    assert names.tolist() == [f"textencoder{number}" for number in range(encoder.transform(TEXTS[:1]).shape[1])]
+    pipeline = make_pipeline(encoder, StandardScaler()).fit(TEXTS)
+    assert pipeline.get_feature_names_out().tolist() == names.tolist()
+    assert len(TextEncoder(tiny_model, layers="embeddings").get_feature_names_out(["text"])) == len(names)
 
 
 ESTIMATORS = [TextClassifier, TextRegressor, TextEncoder]
@@ -237,7 +289,12 @@ def test_a_saved_model_answers_here_and_in_transformers(fitted: TextClassifier, 
         (["a", "b"], ["a", "a"], "every label of y is 'a': there is nothing to tell apart"),
         (["a", "b"], ["a", None], r"y\[1\] is None: expected a label"),
         (["a", "b"], [1.0, float("nan")], r"y\[1\] is nan: expected a label"),
-        (["a", "b"], [[0, 1], [1, 0]], r"y\[0\] is \[0, 1\]: expected one label for each text"),
+        (["a", "b"], [["dog"], ["man", "dog"]], r"y\[0\] is \['dog'\]: expected one label .*MultiLabelBinarizer"),
+        (["a", "b"], [[0], [1]], r"y\[0\] is \[0\]: expected one label for each text"),
+        (["a", "b"], [[0, 1], [1, 2]], r"y\[1\] is \[1, 2\]: expected 0 or 1 for each of 2 labels"),
+        (["a", "b"], [[0, 1], [1, 1, 0]], r"y\[1\] is \[1, 1, 0\]: expected 0 or 1 for each of 2 labels"),
+        (["a", "b"], [[0, 1]], "X has 2 texts and y 1 values"),
+        (["a", "b"], [[0, 1], [0, 1]], "every text has the same labels in y"),
         (["a", "b"], [1, "1"], "two different labels of y are both written '1'"),
     ],
 )

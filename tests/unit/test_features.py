@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from collections import namedtuple
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from unmask.models.encoder import new_encoder
 from unmask.models.hub import save_model
 from unmask.models.layer_mixture import CHOICES
 from unmask.models.settings import EncoderSettings
+from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
 TEXTS = ["a man", "a dog and two women are outside, and a child plays with a ball", "people wait .", "a b c d e f g"]
@@ -80,6 +82,7 @@ def expected_states(model: Path, text: str, layers: str) -> NDArray[np.float32]:
         "weighted-last-4": lambda: np.stack(states[2:], 1),
         "concat-last-4": lambda: np.concatenate(states[2:], 1),
         "weighted-all": lambda: np.stack(states[1:], 1),
+        "weighted-all-and-embeddings": lambda: np.stack(states, 1),
     }
     result: NDArray[np.float32] = chosen[layers]()
     return result
@@ -201,6 +204,47 @@ def test_pairs_words_and_ids(model: Path, tmp_path: Path) -> None:
     assert one["tokens"][:2] == ["a", "man"]
     assert sorted(set(two["words"])) == [0, 1]
     assert len(np.load(out / "features.npy")) == sum(line["num_tokens"] for line in (one, two, three))
+
+
+def test_a_fine_tuned_model_remembers_its_columns(model: Path, tmp_path: Path) -> None:
+    tuned = tmp_path / "tuned"
+    shutil.copytree(model, tuned)
+    config = json.loads((tuned / "config.json").read_text())
+    config["unmask_task"] = {"name": "classification", "columns": {"text": "review", "label": "stars", "id": "key"}}
+    (tuned / "config.json").write_text(json.dumps(config))
+    reviews, usual, body = tmp_path / "reviews.jsonl", tmp_path / "usual.jsonl", tmp_path / "body.jsonl"
+    reviews.write_text('{"review": "a man", "text": "two dogs", "key": "x"}\n')
+    usual.write_text('{"text": "a man", "key": "x"}\n')
+    body.write_text('{"body": "a man", "review": "two dogs", "key": "x"}\n')
+    found = extract_features(tuned, reviews, tmp_path / "a"), extract_features(tuned, usual, tmp_path / "b")
+    named = extract_features(tuned, body, tmp_path / "c", columns=ColumnSettings(text="body"))
+    plain = extract_features(model, usual, tmp_path / "d", columns=ColumnSettings(id="key"))
+    for out in (*found, named, plain):
+        assert read_index(out) == read_index(plain)
+        assert (out / "features.npy").read_bytes() == (plain / "features.npy").read_bytes()
+    config["unmask_task"]["columns"] = {"txt": "review"}
+    (tuned / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"config\.json: unmask_task\.columns: unknown key txt; did you mean text"):
+        extract_features(tuned, reviews, tmp_path / "e")
+
+
+@pytest.mark.parametrize("pool", ["none", "mean"])
+def test_texts_that_the_vocabulary_does_not_cover_are_told(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, pool: str
+) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("a man\n국민 국민 국민\n")
+    extract_features(model, path, tmp_path / "out", pool=pool)
+    assert "inputs: 60 % of the tokens (3 of 5) are [UNK]" in caplog.text
+    assert "inputs: 2 examples, 3 of 5 tokens not in the vocabulary ([UNK])" in caplog.text
+
+
+def test_a_table_on_standard_input(model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = extract_features(model, texts, tmp_path / "file")
+    table = "text\n" + "".join(f'"{text}"\n' for text in TEXTS)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+    out = extract_features(model, "-", tmp_path / "piped", input_format="csv")
+    assert (out / "features.npy").read_bytes() == (expected / "features.npy").read_bytes()
 
 
 def test_texts_without_tokens(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

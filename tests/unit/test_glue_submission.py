@@ -435,6 +435,29 @@ def test_archives_that_cannot_be_read(sound: Path, tmp_path: Path) -> None:
         validate(sound)
 
 
+def test_tasks_whose_answers_are_all_the_same_are_named(
+    tmp_path: Path, small: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    def constant(run: Path, path: Path) -> Iterator[dict[str, Any]]:
+        for number, answer in enumerate(stub(run, path)):
+            if run.name == "run-rte":
+                answer["label"] = "entailment"
+            elif run.name == "run-stsb":
+                answer["value"] = 3.0 + (number == 1) / 100  # one class when rounded, and none the less no constant
+            yield answer
+
+    told = (
+        f"RTE.tsv: the answer is entailment in all {small['RTE.tsv']} rows: the model of rte tells nothing apart; try "
+        "another seed, a lower learning rate or more epochs"
+    )
+    summary = submit(write_runs(tmp_path), tmp_path / "a.zip", data=write_data(tmp_path, small), predict=constant)
+    assert caplog.messages == [told]
+    assert f"STS-B.tsv    {small['STS-B.tsv']:>9}   3: 100%" in summary.describe()
+    caplog.clear()
+    validate(tmp_path / "a.zip")
+    assert caplog.messages == [told]
+
+
 def test_real_models_answer_real_layouts(tmp_path: Path, tiny_model: Path) -> None:
     """No stub: a classifier and a regression with random heads, on sentences of our own."""
     from unmask.models.heads import new_head

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,13 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.inference import WINDOW, Losses, encode_windows, measure, run_module, window_size, windows
+from unmask.inference import WINDOW, Coverage, Losses, encode_windows, measure, run_module, window_size, windows
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.encoded import encoded
 from unmask.tasks.examples import TextExample
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
+from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenization.train import train_tokenizer
 from unmask.training.device import Compute
 
 CPU = Compute(torch.device("cpu"), torch.float32, "test")
@@ -58,6 +61,42 @@ def test_examples_of_many_labels_are_encoded_in_smaller_windows(tiny_model: Path
     assert [len(window.examples) for window in found] == [len(window.encoded) for window in found] == [209, 91]
     assert [example for window in found for example in window.examples] == examples
     assert counts.examples == 300
+
+
+def test_unknown_tokens_are_counted_among_those_of_the_texts(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer, counts = load_tokenizer(tiny_model), ExampleCounts()
+    texts = ["a man 국민 a dog", "a man", "[UNK] people wait"]
+    examples = [TextExample(text, None, "B-0", {}, "x:1") for text in texts]
+    list(encode_windows(opened("classification", 5), iter(examples), tokenizer, counts, 2, "x.tsv"))
+    num_tokens = sum(map(len, tokenizer.encode_batch(texts, specials_in_text=True)))  # without [CLS] and [SEP]
+    assert counts.notes == {f"of {num_tokens} tokens not in the vocabulary ([UNK])": 2}
+    assert counts.summary() == f"3 examples, 2 of {num_tokens} tokens not in the vocabulary ([UNK])"
+    assert f"x.tsv: {200 / num_tokens:.0f} % of the tokens (2 of {num_tokens}) are [UNK]" in caplog.text
+
+
+@pytest.mark.parametrize(("unknown", "warnings"), [(0, 0), (5, 0), (6, 1), (100, 1)])
+def test_texts_are_warned_of_once_where_over_5_percent_are_unknown(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture, unknown: int, warnings: int
+) -> None:
+    tokenizer = load_tokenizer(tiny_model)
+    coverage, known = Coverage(tokenizer, "x.tsv"), tokenizer.encode_batch(["man"])[0][0]
+    ids = [tokenizer.unk_id] * unknown + [known] * (100 - unknown)
+    for _ in range(3):
+        coverage.add(np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], dtype=np.int32))
+    assert (coverage.tokens, coverage.unknown) == (300, 3 * unknown)
+    assert len(caplog.records) == warnings
+    assert all("Is the tokenizer one of another language?" in record.getMessage() for record in caplog.records)
+
+
+def test_bytes_cover_everything(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer, _ = train_tokenizer(["a man waits"] * 4, TokenizerSettings(kind="byte_bpe", vocab_size=262))
+    coverage, counts = Coverage(tokenizer, "x.tsv"), ExampleCounts()
+    coverage.add(np.array(tokenizer.encode_batch(["국민"])[0], dtype=np.int32))
+    coverage.note(counts)
+    assert not counts.anything_mended
+    assert not caplog.text
 
 
 @given(st.integers(0, 30), st.integers(1, 9))

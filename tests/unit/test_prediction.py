@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import shutil
 from collections.abc import Iterator
 from itertools import islice
@@ -14,14 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-from unmask.errors import InputError, ModelError
+from unmask.errors import InputError, ModelError, OutputError
 from unmask.evaluation import evaluate, evaluate_predictions
 from unmask.finetuning import save_finetuned
 from unmask.inference import WINDOW
 from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_encoder
 from unmask.models.settings import EncoderSettings
-from unmask.prediction import Predictor, load_predictor, predict, predict_file, read_inputs
+from unmask.prediction import Predictor, load_predictor, predict, predict_file, write_predictions
+from unmask.prediction_inputs import read_inputs
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -109,6 +111,20 @@ def test_long_inputs_are_cut_and_told_or_refused(
     strict = save_classifier(tmp_path / "strict", tiny_model, columns, max_length=8, truncation=False)
     with pytest.raises(InputError, match=r"input 3: \d+ tokens, over task.max_length 8"):
         list(predict(strict, [{"text": text} for text in TEXTS]))
+
+
+def test_texts_that_the_vocabulary_does_not_cover_are_told(
+    single: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    list(predict(single, [{"text": "a man 국민"}]))
+    assert "inputs: 33 % of the tokens (1 of 3) are [UNK]: the vocabulary does not cover these texts" in caplog.text
+    assert "inputs: 1 examples, 1 of 3 tokens not in the vocabulary ([UNK])" in caplog.text
+    caplog.clear()
+    data = tmp_path / "dev.tsv"
+    data.write_text("review\tlabel\n" + "a man waits\tgood\n" * 30 + "a man 국민\tbad\n")
+    evaluate(single, data)
+    assert "are [UNK]" not in caplog.text  # fewer than one in twenty
+    assert re.search(r"dev\.tsv: 31 examples, 1 of \d+ tokens not in the vocabulary \(\[UNK\]\)", caplog.text)
 
 
 def inputs(path: str | Path) -> list[dict[str, Any]]:
@@ -433,6 +449,59 @@ def test_the_users_column_of_ids_is_kept(
         save_finetuned(module, task, load_tokenizer(tiny_model), tmp_path / name)
         (prediction,) = predict(tmp_path / name, [row | {"number": "7", "id": "8"}])
         assert prediction["id"] == {"number": "7", "id": "8"}[name]
+
+
+# ---- Files of predictions
+
+
+QUESTIONS = [{"id": f"q{number}", "question": "a man", "context": text} for number, text in enumerate(TEXTS) if text]
+
+
+@pytest.fixture(scope="module")
+def answering(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    task = open_task(TaskSettings(name="qa", max_length=32, doc_stride=8), ColumnSettings())
+    torch.manual_seed(3)
+    module: Any = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
+    directory = tmp_path_factory.mktemp("answering") / "model"
+    save_finetuned(module, task, load_tokenizer(tiny_model), directory)
+    return directory
+
+
+def test_an_id_is_told_where_the_input_has_one(answering: Path, single: Path) -> None:
+    nameless = {name: value for name, value in QUESTIONS[0].items() if name != "id"}
+    told = list(predict(answering, [QUESTIONS[0], nameless, nameless | {"id": None}, nameless | {"id": 7}]))
+    assert [one.get("id", "none") for one in told] == ["q0", "none", "none", "7"]
+    told = list(predict(single, [{"text": "a", "id": 7}, {"text": "a"}, {"text": "a", "id": None}]))
+    assert [one.get("id", "none") for one in told] == [7, "none", "none"]
+
+
+def test_answers_are_written_as_the_official_scorers_read_them(answering: Path, tmp_path: Path) -> None:
+    data = tmp_path / "dev.jsonl"
+    data.write_text(as_lines([one | {"answers": [one["context"].split()[-1]]} for one in QUESTIONS]))
+    out = write_predictions(answering, data, tmp_path / "answers.json")
+    answers = json.loads(out.read_text("utf-8"))
+    assert answers == {one["id"]: one["answer"] for one in predict_file(answering, data)}
+    assert list(answers) == [one["id"] for one in QUESTIONS]
+    measured = evaluate(answering, data)
+    assert evaluate_predictions(out, data, "qa") == measured
+    lines = write_predictions(answering, data, tmp_path / "answers.jsonl")
+    assert [json.loads(line) for line in lines.read_text("utf-8").splitlines()] == list(predict_file(answering, data))
+    assert evaluate_predictions(lines, data, "qa") == measured
+
+
+def test_a_file_of_predictions_is_whole_or_not_there(answering: Path, tmp_path: Path) -> None:
+    data, out = tmp_path / "dev.jsonl", tmp_path / "answers.json"
+    data.write_text(as_lines([*QUESTIONS, {"id": "\ud83d", "question": "a man", "context": "국민 \u2028"}]))
+    write_predictions(answering, data, out)
+    before = out.read_bytes()
+    assert len(json.loads(before)) == len(QUESTIONS) + 1
+    with pytest.raises(OutputError, match="exists already"):
+        write_predictions(answering, data, out)
+    data.write_text(as_lines([*QUESTIONS, {"question": "a man"}]))
+    with pytest.raises(InputError, match=r"dev\.jsonl:5: no column 'context'"):
+        write_predictions(answering, data, out, overwrite=True)
+    assert out.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.json", "dev.jsonl"]
 
 
 def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_none(tiny_model: Path, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.config import build_settings, dump_settings, read_settings_file, valid_keys
-from unmask.data.settings import PackingSettings
+from unmask.data.settings import PackingSettings, PhaseSettings
 from unmask.errors import SettingsError
 from unmask.models.settings import ModelSettings, Preset
-from unmask.objectives.settings import MaskedLMSettings
+from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.recipe import ALTERNATIVES, FinetuneRecipe, PretrainRecipe, load_finetune_recipe, load_pretrain_recipe
 from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
@@ -220,6 +220,19 @@ OPTIMIZER = st.builds(
     bias_correction=st.booleans(),
 )
 SCHEDULE = st.builds(ScheduleSettings, warmup_steps=optional(COUNTS)) | st.builds(ScheduleSettings, warmup_ratio=SHARES)
+PHASES = st.lists(
+    st.tuples(st.floats(min_value=1e-3, max_value=0.99), optional(st.integers(8, 512)), optional(COUNTS)),
+    max_size=3,
+    unique_by=lambda phase: phase[0],
+).map(
+    lambda drawn: (
+        *(
+            PhaseSettings(until=until, max_length=length, batch_size=size)
+            for until, length, size in sorted(drawn, key=lambda phase: phase[0])
+        ),
+        PhaseSettings(until=1),
+    )
+)
 PRETRAIN = st.builds(
     PretrainRecipe,
     seed=st.integers(0, 2**63 - 1),
@@ -235,6 +248,22 @@ PRETRAIN = st.builds(
     schedule=SCHEDULE,
     train=TRAIN,
 )
+IN_PHASES = st.builds(
+    PretrainRecipe,
+    corpus=st.just(["a"]),
+    phases=PHASES,
+    model=st.just(ModelSettings(causal=True)),
+    objective=st.just(CausalLMSettings()),
+    train=TRAIN.filter(lambda train: train.minutes is None),
+)
+REPLACED = st.builds(
+    PretrainRecipe,
+    corpus=st.just(["a"]),
+    model=st.builds(ModelSettings, architecture=st.just("electra"), embedding_size=optional(COUNTS)),
+    objective=st.builds(ReplacedTokenSettings, mask_token_prob=SHARES, tie_embeddings=st.sampled_from(["all", "none"]))
+    | st.just(ReplacedTokenSettings(schedule="two_stage", generator_size=1)),
+    train=TRAIN,
+)
 FINETUNE = st.builds(
     FinetuneRecipe,
     init_from=PATHS,
@@ -246,10 +275,25 @@ FINETUNE = st.builds(
 )
 
 
-@given(recipe=PRETRAIN | FINETUNE)
+@given(recipe=PRETRAIN | IN_PHASES | REPLACED | FINETUNE)
 def test_what_is_written_is_a_valid_recipe_and_equal(
     tmp_path_factory: pytest.TempPathFactory, recipe: PretrainRecipe | FinetuneRecipe
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "written.yaml"
     path.write_bytes(dump_settings(recipe).encode())
     assert build_settings(type(recipe), read_settings_file(path), "here") == recipe
+
+
+def test_another_objective_leaves_the_keys_of_the_former_behind(tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text("objective: {masking: whole_word, sentence_objective: none}\ntrain: {steps: 1}\nstore: s\n")
+    words = ["objective.name=replaced_token", "model.architecture=electra"]
+    assert load_pretrain_recipe(str(base), words).objective.name == "replaced_token"
+    derived = tmp_path / "derived.yaml"
+    derived.write_text("base: base.yaml\nobjective: {name: causal_lm}\nmodel: {causal: true}\n")
+    assert load_pretrain_recipe(str(derived)).objective.name == "causal_lm"
+    same = load_pretrain_recipe(str(base), ["objective.name=masked_lm"]).objective
+    assert same.name == "masked_lm"
+    assert same.masking == "whole_word"
+    with pytest.raises(SettingsError, match=r"belongs to another objective.name"):
+        load_pretrain_recipe(str(base), [*words, "objective.masking=span"])

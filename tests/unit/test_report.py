@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from unmask.errors import InputError
-from unmask.figure import MAX_POINTS, Panel, Series, draw
+from unmask.figure import FEW_POINTS, MAX_POINTS, Panel, Series, draw
 from unmask.report import flatten, last_evaluation, number, panels, write_report
 from unmask.training.run_log import write_environment
 
@@ -128,7 +128,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert "<del>south</del> <ins>north</ins>" in text
     assert page.titles[1] == "input [MASK] · original north · predicted south with probability 0.25"
     assert "fine &lt;b&gt;" in text
-    assert page.tags.count("figure") == page.tags.count("svg") == 7
+    assert page.tags.count("figure") == page.tags.count("svg") == 6
+    assert "<td>Held-out nsp accuracy</td><td></td><td>0.625</td>" in text  # measured once: no curve
 
 
 def test_nothing_comes_from_outside_and_no_id_stands_twice(tmp_path: Path) -> None:
@@ -171,17 +172,35 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
     [
         ([], 0),
         ([{"step": 3, "eval/accuracy": 0.5}, {"step": 6, "eval/accuracy": 0.75}], 1),
-        ([training_row(1)], 6),
+        ([training_row(1)], 0),
+        ([training_row(1), training_row(2)], 6),
         ([training_row(1, loss=None, gradient_norm=None), training_row(2, loss=None, gradient_norm=None)], 4),
         ([training_row(step, loss=None if step % 2 else 1.0) for step in range(1, 300)], 6),
         ([{"step": 0, "eval/loss": None}], 0),
     ],
-    ids=["none", "only evaluation", "one", "never finite", "at times not finite", "evaluation not finite"],
+    ids=["none", "only evaluation", "one", "two", "never finite", "at times not finite", "evaluation not finite"],
 )
 def test_rows_of_every_kind(tmp_path: Path, rows: list[dict[str, Any]], num_figures: int) -> None:
     text, page = report_of(run_directory(tmp_path / "run", rows))
     assert page.tags.count("svg") == num_figures
     assert "nan" not in text.lower()
+
+
+def test_what_was_logged_once_is_a_table(tmp_path: Path) -> None:
+    rows = [training_row(2, loss=0.5), {"step": 2, "eval/loss": 0.75, "eval/accuracy": 0.25}]
+    results = {"floors": {"eval/accuracy": {"most frequent label": 0.5}}}
+    text, _ = report_of(run_directory(tmp_path / "run", rows, results=results))
+    assert "Logged once, so that there is no curve to draw" in text
+    assert "<td>Held-out accuracy</td><td></td><td>0.25</td><td>most frequent label 0.5</td>" in text
+    assert "<td>Tokens per second</td><td>500</td><td></td>" in text
+    two = [training_row(2), training_row(4), *({"step": step, "eval/accuracy": 0.25} for step in (2, 4))]
+    assert "Logged once" not in report_of(run_directory(tmp_path / "two", two))[0]
+
+
+@pytest.mark.parametrize(("count", "num_marks"), [(2, 2), (FEW_POINTS, FEW_POINTS), (FEW_POINTS + 1, 0)])
+def test_few_points_are_marked(count: int, num_marks: int) -> None:
+    drawn = draw(Panel("loss", series([1.0] * count), series([])), 300, 200)
+    assert len(re.findall(r"<use[^>]*var\(--training\)", drawn)) == num_marks
 
 
 def test_a_run_without_metrics_yet(tmp_path: Path) -> None:

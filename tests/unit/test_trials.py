@@ -218,6 +218,34 @@ def test_degenerate_runs_are_named_and_both_means_told(tmp_path: Path) -> None:
     assert line.endswith("(without: 0.85 ± 0.071)")
 
 
+@pytest.mark.parametrize(
+    ("value", "more", "told"),
+    [
+        (
+            0.5,
+            {},
+            "The best run's accuracy on dev, 0.5, is no better than most frequent label 0.5. Nothing was learned",
+        ),
+        (
+            0.9,
+            {"degenerate": "all 9 predictions are 'no'"},
+            "Not even the best run on dev tells anything apart: all 9 ",
+        ),
+        (0.51, {}, None),
+    ],
+)
+def test_a_search_that_has_learned_nothing_says_so(
+    tmp_path: Path, value: float, more: dict[str, Any], told: str | None
+) -> None:
+    floors = {"dev.accuracy": {"most frequent label": 0.5}}
+    run = Pretended(lambda settings: accuracy(value, floors=floors, **more))
+    summary = search(tmp_path / "out", recipe({"restarts": 2}), run)
+    *_, last = describe(summary)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert ('class="verdict"' in page) == (told is not None)
+    assert last.startswith("best run on dev" if told is None else told)
+
+
 def test_a_figure_that_is_not_a_number_is_null(tmp_path: Path) -> None:
     run = Pretended(lambda settings: {"dev": {"loss": 1.0, "pearson": [math.nan, 0.2][settings.seed]}})
     summary = search(tmp_path / "out", recipe({"restarts": 2}), run)

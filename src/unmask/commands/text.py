@@ -19,8 +19,8 @@ app.add_typer(tokenizer_app, name="tokenizer")
 def tokenizer_train(
     text: Text,
     out: Annotated[Path, typer.Option("--out", help="the tokenizer's directory")],
-    preset: Annotated[str | None, typer.Option("--preset", help="bert, bert-cased, roberta or gpt1")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="wordpiece, bpe or byte_bpe")] = None,
+    preset: Annotated[str | None, typer.Option("--preset", help="bert, bert-cased, roberta, gpt1 or elmo")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="wordpiece, bpe, byte_bpe, or word (ELMo)")] = None,
     vocab_size: Annotated[int | None, typer.Option("--vocab-size", help="entries, special tokens included")] = None,
     lowercase: Annotated[bool | None, typer.Option("--lowercase/--no-lowercase", help="uncased or cased")] = None,
     segmenter: Annotated[str | None, typer.Option("--segmenter", help="kiwi: Korean morphemes before words")] = None,
@@ -31,7 +31,7 @@ def tokenizer_train(
     settings: Set = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a tokenizer on text; AutoTokenizer opens what it saves."""
+    """Train a tokenizer on text; AutoTokenizer opens what it saves, unless it is of the kind word."""
     from unmask.corpus_account import format_account
     from unmask.recipe import read_tokenizer_options
     from unmask.tokenizer_training import train_tokenizer
@@ -50,6 +50,22 @@ def tokenizer_train(
     )
     print(f"{out}: {report.summary()}")
     print(format_account(json.loads((out / "training.json").read_text("utf-8"))["text"]))
+
+
+@tokenizer_app.command("extend")
+def tokenizer_extend(
+    source: Annotated[
+        Path, typer.Argument(metavar="MODEL_OR_TOKENIZER", help="a directory with a WordPiece tokenizer")
+    ],
+    words: Annotated[Path, typer.Option("--words", help="a text file, one word a line")],
+    out: Annotated[Path, typer.Option("--out", help="the new tokenizer's directory")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Add whole words to a tokenizer, behind its entries, for pre-training to go on in a new domain."""
+    from unmask.tokenizer_extension import extend_tokenizer
+
+    extension = extend_tokenizer(source, words, out, overwrite=overwrite)
+    print(f"{out}: {extension.summary()}")
 
 
 @tokenizer_app.command("report")
@@ -109,7 +125,7 @@ def prepare_command(
 ) -> None:
     """Tokenize text once, into a store that every pre-training run reads; a .yaml is a mixture of corpora."""
     from unmask.corpus_account import format_account
-    from unmask.preparation import prepare
+    from unmask.preparation import describe_annotations, prepare
     from unmask.progress import human_bytes
     from unmask.recipe import read_corpus_options
 
@@ -133,6 +149,8 @@ def prepare_command(
         print(f"the mixture takes {name} {times:.2f} times: {'some' if times < 1 else 'all'} of its documents")
     written = ("documents", "sentences", "tokens", "unknown_tokens", "documents_without_tokens")
     print(format_account(store.manifest["text"], {name: store.manifest[name] for name in written}))
+    if store.manifest["text"]["annotations"] or store.manifest["text"]["annotations_removed"]:
+        print(describe_annotations(store))
 
 
 @app.command("verify")

@@ -29,6 +29,19 @@ def pretrain_command(
     print(f"{model}\n{out / 'report.html'}")
 
 
+@app.command("checkpoint")
+def checkpoint_command(
+    run: Annotated[Path, typer.Argument(help="a pre-training run's directory")],
+    out: Annotated[Path, typer.Option("--out", help="the model's directory")],
+    step: Annotated[int | None, typer.Option("--step", min=1, help="of the checkpoint; the newest if left out")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the model that a checkpoint of a pre-training run holds, to fine-tune or to look at."""
+    from unmask.checkpoint_model import save_checkpoint_model
+
+    print(save_checkpoint_model(run, out, step, overwrite))
+
+
 @app.command("finetune")
 def finetune_command(
     recipe: Annotated[str, typer.Argument(help="a YAML file, or a name such as finetune/sst2")],
@@ -46,14 +59,14 @@ def finetune_command(
 
 @app.command("doctor")
 def doctor_command(
-    target: Annotated[str, typer.Argument(help="a store, a run, a recipe's file or its name")],
+    target: Annotated[str, typer.Argument(help="a store, a run, a search, a recipe's file or its name")],
     overrides: Overrides = None,
     recipe: Annotated[str | None, typer.Option("--recipe", help="makes the samples of a store")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="write a page (.html) too")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Say what is wrong with a store, a recipe or a run, and what a run will take. Exit code 2: a fault was found."""
+    """Say what is wrong with a store, a recipe, a run or a search, and what a run will take. Exit code 2: a fault."""
     from unmask.doctor.diagnosis import diagnose, to_json
     from unmask.doctor.page import write_page
     from unmask.doctor.terminal import print_diagnosis

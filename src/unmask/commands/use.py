@@ -9,11 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from unmask.commands.words import Json, Model, Overwrite, print_json_lines
+from unmask.commands.words import Columns, Json, Model, Overwrite, print_json_lines
 
 app = typer.Typer()
-glue_app = typer.Typer(help="Make and check a submission to GLUE.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(glue_app, name="glue")
 
 MaxLength = Annotated[int | None, typer.Option("--max-length", help="tokens of an input; all the model takes")]
 Layers = Annotated[
@@ -23,23 +21,26 @@ Layers = Annotated[
         help="embeddings, second-to-last, last, weighted-last-4, concat-last-4 or weighted-all",
     ),
 ]
+_INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv or txt"
+TaskSettings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[task.KEY=VALUE ...]", help="settings over those that the model remembers"),
+]
 Pool = Annotated[str, typer.Option("--pool", help="none (one vector a token), cls, mean or max")]
 
 
 @app.command("evaluate")
 def evaluate_command(
     model: Annotated[
-        Path | None, typer.Argument(help="a fine-tuned model, its run or an ensemble; left out with --predictions")
+        str | None, typer.Argument(help="a fine-tuned model, its run or an ensemble; left out with --predictions")
     ] = None,
+    settings: TaskSettings = None,
     data: Annotated[Path, typer.Option("--data", help="labelled examples")] = ...,  # type: ignore[assignment]
     task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
     predictions: Annotated[
         Path | None, typer.Option("--predictions", help="score this file of predictions; .json is {id: answer}")
     ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--column", metavar="NAME=COLUMN", help="with --predictions: text_a=premise label=gold ..."),
-    ] = None,
+    columns: Columns = None,
     na_probs: Annotated[
         Path | None, typer.Option("--na-probs", help="{id: probability of no answer}, beside {id: answer}")
     ] = None,
@@ -52,18 +53,24 @@ def evaluate_command(
     from unmask.errors import SettingsError
     from unmask.evaluation import evaluate, evaluate_predictions
     from unmask.recipe import read_columns
+    from unmask.task_options import read_task_settings
 
+    words = settings or []
+    if predictions is not None and model is not None and model.startswith("task."):  # no model, but the first setting
+        words = [model, *words]
+        model = None
     if (model is None) == (predictions is None):
         raise SettingsError("give a MODEL to measure, or --predictions FILE to score without one: one of the two")
+    named, given = read_columns(columns or []), read_task_settings(words)
     if predictions is not None:
         result = evaluate_predictions(
-            predictions, data, task, read_columns(columns or []), na_probs=na_probs, na_threshold=na_threshold
+            predictions, data, task, named, settings=given, na_probs=na_probs, na_threshold=na_threshold
         )
     else:
         assert model is not None
-        if columns or na_probs:
-            raise SettingsError("--column and --na-probs are for --predictions: a model knows its own columns")
-        result = evaluate(model, data, task)
+        if na_probs:
+            raise SettingsError("--na-probs is for --predictions: a model says itself how probable no answer is")
+        result = evaluate(model, data, task, named, settings=given)
     _print_figures(result, as_json)
 
 
@@ -85,11 +92,24 @@ def predict_command(
             metavar="FILE|-", help=".jsonl, .tsv, .csv, .parquet, a data set's files, .txt (one text a line), or -"
         ),
     ],
+    settings: TaskSettings = None,
+    columns: Columns = None,
+    format: Annotated[str | None, typer.Option("--format", help=_INPUT_FORMAT_HELP)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="a file: .jsonl, or for questions .json, the {id: answer} of SQuAD")
+    ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
-    from unmask.prediction import predict_file
+    from unmask.prediction import predict_file, write_predictions
+    from unmask.recipe import read_columns
+    from unmask.task_options import read_task_settings
 
-    print_json_lines(predict_file(model, inputs))
+    named, given = read_columns(columns or []), read_task_settings(settings or [])
+    if out is None:
+        print_json_lines(predict_file(model, inputs, columns=named, settings=given, format=format))
+    else:
+        print(write_predictions(model, inputs, out, columns=named, settings=given, format=format, overwrite=overwrite))
 
 
 @app.command("ensemble")
@@ -111,15 +131,27 @@ def features_command(
     out: Annotated[Path, typer.Option("--out", help="a directory for features and index")],
     layers: Layers = "last",
     pool: Pool = "none",
+    columns: Columns = None,
     format: Annotated[str, typer.Option("--format", help="npy or parquet")] = "npy",
+    input_format: Annotated[str | None, typer.Option("--input-format", help=_INPUT_FORMAT_HELP)] = None,
     max_length: MaxLength = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write what an encoder makes of texts, once, as vectors for other models."""
     from unmask.features import extract_features
+    from unmask.recipe import read_columns
 
     extract_features(
-        model, inputs, out, layers=layers, pool=pool, format=format, max_length=max_length, overwrite=overwrite
+        model,
+        inputs,
+        out,
+        layers=layers,
+        pool=pool,
+        columns=read_columns(columns or []),
+        input_format=input_format,
+        format=format,
+        max_length=max_length,
+        overwrite=overwrite,
     )
     print(out)
 
@@ -133,35 +165,14 @@ def similarity_command(
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="of the corpus, for each query")] = 5,
     layers: Layers = "last",
     pool: Pool = "mean",
+    columns: Columns = None,
 ) -> None:
     """Say how alike texts are: the cosine of their embeddings, one JSON object a line."""
+    from unmask.recipe import read_columns
     from unmask.similarity import compare
 
-    print_json_lines(compare(model, texts or [], query, corpus, top_k=top_k, layers=layers, pool=pool))
-
-
-@glue_app.command("submit")
-def glue_submit_command(
-    runs: Annotated[list[Path], typer.Argument(help="one fine-tuned run a task; AX is answered by MNLI's")],
-    out: Annotated[Path, typer.Option("--out", help="the .zip")],
-    data: Annotated[
-        Path | None, typer.Option("--data", help="GLUE's folders; left out: beside each run's training file")
-    ] = None,
-    allow_missing: Annotated[bool, typer.Option("--allow-missing", help="leave out tasks that no run is for")] = False,
-    overwrite: Overwrite = False,
-) -> None:
-    """Answer GLUE's test files: eleven tables in one .zip, checked."""
-    from unmask.glue_submission import submit
-
-    print(submit(runs, out, data=data, allow_missing=allow_missing, overwrite=overwrite).describe())
-
-
-@glue_app.command("check")
-def glue_check_command(file: Annotated[Path, typer.Argument(help="a .zip for GLUE")]) -> None:
-    """Refuse a submission that the server would, naming file and line."""
-    from unmask.glue_submission import validate
-
-    print(validate(file).describe())
+    named = read_columns(columns or [])
+    print_json_lines(compare(model, texts or [], query, corpus, columns=named, top_k=top_k, layers=layers, pool=pool))
 
 
 @app.command("split")

@@ -27,12 +27,18 @@ Resume = Annotated[bool, typer.Option("--resume", help="go on with the run in --
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace what is in --out")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="processes; all cores where left out")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON object")]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="NAME=COLUMN", help="where texts and labels stand: text_a=premise label=gold ..."),
+]
 Model = Annotated[Path, typer.Argument(help="a model directory, or the run that made it")]
 
 
 def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
-        print(json.dumps(row, ensure_ascii=False))
+        line = json.dumps(row, ensure_ascii=False)
+        # Half of a surrogate pair, in a field that no model reads, is written as JSON's escape of it.
+        print(line.encode("utf-8", "backslashreplace").decode())
 
 
 def cores() -> int:

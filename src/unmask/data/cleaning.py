@@ -11,13 +11,15 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 
+from unmask.data.annotations import Edit
 from unmask.data.boilerplate import is_boilerplate
 from unmask.data.draft import NOTHING_LEFT, Draft
 from unmask.data.settings import CleaningSettings
 from unmask.errors import SettingsError
 from unmask.scripts import letters_by_script, script_names
+from unmask.tokenization.offsets import is_mark
 
 # Characters that no step on characters can concern: none is removed, and none composes with a neighbour or is changed
 # by NFC. Nearly all text is made of them, and is found to be so in one fast scan. Of the scripts, those are here that
@@ -104,7 +106,20 @@ def compose(draft: Draft) -> None:
     composed = unicodedata.normalize("NFC", draft.text)
     if composed != draft.text:
         is_first = all(what != COMPOSED for what, _, _ in draft.removed)
-        draft.change(composed, COMPOSED, int(is_first), draft.utf8_bytes - len(composed.encode("utf-8")))
+        num_bytes = draft.utf8_bytes - len(composed.encode("utf-8"))
+        draft.change(composed, COMPOSED, int(is_first), num_bytes, _composing(draft.text))
+
+
+def _composing(text: str) -> Iterator[Edit]:
+    """The characters that NFC changes, each with the marks behind it: nothing else composes with what is before it."""
+    start = 0
+    for end in range(1, len(text) + 1):
+        if end == len(text) or not is_mark(text[end]):
+            cluster = text[start:end]
+            composed = unicodedata.normalize("NFC", cluster)
+            if composed != cluster:
+                yield Edit(start, end, len(composed))
+            start = end
 
 
 def unify_line_breaks(draft: Draft, unusual: Set[str]) -> None:
@@ -119,36 +134,40 @@ def unify_line_breaks(draft: Draft, unusual: Set[str]) -> None:
         text = text.replace(character, "\n")
         num_breaks += count
         num_bytes += count * (len(character.encode("utf-8")) - 1)
-    draft.change(text, "line breaks made newlines", num_breaks, num_bytes)
+    edits = (Edit(match.start(), match.end(), 1) for match in re.finditer("\r\n", draft.text))
+    draft.change(text, "line breaks made newlines", num_breaks, num_bytes, edits)
 
 
 def remove_control_characters(draft: Draft, unusual: Set[str]) -> None:
     """Removes the characters of category Cc, tab and line breaks aside."""
-    text, count, num_bytes = _without(draft.text, unusual & _CONTROL)
-    if count:
-        draft.change(text, "control characters", count, num_bytes)
+    _remove(draft, unusual & _CONTROL, "control characters")
 
 
 def remove_zero_width_characters(draft: Draft, unusual: Set[str]) -> None:
     """Removes characters that take no room and mean nothing where they stand."""
-    text, count, num_bytes = _without(draft.text, unusual & _ZERO_WIDTH)
+    _remove(draft, unusual & _ZERO_WIDTH, "zero-width characters")
     for joiner, needless in _NEEDLESS_JOINERS.items():
         if joiner in unusual:
-            text, num_joiners = needless.subn("", text)
-            count, num_bytes = count + num_joiners, num_bytes + 3 * num_joiners
-    if count:
-        draft.change(text, "zero-width characters", count, num_bytes)
+            text, count = needless.subn("", draft.text)
+            if count:
+                draft.change(text, "zero-width characters", count, 3 * count, _removals(needless, draft.text))
 
 
-def _without(text: str, characters: Set[str]) -> tuple[str, int, int]:
-    """A text without some characters, how many there were, and their UTF-8 bytes."""
+def _remove(draft: Draft, characters: Set[str], what: str) -> None:
+    text = draft.text
     count = num_bytes = 0
     for character in characters:  # each is found by a fast search, unlike the members of a class in an expression
         found = text.count(character)
         text = text.replace(character, "")
         count += found
         num_bytes += found * len(character.encode("utf-8"))
-    return text, count, num_bytes
+    if count:
+        found_anywhere = re.compile("|".join(map(re.escape, characters)))
+        draft.change(text, what, count, num_bytes, _removals(found_anywhere, draft.text))
+
+
+def _removals(removed: re.Pattern[str], text: str) -> Iterator[Edit]:
+    return (Edit(match.start(), match.end(), 0) for match in removed.finditer(text))
 
 
 def remove_boilerplate_lines(draft: Draft) -> None:

@@ -50,7 +50,7 @@ def read_documents(
     for draft in drafts:
         draft.book(counts)
         if draft.dropped is None:
-            yield Document(draft.text, draft.source)
+            yield Document(draft.text, draft.source, draft.annotations)
 
 
 def _drafts(
@@ -62,7 +62,7 @@ def _drafts(
         for document in read_files(files, found, reading, stdin):
             found.documents_read -= 1  # this one is booked with its draft
             _book_reading(found, counts)
-            yield Draft(document.text, document.source, found.bytes_read, found.bytes_read)
+            yield Draft(document.text, document.source, found.bytes_read, found.bytes_read, document.annotations)
             found.bytes_read = 0
     finally:
         _book_reading(found, counts)

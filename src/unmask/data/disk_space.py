@@ -12,7 +12,7 @@ from unmask.data.corpus import read_documents
 from unmask.data.documents import CorpusCounts
 from unmask.data.encoding import Chunk, Encoder
 from unmask.data.settings import CleaningSettings, ReadingSettings
-from unmask.data.store import DOCUMENT, SENTENCE
+from unmask.data.store import DOCUMENT, SENTENCE, WORD_END
 from unmask.errors import OutputError
 from unmask.progress import human_bytes, human_count
 
@@ -86,7 +86,9 @@ def estimate_store(
     per_byte = whole_bytes / max(1, sample.bytes)
     num_documents = round(documents * whole_bytes / max(1, text_bytes))
     sentence_bytes = len(encoded.sentence_lengths) * SENTENCE.itemsize
-    store_bytes = round((encoded.tokens.nbytes + sentence_bytes) * per_byte) + num_documents * DOCUMENT.itemsize
+    word_bytes = 0 if encoded.words is None else encoded.words.utf8.nbytes + len(encoded.tokens) * WORD_END.itemsize
+    sample_bytes = encoded.tokens.nbytes + sentence_bytes + word_bytes
+    store_bytes = round(sample_bytes * per_byte) + num_documents * DOCUMENT.itemsize
     return Estimate(round(whole_bytes), num_documents, round(len(encoded.tokens) * per_byte), store_bytes)
 
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from unmask.data.annotations import Annotation
+
 
 @dataclass(frozen=True)
 class Document:
-    """A text and where it begins, as `path:line`."""
+    """A text, where it begins, as `path:line`, and what is annotated in it."""
 
     text: str
     source: str
+    annotations: tuple[Annotation, ...] = ()
 
 
 @dataclass
@@ -55,6 +58,8 @@ class CorpusCounts:
         documents: documents handed on.
         characters: their Unicode characters.
         utf8_bytes: their UTF-8 bytes.
+        annotations: annotations of the documents handed on.
+        annotations_removed: those that the same documents came with beside them, and whose text cleaning removed.
         on_skip: called with the place (`path:line`) and the reason of each record passed over, to list it.
     """
 
@@ -70,6 +75,8 @@ class CorpusCounts:
     documents: int = 0
     characters: int = 0
     utf8_bytes: int = 0
+    annotations: int = 0
+    annotations_removed: int = 0
     on_skip: Callable[[str, str], None] | None = field(default=None, repr=False, compare=False)
 
     def remove(self, what: str, count: int, utf8_bytes: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from unmask.data.annotations import Annotation, Edit, follow, removed_lines
 from unmask.data.documents import CorpusCounts
 
 NOTHING_LEFT = "nothing left"
@@ -22,6 +23,8 @@ class Draft:
         source: where the document begins, as `path:line`.
         bytes_read: UTF-8 bytes of the text as it was read.
         utf8_bytes: of the text as it is by now.
+        annotations: of the text as it is by now.
+        num_annotations_removed: those that lost their text.
         removed: what was removed, how many, and the UTF-8 bytes.
         dropped: why the document is not handed on; None while it is.
     """
@@ -30,11 +33,20 @@ class Draft:
     source: str
     bytes_read: int
     utf8_bytes: int
+    annotations: tuple[Annotation, ...] = ()
+    num_annotations_removed: int = 0
     removed: list[tuple[str, int, int]] = field(default_factory=list)
     dropped: str | None = None
 
-    def change(self, text: str, what: str, count: int, num_bytes: int) -> None:
-        """Replaces the text by one that is `num_bytes` shorter in UTF-8, `count` of `what` having been removed."""
+    def change(self, text: str, what: str, count: int, num_bytes: int, edits: Iterable[Edit]) -> None:
+        """Replaces the text by one that is `num_bytes` shorter in UTF-8, `count` of `what` having been removed.
+
+        `edits` says what became of which characters; it is not looked at where nothing is annotated.
+        """
+        if self.annotations:
+            followed = follow(self.annotations, edits, len(text))
+            self.num_annotations_removed += len(self.annotations) - len(followed)
+            self.annotations = followed
         self.text = text
         self.utf8_bytes -= num_bytes
         self.removed.append((what, count, num_bytes))
@@ -45,7 +57,7 @@ class Draft:
         gone = [line for line, stays in zip(lines, keep, strict=True) if not stays]
         num_breaks = len(lines) - 1 - max(0, len(kept) - 1)
         num_bytes = len("".join(gone).encode("utf-8")) + num_breaks
-        self.change("\n".join(kept), what, len(gone), num_bytes)
+        self.change("\n".join(kept), what, len(gone), num_bytes, removed_lines(lines, keep))
 
     def drop(self, reason: str) -> None:
         """Says that the document is not to be handed on."""
@@ -63,3 +75,6 @@ class Draft:
         counts.documents += 1
         counts.characters += len(self.text)
         counts.utf8_bytes += self.utf8_bytes
+        if self.annotations or self.num_annotations_removed:
+            counts.annotations += len(self.annotations)
+            counts.annotations_removed += self.num_annotations_removed

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from unmask.data.annotation_places import AnnotatedText, AnnotationPlacer
+from unmask.data.annotations import Annotation
+from unmask.data.documents import Document
 from unmask.data.sentence_splitters import SENTENCE_SPLITTERS
-from unmask.data.shard_writer import EncodedChunk, TextDigest
+from unmask.data.shard_writer import EncodedChunk, TextDigest, WordBytes
 from unmask.data.store import token_dtype
+from unmask.data.word_encoding import WordEncoding
 from unmask.errors import SettingsError
-from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.word_cache import WordCache
+from unmask.tokenization.word_characters import WordTokenizer
 
 HASH_BYTES = 4
 """Of a text's SHA-256, by which it is held out."""
@@ -31,15 +37,19 @@ class Chunk:
         texts: of the documents.
         hashes: SHA-256 of each text in UTF-8.
         bytes: of all texts in UTF-8.
+        annotations: of each text that has any, by its place in `texts`.
     """
 
     shard: int
     texts: list[str] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
     bytes: int = 0
+    annotations: dict[int, tuple[Annotation, ...]] = field(default_factory=dict)
 
-    def add(self, text: str) -> int:
+    def add(self, text: str, annotations: tuple[Annotation, ...] = ()) -> int:
         """Appends a document; its bytes."""
+        if annotations:
+            self.annotations[len(self.texts)] = annotations
         utf8 = text.encode("utf-8")
         self.texts.append(text)
         self.hashes.append(hashlib.sha256(utf8).digest())
@@ -67,29 +77,42 @@ class Encoder:
         SettingsError: there is no such splitter, or a package is missing for it.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, splitter: str = "rules") -> None:
+    def __init__(self, tokenizer: Tokenizer, splitter: str = "rules") -> None:
         if splitter not in SENTENCE_SPLITTERS:
             raise SettingsError(f"sentences by {splitter!r}: expected {' or '.join(SENTENCE_SPLITTERS)}")
         self._split = SENTENCE_SPLITTERS[splitter]()
         self._tokenizer = tokenizer
-        self._words = WordCache(tokenizer.backend, token_dtype(tokenizer.vocab_size))
+        self._placer = AnnotationPlacer(tokenizer)
+        self._encoding = (
+            WordEncoding(tokenizer)
+            if isinstance(tokenizer, WordTokenizer)
+            else WordCache(tokenizer.backend, token_dtype(tokenizer.vocab_size))
+        )
 
     @staticmethod
     def load(settings: EncoderSettings) -> Encoder:
-        return Encoder(load_tokenizer(settings.tokenizer), settings.splitter)
+        return Encoder(open_tokenizer(settings.tokenizer), settings.splitter)
 
     def encode(self, chunk: Chunk) -> EncodedChunk:
         """Encodes documents; sentences and documents without a token are left out."""
         texts = chunk.texts
         sentences: list[str] = []
         sentences_of: list[int] = []
-        for text in texts:
+        annotated: list[AnnotatedText] = []
+        annotations = chunk.annotations
+        for number, text in enumerate(texts):
             bounds = self._split(text)
+            if annotations and number in annotations:
+                annotated.append(AnnotatedText(text, annotations[number], bounds, len(sentences)))
             sentences.extend([text[start:end] for start, end in bounds])
             sentences_of.append(len(bounds))
         if self._tokenizer.segmenter != "none":
             sentences = [self._tokenizer.segment(sentence) for sentence in sentences]
-        tokens, lengths = self._words.encode(sentences)
+        words: WordBytes | None = None
+        if isinstance(self._encoding, WordEncoding):
+            tokens, lengths, words = self._encoding.encode(sentences)
+        else:
+            tokens, lengths = self._encoding.encode(sentences)
         document_of_sentence = np.repeat(np.arange(len(texts)), sentences_of)
         kept_sentences = np.bincount(document_of_sentence[lengths > 0], minlength=len(texts))
         has_tokens = kept_sentences > 0
@@ -102,20 +125,22 @@ class Encoder:
             text_hashes=hashes[has_tokens],
             unknown_tokens=0 if unk_id is None else int(np.count_nonzero(tokens == unk_id)),
             documents_without_tokens=int(np.count_nonzero(~has_tokens)),
+            words=words,
+            spans=self._placer.place(annotated, lengths) if annotated else None,
         )
 
 
-def cut_chunks(texts: Iterable[str], shard_bytes: int) -> Iterator[Chunk]:
+def cut_chunks(documents: Iterable[Document], shard_bytes: int) -> Iterator[Chunk]:
     """Cuts a corpus into chunks, each within one shard; a document is never cut.
 
     Args:
-        texts: the documents, in order.
+        documents: in order.
         shard_bytes: a shard ends after the document with which it has this many bytes of UTF-8.
     """
     shard, shard_size = 0, 0
     chunk = Chunk(shard)
-    for text in texts:
-        shard_size += chunk.add(text)
+    for document in documents:
+        shard_size += chunk.add(document.text, document.annotations)
         shard_is_full = shard_size >= shard_bytes
         if chunk.bytes >= CHUNK_BYTES or shard_is_full:
             yield chunk
@@ -127,10 +152,12 @@ def cut_chunks(texts: Iterable[str], shard_bytes: int) -> Iterator[Chunk]:
 
 
 def digested(chunks: Iterable[Chunk], digest: TextDigest) -> Iterator[Chunk]:
-    """The chunks as they are; their documents go into the digest as they pass."""
+    """The chunks as they are; their documents, and what is annotated in them, go into the digest as they pass."""
     for chunk in chunks:
-        for text_digest in chunk.hashes:
+        for number, text_digest in enumerate(chunk.hashes):
             digest.add(text_digest)
+            if chunk.annotations and number in chunk.annotations:
+                digest.add(hashlib.sha256(json.dumps(chunk.annotations[number]).encode()).digest())
         yield chunk
 
 

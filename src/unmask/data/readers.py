@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
+from unmask.data.annotations import EXPECTED, FIELD, Annotation, find_fault
 from unmask.data.corpus_files import STANDARD_INPUT, format_of
 from unmask.data.documents import CorpusCounts, Document
 from unmask.data.gutenberg import is_gutenberg, read_gutenberg
@@ -181,7 +182,8 @@ def read_txt(source: Source) -> Iterator[Document]:
 
 
 def read_jsonl(source: Source) -> Iterator[Document]:
-    """One JSON object a line, the document in one of its fields; blank lines are passed over.
+    """One JSON object a line, the document in one of its fields, perhaps with annotations in `spans`; blank lines are
+    passed over.
 
     The busiest of all readers: one loop of its own, in which no line is decoded or scanned twice.
     """
@@ -201,7 +203,13 @@ def read_jsonl(source: Source) -> Iterator[Document]:
         else:
             text = row.get(field) if type(row) is dict else None
             if type(text) is str:
-                yield Document(text, f"{name}:{number}")
+                if row.get(FIELD) is None:
+                    yield Document(text, f"{name}:{number}")
+                elif (fault := find_fault(row[FIELD], len(text))) is not None:
+                    source.refuse(f"{name}:{number}", "bad annotations", f"{fault}: {EXPECTED}")
+                else:
+                    annotations = tuple(Annotation(*each) for each in row[FIELD])
+                    yield Document(text, f"{name}:{number}", annotations)
             else:
                 source.refuse(f"{name}:{number}", *_describe_row(row, field))
         offset += len(line)

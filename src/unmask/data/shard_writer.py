@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,18 +19,58 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.data.store import DOCUMENT, FORMAT_VERSION, PARTS, SENTENCE, manifest_checksum, part_name
+from unmask.data.annotations import KINDS
+from unmask.data.store import (
+    DOCUMENT,
+    FORMAT_VERSION,
+    PARTS,
+    SENTENCE,
+    SPAN,
+    WORD_END,
+    WORD_PARTS,
+    manifest_checksum,
+    part_name,
+)
 from unmask.files import UNFINISHED, sha256, write_json, writing
 
 STORE_FILES = (
     "manifest.json",
     "skipped.jsonl",
     "tokenizer",
-    *(f"{part}-*.bin" for part in PARTS),
+    *(f"{part}-*.bin" for part in (*PARTS, *WORD_PARTS, "spans")),
     "shard-*.json",
     f"{UNFINISHED}*",
 )
 """All that the directory of a store may hold, finished or not."""
+
+
+@dataclass(frozen=True)
+class WordBytes:
+    """The UTF-8 of words, for a store that keeps it beside their ids.
+
+    Attributes:
+        utf8: (bytes,) uint8, of all words one after another.
+        lengths: (words,) uint32, the bytes of each, none 0.
+    """
+
+    utf8: NDArray[np.uint8]
+    lengths: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class TokenSpans:
+    """What became of annotations.
+
+    Attributes:
+        rows: (spans, 3) uint32, in order: the first token, the one behind the last, and the kind, by
+            `unmask.data.annotations.KINDS`. Those of one kind are apart.
+        overlapping: annotations that were left out for a longer one of their kind.
+        without_tokens: annotations that cover no token.
+    """
+
+    rows: NDArray[np.uint32]
+    overlapping: int
+    without_tokens: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +84,8 @@ class EncodedChunk:
         text_hashes: (documents,) uint32, the first 32 bits of the SHA-256 of each document's text.
         unknown_tokens: how many of the tokens are `[UNK]`.
         documents_without_tokens: documents that were left out since nothing of them is a token.
+        words: the bytes of every token, for a store of words.
+        spans: of the annotations, if there were any.
     """
 
     tokens: NDArray[np.unsignedinteger[Any]]
@@ -51,6 +94,8 @@ class EncodedChunk:
     text_hashes: NDArray[np.uint32]
     unknown_tokens: int
     documents_without_tokens: int
+    words: WordBytes | None = None
+    spans: TokenSpans | None = None
 
 
 @dataclass
@@ -62,6 +107,10 @@ class ShardCounts:
     tokens: int = 0
     unknown_tokens: int = 0
     documents_without_tokens: int = 0
+    entity_spans: int = 0
+    noun_phrase_spans: int = 0
+    overlapping_spans: int = 0
+    spans_without_tokens: int = 0
 
 
 COUNTS = tuple(field.name for field in fields(ShardCounts))
@@ -82,12 +131,17 @@ class ShardWriter:
         self._dtype = dtype
         self._stack = ExitStack()
         self._counts = ShardCounts()
+        self._word_bytes: int | None = None  # None: the store is not one of words
+        self._files: dict[str, IO[bytes]] = {}
 
     def __enter__(self) -> ShardWriter:
-        self._files: dict[str, IO[bytes]] = {
-            part: self._stack.enter_context(writing(self._directory / part_name(part, self._number))) for part in PARTS
-        }
+        self._open(PARTS)
         return self
+
+    def _open(self, parts: Sequence[str]) -> None:
+        for part in parts:
+            path = self._directory / part_name(part, self._number)
+            self._files[part] = self._stack.enter_context(writing(path))
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
@@ -101,7 +155,14 @@ class ShardWriter:
         records = np.zeros(len(document_ends), dtype=DOCUMENT)
         records["sentence_end"] = document_ends
         records["text_hash"] = chunk.text_hashes
-        self._files["tokens"].write(chunk.tokens.astype(self._dtype, copy=False).tobytes())
+        ids = chunk.tokens.astype(self._dtype, copy=False).tobytes()
+        if chunk.words is None:
+            self._files["tokens"].write(ids)
+        else:
+            self._add_words(chunk.words)
+            self._files["word_ids"].write(ids)
+        if chunk.spans is not None:
+            self._add_spans(chunk.spans)
         self._files["sentences"].write(sentence_ends.astype(SENTENCE).tobytes())
         self._files["documents"].write(records.tobytes())
         counts.documents += len(records)
@@ -110,6 +171,30 @@ class ShardWriter:
         counts.unknown_tokens += chunk.unknown_tokens
         counts.documents_without_tokens += chunk.documents_without_tokens
 
+    def _add_words(self, words: WordBytes) -> None:
+        if self._word_bytes is None:
+            assert not self._counts.documents, "a store has words in all of its chunks, or in none"
+            self._open(WORD_PARTS)
+            self._word_bytes = 0
+        ends = self._word_bytes + np.cumsum(words.lengths, dtype=np.int64)
+        self._word_bytes += len(words.utf8)
+        assert self._word_bytes < 1 << 32, "a shard's offsets are 32 bits wide"
+        self._files["tokens"].write(words.utf8.tobytes())
+        self._files["word_ends"].write(ends.astype(WORD_END).tobytes())
+
+    def _add_spans(self, spans: TokenSpans) -> None:
+        counts = self._counts
+        counts.entity_spans += int(np.count_nonzero(spans.rows[:, 2] == KINDS["entity"]))
+        counts.noun_phrase_spans += int(np.count_nonzero(spans.rows[:, 2] == KINDS["noun_phrase"]))
+        counts.overlapping_spans += spans.overlapping
+        counts.spans_without_tokens += spans.without_tokens
+        if not len(spans.rows):
+            return
+        if "spans" not in self._files:
+            self._open(["spans"])
+        moved = spans.rows + np.array([counts.tokens, counts.tokens, 0], dtype=np.uint32)
+        self._files["spans"].write(moved.astype(SPAN).tobytes())
+
     def finish(self, made_from: dict[str, Any]) -> dict[str, Any]:
         """Closes the shard's files and writes its record.
 
@@ -117,7 +202,7 @@ class ShardWriter:
             made_from: what a resumed preparation must find the same: the tokenizer, the text.
         """
         self._stack.close()
-        names = [part_name(part, self._number) for part in PARTS]
+        names = [part_name(part, self._number) for part in self._files]
         record = {
             **asdict(self._counts),
             "files": {name: describe_file(self._directory / name) for name in names},
@@ -160,8 +245,9 @@ def read_record(directory: Path, number: int) -> dict[str, Any] | None:
 
 def move_shard(source: Path, directory: Path, number: int) -> None:
     """Moves a finished shard into a store's directory, its record last, and removes the directory it was in."""
-    for name in (*(part_name(part, number) for part in PARTS), record_path(source, number).name):
-        os.replace(source / name, directory / name)
+    record = record_path(source, number)
+    for path in sorted(source.iterdir(), key=lambda path: path == record):
+        os.replace(path, directory / path.name)
     source.rmdir()
 
 

@@ -7,6 +7,20 @@
     tokenizer/              the tokenizer that made the ids
 
 Special tokens are not stored: packing adds them. All numbers are little-endian.
+
+The store of a word tokenizer (ELMo) keeps what each token is written with, since its model reads characters. Its
+manifest declares two side arrays with their types, `side_arrays`:
+
+    tokens-00000.bin        the UTF-8 of the words, one after another
+    word_ends-00000.bin     uint32, one a word: where it ends among the shard's bytes
+    word_ids-00000.bin      ids in the output vocabulary, uint16 or uint32: what `tokens` is elsewhere
+
+There as here a token is an id, sentences end among the ids, and whoever reads ids need not know which kind it is.
+
+Where documents came with annotations, a store of ids declares one side array more:
+
+    spans-00000.bin         uint32, three a span: its first token of the shard, the one behind its last, its kind (by
+                            `unmask.data.annotations.KINDS`); in order; a shard without any has no such file
 """
 
 from __future__ import annotations
@@ -25,6 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.data.annotations import KINDS
 from unmask.errors import StoreError
 from unmask.files import sha256
 
@@ -33,11 +48,22 @@ DOCUMENT = np.dtype([("sentence_end", "<u4"), ("text_hash", "<u4")])
 """A document: its end among the shard's sentences, and the first 32 bits of the SHA-256 of its text."""
 SENTENCE = np.dtype("<u4")
 PARTS = ("tokens", "sentences", "documents")
+WORD_END = np.dtype("<u4")
+WORD_PARTS = ("word_ends", "word_ids")
+"""What a store of words has beside them."""
+SPAN = np.dtype("<u4")
+SPAN_ARRAYS = {"spans": SPAN.str}
+"""What the manifest of a store with annotations declares, by `side_arrays`."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """The narrowest type that holds every id of a vocabulary: 2 bytes up to 65,536 entries, else 4."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def word_arrays(vocab_size: int) -> dict[str, str]:
+    """`side_arrays` of the manifest of a store of words: name -> type."""
+    return {"word_ends": WORD_END.str, "word_ids": token_dtype(vocab_size).str}
 
 
 def part_name(part: str, shard: int) -> str:
@@ -58,14 +84,30 @@ class StoredDocument:
     sentence_ends: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class StoredWords:
+    """Some tokens of a document as they are written.
+
+    Attributes:
+        utf8: (bytes,) uint8, one word after another.
+        ends: (words,) int64, where each word ends in `utf8`.
+    """
+
+    utf8: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+
+
 class Shard:
     """One shard; each of its files is verified and mapped into memory when first touched, once."""
 
-    def __init__(self, directory: Path, number: int, files: dict[str, dict[str, Any]], dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, directory: Path, number: int, files: dict[str, dict[str, Any]], dtype: np.dtype[Any], ids: str = "tokens"
+    ) -> None:
         self._directory = directory
         self._number = number
         self._files = files
         self._dtype = dtype
+        self._ids = ids
 
     def document(self, index: int) -> StoredDocument:
         start = self.first_token(index)
@@ -79,13 +121,40 @@ class Shard:
     def _first_sentence(self, index: int) -> int:
         return int(self.documents["sentence_end"][index - 1]) if index else 0
 
+    def words(self, start: int, end: int) -> StoredWords:
+        """Tokens `start` to `end` of the shard, in a store of words."""
+        first = int(self.word_ends[start - 1]) if start else 0
+        ends = self.word_ends[start:end].astype(np.int64)
+        return StoredWords(self.utf8[first : int(ends[-1])] if len(ends) else self.utf8[:0], ends - first)
+
+    def spans_of(self, index: int, start: int, end: int, kind: int) -> NDArray[np.int64]:
+        """(spans, 2) int64: what lies of the spans of one kind in tokens `start` to `end` of the document `index`."""
+        first = self.first_token(index)
+        bounds = np.array([first, first + end], dtype=np.uint32)  # of another type, the whole column were converted
+        rows = self.spans[slice(*np.searchsorted(self.spans[:, 0], bounds))].astype(np.int64)
+        places = rows[(rows[:, 2] == kind) & (rows[:, 1] > first + start), :2] - first
+        return places.clip(start, end)
+
     @cached_property
     def tokens(self) -> NDArray[np.unsignedinteger[Any]]:
-        return self._map("tokens", self._dtype)
+        return self._map(self._ids, self._dtype)
+
+    @cached_property
+    def utf8(self) -> NDArray[np.uint8]:
+        return self._map("tokens", np.dtype(np.uint8))
+
+    @cached_property
+    def word_ends(self) -> NDArray[np.uint32]:
+        return self._map("word_ends", WORD_END)
 
     @cached_property
     def sentences(self) -> NDArray[np.uint32]:
         return self._map("sentences", SENTENCE)
+
+    @cached_property
+    def spans(self) -> NDArray[np.uint32]:
+        has_spans = part_name("spans", self._number) in self._files
+        return (self._map("spans", SPAN) if has_spans else np.zeros(0, SPAN)).reshape(-1, 3)
 
     @cached_property
     def documents(self) -> NDArray[Any]:
@@ -118,7 +187,16 @@ class TokenStore:
         self.manifest = read_manifest(directory)
         self._starts = [0, *accumulate(shard["documents"] for shard in self.manifest["shards"])]
         dtype = token_dtype(self.vocab_size)
-        self.shards = [Shard(directory, n, self.manifest["files"], dtype) for n in range(len(self.manifest["shards"]))]
+        ids = "word_ids" if self.has_words else "tokens"
+        self.shards = [
+            Shard(directory, number, self.manifest["files"], dtype, ids)
+            for number in range(len(self.manifest["shards"]))
+        ]
+
+    @property
+    def has_words(self) -> bool:
+        """Whether it keeps what each token is written with: the store of a word tokenizer."""
+        return "word_ids" in self.manifest.get("side_arrays", {})
 
     @property
     def vocab_size(self) -> int:
@@ -155,6 +233,32 @@ class TokenStore:
         shard, place = self._place(index)
         first = shard.first_token(place)
         return shard.tokens[first + start : first + end]
+
+    def words(self, index: int, start: int, end: int) -> StoredWords:
+        """What some tokens of the document at `index` are written with; of a store that `has_words`."""
+        assert self.has_words, "a store of ids alone"
+        shard, place = self._place(index)
+        first = shard.first_token(place)
+        return shard.words(first + start, first + end)
+
+    def num_spans(self, kind: str) -> int:
+        """How many spans of a kind, a key of `unmask.data.annotations.KINDS`, all documents have."""
+        return int(self.manifest.get(f"{kind}_spans", 0))
+
+    def spans(self, index: int, start: int, end: int, kind: str) -> NDArray[np.int64]:
+        """(spans, 2) int64, in order and apart: spans of one kind in tokens `start` to `end` of the document at
+        `index`, cut at both; the first token of each in the document, and the one behind its last."""
+        shard, place = self._place(index)
+        return shard.spans_of(place, start, end, KINDS[kind])
+
+    def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(documents,) int64 twice: the tokens and the sentences of each document."""
+        tokens, sentences = [], []
+        for shard in self.shards:
+            ends = shard.documents["sentence_end"].astype(np.int64)
+            sentences.append(np.diff(ends, prepend=0))
+            tokens.append(np.diff(shard.sentences[ends - 1].astype(np.int64), prepend=0))
+        return np.concatenate(tokens), np.concatenate(sentences)
 
     def text_hash(self, index: int) -> int:
         """The first 32 bits of the SHA-256 of a document's text."""
@@ -257,17 +361,26 @@ def _contradiction(manifest: dict[str, Any]) -> str | None:
     shards, files = manifest["shards"], manifest["files"]
     if not isinstance(manifest["vocab_size"], int):
         return "vocab_size is no whole number"
-    item_bytes = {
-        "tokens": token_dtype(manifest["vocab_size"]).itemsize,
-        "sentences": SENTENCE.itemsize,
-        "documents": DOCUMENT.itemsize,
-    }
+    token_bytes = token_dtype(manifest["vocab_size"]).itemsize
+    item_bytes = {"tokens": token_bytes, "sentences": SENTENCE.itemsize, "documents": DOCUMENT.itemsize}
+    side_arrays = manifest.get("side_arrays", {})
+    of_words = word_arrays(manifest["vocab_size"])
+    if side_arrays not in ({}, of_words, SPAN_ARRAYS):
+        return f"its side arrays {side_arrays} are none that are known"
     for part, size in item_bytes.items():
         if manifest[part] != sum(shard[part] for shard in shards):
             return f"its {part} are not the sum of those of the shards"
+        are_words = part == "tokens" and side_arrays == of_words
+        sizes = {"word_ids": size, "word_ends": WORD_END.itemsize} if are_words else {part: size}
         for number, shard in enumerate(shards):
-            if files[part_name(part, number)]["bytes"] != size * shard[part]:
-                return f"the size of {part_name(part, number)} is not that of its {part}"
+            for name, item_size in sizes.items():
+                if files[part_name(name, number)]["bytes"] != item_size * shard[part]:
+                    return f"the size of {part_name(name, number)} is not that of its {part}"
+    for number, shard in enumerate(shards if "spans" in side_arrays else ()):
+        num_spans = sum(shard[f"{kind}_spans"] for kind in KINDS)
+        size = files[part_name("spans", number)]["bytes"] if num_spans else 0
+        if size != 3 * SPAN.itemsize * num_spans:
+            return f"the size of {part_name('spans', number)} is not that of its spans"
     if not all(isinstance(each["sha256"], str) and isinstance(each["bytes"], int) for each in files.values()):
         return "a size or a checksum is missing"
     return None

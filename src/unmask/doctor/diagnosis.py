@@ -1,4 +1,4 @@
-"""The doctor: what is wrong with a store, a recipe or a run, and what a run of it will take and has to reach.
+"""The doctor: what is wrong with a store, a recipe, a run or a search, and what a run of it will take and has to reach.
 
 One function looks at the path and hands it to whom it concerns; every answer has one shape, `Diagnosis`.
 """
@@ -6,12 +6,14 @@ One function looks at the path and hands it to whom it concerns; every answer ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.config import build_settings, merge, parse_overrides
+from unmask.config import build_settings, merge, parse_overrides, read_settings_file
 from unmask.corpus_account import format_account
+from unmask.data.formats import PAIRED
+from unmask.data.settings import PackingSettings
 from unmask.data.store import TokenStore
 from unmask.doctor.decoded_samples import decode_samples, describe_step, first_step
 from unmask.doctor.findings import Diagnosis, Finding, Sample, sorted_findings
@@ -33,9 +35,13 @@ from unmask.doctor.store_checks import (
 from unmask.doctor.store_statistics import count_store, find_duplicates
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.info import KINDS
+from unmask.objectives.settings import BiLMSettings, ObjectiveSettings
+from unmask.pretraining_inputs import frame_of
 from unmask.progress import Progress, human_count
 from unmask.recipe import ALTERNATIVES, PretrainRecipe, find_recipe
-from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
+from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.word_characters import WordTokenizer
 
 PROBE_S = 20.0
 
@@ -48,10 +54,10 @@ def diagnose(
     probe_s: float = PROBE_S,
     num_samples: int = 3,
 ) -> Diagnosis:
-    """Examines a store, a recipe or a run.
+    """Examines a store, a recipe, a run or a search.
 
     Args:
-        target: a store's or a run's directory, a recipe's file, or the name of a recipe: `pretrain/bert_tiny`.
+        target: the directory of a store, a run or a search, a recipe's file, or its name: `pretrain/bert_tiny`.
         overrides: `key.path=value` words over the recipe: the one that is examined, or the one that a store's samples
             are made by.
         recipe: of a store's samples; the defaults where left out.
@@ -68,12 +74,21 @@ def diagnose(
     if kind == "store":
         diagnosis = _examine_store(Path(target), recipe, overrides, num_samples)
     elif kind == "recipe":
-        from unmask.doctor.recipe_examination import examine_recipe
+        if _is_for_finetuning(str(target)):
+            from unmask.doctor.finetuning_examination import examine_finetuning
 
-        diagnosis = examine_recipe(str(target), overrides, probe_s=probe_s, num_samples=num_samples)
+            diagnosis = examine_finetuning(str(target), overrides, probe_s=probe_s)
+        else:
+            from unmask.doctor.recipe_examination import examine_recipe
+
+            diagnosis = examine_recipe(str(target), overrides, probe_s=probe_s, num_samples=num_samples)
+    elif overrides:
+        raise SettingsError(f"{target} is a {kind}, whose recipe is settled: leave out {' '.join(overrides)}")
+    elif kind == "search":
+        from unmask.doctor.search_checks import examine_search
+
+        diagnosis = examine_search(Path(target))
     else:
-        if overrides:
-            raise SettingsError(f"{target} is a run, whose recipe is settled: leave out {' '.join(overrides)}")
         from unmask.doctor.run_checks import check_run
 
         diagnosis = Diagnosis("run", str(target), tuple(check_run(Path(target))))
@@ -86,14 +101,17 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _kind(target: str) -> str:
-    """What a target is: `store`, `recipe` or `run`."""
+    """What a target is: `store`, `recipe`, `run` or `search`."""
     path = Path(target)
     if path.exists():
         found = next((kind for kind, (is_one, _) in KINDS.items() if is_one(path)), None)
-        if found in ("store", "run", "recipe"):
+        if found in ("store", "run", "recipe", "search"):
             return found
         what = f"is a {found}" if found else "is none of what `unmask` knows"
-        raise InputError(f"{path} {what}: expected a store (manifest.json), a run (recipe.yaml) or a recipe (.yaml)")
+        raise InputError(
+            f"{path} {what}: expected a store (manifest.json), a run (recipe.yaml), a search (summary.json) or a "
+            "recipe (.yaml)"
+        )
     try:
         find_recipe(target)
     except SettingsError as error:
@@ -104,35 +122,74 @@ def _kind(target: str) -> str:
     return "recipe"
 
 
+def _is_for_finetuning(recipe: str) -> bool:
+    """Whether a recipe, or its base, names labelled examples."""
+    values = read_settings_file(find_recipe(recipe))
+    if "data" in values or "base" not in values:
+        return "data" in values
+    beside = find_recipe(recipe).parent / str(values["base"])
+    return "data" in read_settings_file(beside if beside.is_file() else find_recipe(str(values["base"])))
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What a store is looked at for.
+
+    Attributes:
+        recipe: makes the samples; None where there are none to make.
+        room: tokens of text in a sequence.
+    """
+
+    objective: ObjectiveSettings
+    packing: PackingSettings
+    room: int
+    recipe: PretrainRecipe | None = None
+
+    @classmethod
+    def of(cls, store: TokenStore, tokenizer: Tokenizer, recipe: str | None, overrides: Sequence[str]) -> _Use:
+        if isinstance(tokenizer, WordTokenizer):
+            return cls(BiLMSettings(), PackingSettings(format="stream"), room=0)
+        settings = _sampling_recipe(store.directory, tokenizer, recipe, overrides)
+        try:
+            room = frame_of(settings, tokenizer).room(
+                settings.packing.max_length, 2 if settings.packing.format in PAIRED else 1
+            )
+        except UserError:  # the samples cannot be made either, and tell why
+            room = settings.packing.max_length
+        return cls(settings.objective, settings.packing, room, settings)
+
+
 def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num_samples: int) -> Diagnosis:
     store = TokenStore(path)
-    settings = _sampling_recipe(path, recipe, overrides)
-    pairs = settings.objective.sentence_objective == "nsp"
-    tokenizer = load_tokenizer(store.tokenizer_directory)
+    tokenizer = open_tokenizer(store.tokenizer_directory)
+    use = _Use.of(store, tokenizer, recipe, overrides)
     with Progress("examining", total=store.num_tokens) as progress:
         statistics = count_store(store, progress.advance)
     duplicates = find_duplicates(store)
-    max_length = settings.packing.max_length
-    findings = check_store(store, tokenizer, statistics, duplicates, max_length=max_length, pairs=pairs)
+    findings = check_store(
+        store, tokenizer, statistics, duplicates, packing=use.packing, room=use.room, objective=use.objective
+    )
     floors = Floors.of(statistics.token_counts)
     facts = store_facts(store)
     tables = [
         facts_table(facts, statistics, tokenizer),
         sources_table(store.manifest),
-        floors_table(floors, store.vocab_size, pairs=pairs),
+        floors_table(floors, store.vocab_size, use.objective),
         length_table(statistics),
         entries_table(statistics, tokenizer),
         longest_table(statistics, tokenizer),
     ]
     samples: tuple[Sample, ...] = ()
     is_sound = not any(finding.level == "fault" and "repeated" not in finding.name for finding in findings)
-    if is_sound:
+    if use.recipe is None or isinstance(tokenizer, WordTokenizer):
+        findings.append(Finding("no-samples", "note", "the windows that ELMo reads of a store of words are not shown"))
+    elif is_sound:
         try:
-            step = first_step(settings, store, tokenizer)
+            step = first_step(use.recipe, store, tokenizer)
         except UserError as error:  # too few documents, or a tokenizer for another objective
             findings.append(Finding("no-samples", "fault" if isinstance(error, InputError) else "note", str(error)))
         else:
-            tables.append(describe_step(step, max_length))
+            tables.append(describe_step(step, use.packing.max_length))
             samples = decode_samples(step, num_samples)
     unknown = unknown_share(statistics, tokenizer)
     figures = {
@@ -142,7 +199,7 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
         "duplicate_documents_share": duplicates.share,
         "sentence_length": length_figures(statistics.sentence_lengths),
         "document_length": length_figures(statistics.document_lengths),
-        "floors": floors.figures(pairs=pairs),
+        "floors": floors.figures(use.objective),
     }
     headline = (
         ("Documents", f"{store.num_documents:,}"),
@@ -174,10 +231,20 @@ def _account(store: TokenStore) -> tuple[tuple[str, str], ...]:
     return (("From the files to the store", format_account(account, written)),)
 
 
-def _sampling_recipe(store: Path, recipe: str | None, overrides: Sequence[str]) -> PretrainRecipe:
-    """The recipe that makes the samples, with this store for its text."""
+def _sampling_recipe(
+    store: Path, tokenizer: TextTokenizer, recipe: str | None, overrides: Sequence[str]
+) -> PretrainRecipe:
+    """The recipe that makes the samples, with this store for its text: that of BERT, or of GPT-1 where nothing can be
+    masked."""
     if recipe is not None:
         settings, _ = load_recipe(recipe, overrides)
         return settings.model_copy(update={"store": str(store), "corpus": None})
-    values = {"store": str(store), "train": {"steps": "1"}}
-    return build_settings(PretrainRecipe, merge(values, parse_overrides(overrides), ALTERNATIVES), "doctor")
+    values: dict[str, Any] = {"store": str(store), "train": {"steps": "1"}}
+    given = parse_overrides(overrides)
+    if tokenizer.find_role("mask_token") is None and "objective" not in given:
+        values |= {
+            "objective": {"name": "causal_lm"},
+            "model": {"architecture": "gpt1"},
+            "packing": {"format": "single_segment"},
+        }
+    return build_settings(PretrainRecipe, merge(values, given, ALTERNATIVES), "doctor")

@@ -80,10 +80,20 @@ class SampleToken:
 
 @dataclass(frozen=True)
 class Sample:
-    """One decoded sequence: its tokens, and in a line what is to be predicted for it as a whole (`IsNext`)."""
+    """One decoded sequence.
+
+    Args:
+        sequence_label: in a line what is to be said of it as a whole (`IsNext`).
+        predicts_next: True where each token is predicted from those before it; tokens then have no labels.
+    """
 
     tokens: tuple[SampleToken, ...]
     sequence_label: str = ""
+    predicts_next: bool = False
+
+    @property
+    def num_targets(self) -> int:
+        return len(self.tokens) - 1 if self.predicts_next else sum(token.label is not None for token in self.tokens)
 
 
 @dataclass(frozen=True)
@@ -91,14 +101,14 @@ class Diagnosis:
     """All that the doctor has to say about a target.
 
     Args:
-        kind: `store`, `recipe` or `run`.
+        kind: `store`, `recipe`, `run` or `search`.
         target: as the person named it.
         listings: texts whose lines are laid out already, as (title, text).
         headline: the few figures that matter most, as (name, value).
         figures: plain numbers and texts for scripts, the `figures` of `--json`.
     """
 
-    kind: Literal["store", "recipe", "run"]
+    kind: Literal["store", "recipe", "run", "search"]
     target: str
     findings: tuple[Finding, ...]
     headline: tuple[tuple[str, str], ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from unmask.batch import Batch
 from unmask.doctor.findings import Finding, Level
+from unmask.objectives.sentence_pairs import LABELS, SentenceObjective
 
 Row = Mapping[str, Any]
 
@@ -54,15 +55,12 @@ class Floor:
         return value < self.value - self.margin if self.is_loss else value > self.value + self.margin
 
 
-def masked_lm_floors(
-    batches: Sequence[Batch], token_counts: NDArray[np.integer[Any]], has_next_sentence: bool
-) -> list[Floor]:
+def masked_lm_floors(batches: Sequence[Batch], token_counts: NDArray[np.integer[Any]]) -> list[Floor]:
     """The floors of masked language modelling, for the very targets that a run is evaluated on.
 
     Args:
         batches: prepared ones.
         token_counts: (vocabulary,) how often each entry occurs in the store.
-        has_next_sentence: whether there is a loss of next-sentence prediction too.
 
     Returns:
         None where the batches have no targets.
@@ -100,26 +98,78 @@ def masked_lm_floors(
                 "mlm-majority-floor", "always saying the most frequent entry", "mlm", majority, len(labels)
             ),
         ]
-    if has_next_sentence:
-        random = torch.cat([batch.columns["next_sentence_label"] for batch in batches]).double()
-        share = float(random.mean())
-        entropy = -sum(part * math.log(part) for part in (share, 1 - share) if part > 0)
-        floors += [
-            Floor(
-                name="nsp-chance-floor",
-                what=f"always giving the share of the labels, {share:.2f} (next-sentence chance)",
-                value=entropy,
-                margin=0.01,
-                training_key="loss/nsp",
-                held_out_key="eval/nsp_loss",
-                is_loss=True,
-                failed_level="note",
-            ),
-            _accuracy_floor(
-                "nsp-majority-floor", "always saying the more frequent label", "nsp", max(share, 1 - share), len(random)
-            ),
-        ]
     return floors
+
+
+CHANCE = {"nsp": "next-sentence chance", "sop": "sentence-order chance"}
+
+
+def sentence_floors(batches: Sequence[Batch], name: SentenceObjective | Literal["none"]) -> list[Floor]:
+    """The floors of an objective on the two segments, by the labels of prepared batches; none for "none"."""
+    if name == "none":
+        return []
+    labels = torch.cat([batch.columns[LABELS[name]] for batch in batches]).double()
+    share = float(labels.mean())
+    entropy = share_entropy(share)
+    return [
+        Floor(
+            name=f"{name}-chance-floor",
+            what=f"always giving the share of the labels, {share:.2f} ({CHANCE[name]})",
+            value=entropy,
+            margin=0.01,
+            training_key=f"loss/{name}",
+            held_out_key=f"eval/{name}_loss",
+            is_loss=True,
+            failed_level="note",
+        ),
+        _accuracy_floor(
+            f"{name}-majority-floor", "always saying the more frequent label", name, max(share, 1 - share), len(labels)
+        ),
+    ]
+
+
+def recorded_floors(floors: Mapping[str, Mapping[str, float]]) -> list[Floor]:
+    """The floors that an objective tells, as they stand in a run's `results.json`: `{"loss/lm": {name: nats}}`."""
+    return [
+        Floor(
+            name=f"{key.removeprefix('loss/')}-{name.split()[0]}-floor",
+            what=f"knowing how frequent each entry is and nothing else ({name})",
+            value=value,
+            margin=0.02,
+            training_key=key,
+            held_out_key=f"eval/{key.removeprefix('loss/')}_loss",
+            is_loss=True,
+            failed_level="warning",
+        )
+        for key, named in floors.items()
+        for name, value in named.items()
+    ]
+
+
+def discriminator_floors(evaluations: Sequence[Row]) -> list[Floor]:
+    """The floors of ELECTRA's discriminator, by the share of tokens that its generator replaced when it was last
+    measured; none where that is not known."""
+    share = next((value for _, value in reversed(series(evaluations, "eval/replaced_share"))), None)
+    if share is None:
+        return []
+    loss = Floor(
+        name="discriminator-share-floor",
+        what=f"knowing that {share:.1%} of the tokens are replaced and nothing else",
+        value=share_entropy(share),
+        margin=0.01,
+        training_key=None,
+        held_out_key="eval/discriminator_loss",
+        is_loss=True,
+        failed_level="note",
+    )
+    what = "always saying that a token is the original one"
+    key = "eval/discriminator_accuracy"
+    return [loss, Floor("discriminator-majority-floor", what, 1 - share, 0.001, None, key, False, "note")]
+
+
+def share_entropy(share: float) -> float:
+    """The loss, in nats, of knowing how often one of two labels occurs and nothing else."""
+    return -sum(part * math.log(part) for part in (share, 1 - share) if part > 0)
 
 
 def _accuracy_floor(name: str, what: str, term: str, share: float, num_labels: int) -> Floor:
@@ -173,6 +223,10 @@ def _advice(floor: Floor, causes: Sequence[str]) -> str:
 ADVICE = {
     "nsp-chance-floor": "next-sentence prediction is learnt after words are: train on more tokens before worrying",
     "nsp-majority-floor": "as for the loss of next-sentence prediction",
+    "sop-chance-floor": "sentence-order prediction is learnt after words are: train on more tokens before worrying",
+    "sop-majority-floor": "as for the loss of sentence-order prediction",
+    "discriminator-share-floor": "the discriminator learns from what a generator gets wrong: train on more tokens",
+    "discriminator-majority-floor": "as for the loss of the discriminator",
     "task-uniform-floor": "train longer, or with another optimizer.learning_rate or seed",
     "task-majority-floor": "train longer, on more examples, or start from a model with more pre-training",
 }

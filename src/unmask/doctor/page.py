@@ -110,8 +110,7 @@ def _samples(samples: Sequence[Sample]) -> str:
 
 
 def _sample(number: int, sample: Sample) -> str:
-    num_targets = sum(token.label is not None for token in sample.tokens)
-    facts = [f"{len(sample.tokens)} tokens", f"{num_targets} targets", *filter(None, [sample.sequence_label])]
+    facts = [f"{len(sample.tokens)} tokens", f"{sample.num_targets} targets", *filter(None, [sample.sequence_label])]
     tokens = " ".join(map(_token, sample.tokens))
     title = f"sequence {number} <span>{escape(', '.join(facts))}</span>"
     return f'<article class="sequence"><h3>{title}</h3><p>{tokens}</p></article>'

@@ -8,16 +8,19 @@ from unmask.config import changed_keys
 from unmask.doctor.findings import Finding, Level, Table
 from unmask.doctor.recipe_estimates import Memory
 from unmask.models.settings import EncoderSettings
+from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings, ReplacedTokenSettings
 from unmask.progress import human_bytes, human_count, human_duration
 from unmask.recipe import PretrainRecipe
-from unmask.training.settings import TrainSettings
+from unmask.training.settings import OptimizerSettings, TrainSettings
 
 USUAL_LEARNING_RATES = {192: (1e-4, 5e-3), 384: (1e-4, 2e-3), 640: (1e-4, 1e-3), 896: (5e-5, 7e-4), 10**9: (2e-5, 5e-4)}
 """Hidden sizes up to so many, and the peak rates that AdamW is usually given there: BERT-Base and Large 1e-4, RoBERTa
 6e-4 and 4e-4, ELECTRA-Small (256 wide) 5e-4, and the rates of our own small recipes."""
 
-MOST_EPOCHS = 40
-"""BERT saw its corpus about 40 times (appendix A.2)."""
+MOST_EPOCHS = (40, "BERT")
+"""Passes over the text, and who made them: BERT (appendix A.2)."""
+MOST_EPOCHS_LEFT_TO_RIGHT = (100, "GPT-1")
+"""The same of left-to-right models: Radford et al. 2018, section 4.1."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,12 @@ def make_plan(
 
 def check_settings(settings: PretrainRecipe, plan: Plan) -> list[Finding]:
     """Looks at the settings, one after another; nothing is said of what is usual."""
+    is_left_to_right = settings.objective.name == "causal_lm"
     found = [
-        _check_learning_rate(settings.optimizer.learning_rate, plan.sizes.hidden_size),
+        _check_learning_rate(settings.optimizer, plan.sizes.hidden_size),
         _check_warmup(settings, plan.steps),
-        _check_masking(settings),
-        _check_epochs(plan.epochs),
+        _check_masking(settings.objective),
+        _check_epochs(plan.epochs, *(MOST_EPOCHS_LEFT_TO_RIGHT if is_left_to_right else MOST_EPOCHS)),
         _check_tokens(plan),
         _check_batch(plan.tokens_per_step),
         _check_held_out(settings.held_out),
@@ -88,7 +92,10 @@ def check_settings(settings: PretrainRecipe, plan: Plan) -> list[Finding]:
     return [finding for finding in found if finding is not None]
 
 
-def _check_learning_rate(rate: float, hidden_size: int) -> Finding | None:
+def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Finding | None:
+    if optimizer.name not in ("adamw", "muon"):
+        return None  # what is usual is known of AdamW, and Muon's updates are of the size of its own
+    rate = optimizer.learning_rate
     low, high = next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest)
     if low <= rate <= high:
         return None
@@ -103,7 +110,7 @@ def _check_learning_rate(rate: float, hidden_size: int) -> Finding | None:
 
 def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Finding | None:
     schedule = settings.schedule
-    if not schedule.warmup_steps and not schedule.warmup_ratio:
+    if not schedule.warmup_steps and not schedule.warmup_ratio and settings.optimizer.name != "adagrad":
         message = "there is no warm-up: the first steps take the full learning rate"
         return Finding("no-warmup", "warning", message, "set schedule.warmup_ratio=0.05, or schedule.warmup_steps")
     if schedule.warmup_steps is None or steps is None:
@@ -119,8 +126,21 @@ def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Finding | No
     return None
 
 
-def _check_masking(settings: PretrainRecipe) -> Finding | None:
-    objective = settings.objective
+def _check_masking(objective: ObjectiveSettings) -> Finding | None:
+    if isinstance(objective, ReplacedTokenSettings) and objective.mask_token_prob == 0:
+        message = "objective.mask_token_prob is 0: the generator sees every token that it is to propose, and copies it"
+        return Finding("mask-rate-zero", "fault", message, "set mask_token_prob=1, as ELECTRA")
+    if isinstance(objective, MaskedLMSettings) and (finding := _check_shown(objective)) is not None:
+        return finding
+    target_prob = getattr(objective, "target_prob", None)
+    if target_prob is not None and not 0.05 <= target_prob <= 0.5:
+        message = f"objective.target_prob {target_prob:g} is far from the usual 0.15 to 0.4"
+        advice = "few targets waste work, many leave no context"
+        return Finding("unusual-mask-rate", "warning", message, advice)
+    return None
+
+
+def _check_shown(objective: MaskedLMSettings) -> Finding | None:
     shown = objective.mask_token_prob + objective.random_token_prob
     if shown == 0:
         message = "objective.mask_token_prob and random_token_prob are 0: every target stands in the input as it is"
@@ -128,18 +148,14 @@ def _check_masking(settings: PretrainRecipe) -> Finding | None:
     if objective.mask_token_prob == 0:
         message = "objective.mask_token_prob is 0: no [MASK] is ever shown, so fill-mask will not work"
         return Finding("no-mask-token", "warning", message, "set it to 0.8, as BERT, unless this is an experiment")
-    if not 0.05 <= objective.target_prob <= 0.5:
-        message = f"objective.target_prob {objective.target_prob:g} is far from the usual 0.15 to 0.4"
-        advice = "few targets waste work, many leave no context"
-        return Finding("unusual-mask-rate", "warning", message, advice)
     return None
 
 
-def _check_epochs(epochs: float | None) -> Finding | None:
+def _check_epochs(epochs: float | None, most: int, who: str) -> Finding | None:
     if epochs is None:
         return None
-    if epochs > MOST_EPOCHS:
-        message = f"the run shows the text {epochs:,.0f} times; BERT saw its own about {MOST_EPOCHS} times"
+    if epochs > most:
+        message = f"the run shows the text {epochs:,.0f} times; {who} saw its own about {most} times"
         return Finding("many-epochs", "warning", message, "give more text, or a smaller budget")
     if epochs < 1:
         message = f"the run shows {epochs:.1%} of an epoch: not all of the text is seen"
@@ -211,9 +227,13 @@ def check_disk(needed: int, free: int) -> Finding:
 
 def differences_table(settings: PretrainRecipe) -> Table:
     """The settings that are not the defaults, with both values."""
-    defaults = PretrainRecipe(corpus=[""], train=TrainSettings(steps=1))
+    usual = PretrainRecipe(corpus=[""], train=TrainSettings(steps=1))
+    own = {"objective": type(settings.objective)(), "model": type(settings.model)()}  # of its objective and its family
+    defaults = usual.model_copy(update=own)
     before, after = defaults.model_dump(mode="json"), settings.model_dump(mode="json")
+    before["objective"]["name"] = usual.objective.name
     keys = [key for key in changed_keys(defaults, settings) if key not in ("corpus", "store")]
+    keys = ["objective.name"] * (settings.objective.name != usual.objective.name) + keys
     budget = next(
         name for name in ("steps", "tokens", "epochs", "minutes") if getattr(settings.train, name) is not None
     )

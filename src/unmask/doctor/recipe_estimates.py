@@ -1,103 +1,82 @@
-"""What a recipe will take, worked out before it runs: parameters, memory, floating-point operations, disk.
+"""What a recipe will take, worked out before it runs: parameters, memory, disk.
 
-Sizes are those of our own implementation: packed tokens, vocabulary logits at the targets alone, the last block's
-feed-forward at the targets and first tokens alone. Operations are the necessary ones, two for a multiply-add, the
-backward pass counted as twice the forward pass; element-wise work is left out.
+Memory is that of our own implementation: packed tokens, vocabulary logits at the targets alone, the last block's
+feed-forward at the places alone that a head reads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.data.packing import NUM_SPECIAL_TOKENS
-from unmask.models.bert import BertEncoder
+from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.masked_lm import MaskedLM
+from unmask.objectives.base import Objective
+from unmask.objectives.replaced_token import ReplacedTokenModule
 from unmask.objectives.table import OBJECTIVES
 from unmask.recipe import PretrainRecipe
 from unmask.tokenization.vocabulary import Vocabulary
 from unmask.training.device import Compute
+from unmask.training.muon import split_groups
+from unmask.training.optimizer import parameter_groups
+from unmask.training.settings import OptimizerSettings
 
 FLOAT32 = 4
 """Bytes of a weight, a gradient and each of the optimizer's moments."""
-ADAM_MOMENTS = 2
 
 MEASURED_TOKENS = 2048
 """Few enough for any machine, and enough for the kernels that a whole micro-batch takes."""
 
-PARTS = {"embeddings": "encoder.embeddings.", "blocks": "encoder.blocks.", "heads": ""}
+PARTS = {"embeddings": "encoder.embeddings.", "blocks": "encoder.blocks.", "generator": "generator", "heads": ""}
 """The parts of a module by the beginning of their parameters' names; the first that fits has the parameter."""
+
+DECODED_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
+"""Logits that a left-to-right decoder holds at once, as in `unmask.models.decoder_loss`."""
+
+
+def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> nn.Module:
+    """The module that a recipe trains, without any memory for its weights."""
+    objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
+    with torch.device("meta"):
+        module = objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
+    assert isinstance(module, nn.Module)
+    return module
 
 
 def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[str, int]:
-    """The parameters of the module that a recipe trains, by part; nothing is allocated.
+    """The parameters of the module that a recipe trains, by part; parts that it has not are left out.
 
-    The decoder of the masked-LM head is the word embeddings, and is counted with them.
+    What several parts share, as a decoder and word embeddings do, is counted once.
     """
-    objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
-    needs_pooler = settings.objective.sentence_objective != "none"
-    with torch.device("meta"):
-        module: nn.Module = objective.build(BertEncoder(sizes, pooler=needs_pooler))
     counts = dict.fromkeys(PARTS, 0)
-    for name, parameter in module.named_parameters():
+    for name, parameter in bare_module(settings, sizes).named_parameters():
         part = next(part for part, beginning in PARTS.items() if name.startswith(beginning))
         counts[part] += parameter.numel()
-    return counts
+    return {part: count for part, count in counts.items() if count}
+
+
+def count_moments(module: nn.Module, settings: OptimizerSettings) -> int:
+    """Numbers that the optimizer keeps: two a parameter, but one with `adagrad`, and for the matrices of `muon`."""
+    groups = parameter_groups(module, 0.0, 1.0)
+    once = groups if settings.name == "adagrad" else []
+    if settings.name == "muon":
+        groups, once = split_groups(module, groups, 1.0)
+    return (0 if settings.name == "adagrad" else 2 * _count(groups)) + _count(once)
+
+
+def _count(groups: list[dict[str, Any]]) -> int:
+    return sum(int(parameter.numel()) for group in groups for parameter in group["params"])
 
 
 def any_vocabulary(size: int) -> Vocabulary:
     """A vocabulary of that size, for what depends on the size alone."""
     return Vocabulary(size, mask_id=0, special_ids=(0,), continuation=np.zeros(size, dtype=np.bool_))
-
-
-@dataclass(frozen=True)
-class SequenceShape:
-    """The sequences of a run, as far as work and memory depend on them.
-
-    Args:
-        length: tokens in a sequence, special ones included; the mean.
-        target_prob: share of them that are targets.
-        pairs: True where next-sentence prediction is learnt.
-    """
-
-    length: float
-    target_prob: float
-    pairs: bool
-
-    @property
-    def outputs(self) -> float:
-        """Positions of a sequence that a head reads."""
-        return self.length * self.target_prob + self.pairs
-
-
-def expected_length(settings: PretrainRecipe) -> float:
-    """The mean length of sequences of long documents: the full one, or a target drawn evenly from 2 tokens on."""
-    full, short_prob = settings.packing.max_length, settings.packing.short_sequence_prob
-    mean_of_short = (2 + NUM_SPECIAL_TOKENS + full) / 2
-    return (1 - short_prob) * full + short_prob * mean_of_short
-
-
-def flops_per_token(sizes: EncoderSettings, shape: SequenceShape) -> float:
-    """Necessary floating-point operations of training, for each token shown.
-
-    A full block: 2 (4 h^2 + 2 h f) a token, and 4 L h for its attention over L tokens. Of the last block, keys and
-    values are needed of every token, the rest at the positions that a head reads. The masked-LM head: 2 (h^2 + h V) a
-    target.
-    """
-    hidden, inner = sizes.hidden_size, sizes.intermediate_size
-    block = 2 * (4 * hidden**2 + 2 * hidden * inner) + 4 * shape.length * hidden
-    keys_and_values = 4 * hidden**2
-    read = shape.outputs / shape.length
-    last_block = keys_and_values + read * (block - keys_and_values)
-    masked_lm = shape.target_prob * 2 * (hidden**2 + hidden * sizes.vocab_size)
-    next_sentence = shape.pairs * 2 * (hidden**2 + 2 * hidden) / shape.length
-    forward = (sizes.num_hidden_layers - 1) * block + last_block + masked_lm + next_sentence
-    return 3 * forward
 
 
 @dataclass(frozen=True)
@@ -131,15 +110,15 @@ class Memory:
         return self.fixed + self.per_batch
 
 
-def fixed_memory(num_parameters: int, compute: Compute) -> Memory:
+def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> Memory:
     """The part that is known without a micro-batch."""
     weights = FLOAT32 * num_parameters
     casts = 0 if compute.dtype == torch.float32 else weights // 2
-    return Memory(weights, weights, ADAM_MOMENTS * weights, casts, activations=0, logits=0)
+    return Memory(weights, weights, FLOAT32 * num_moments, casts, activations=0, logits=0)
 
 
 def estimate_memory(
-    num_parameters: int, sizes: EncoderSettings, batch: Batch, objective: MaskedLM, tokens: float, compute: Compute
+    fixed: Memory, sizes: EncoderSettings, batch: Batch, objective: Objective, tokens: float, compute: Compute
 ) -> Memory:
     """Memory for a micro-batch of so many tokens.
 
@@ -147,9 +126,9 @@ def estimate_memory(
     and with two and three blocks of the recipe's own width, and is linear in both.
 
     Args:
+        fixed: see `fixed_memory`.
         batch: some sequences like those of the run, about `MEASURED_TOKENS`, prepared by `objective`.
     """
-    fixed = fixed_memory(num_parameters, compute)
     shallow = min(2, sizes.num_hidden_layers)
     kept = measure_saved_bytes(sizes, shallow, batch, objective, compute)
     if sizes.num_hidden_layers > shallow:
@@ -157,42 +136,70 @@ def estimate_memory(
         kept += (sizes.num_hidden_layers - shallow) * one_more
     times = tokens / batch.num_tokens
     item = 2 if compute.dtype != torch.float32 else FLOAT32
-    num_targets = len(batch.columns["target_positions"]) * times
-    return replace(fixed, activations=round(kept * times), logits=round(num_targets * sizes.vocab_size * item))
+    num_targets = _vocabulary_targets(batch) * times
+    logits = round(num_targets * sizes.vocab_size * item)
+    if "lm" in objective.counts(batch):  # decoded piece by piece, beside the gradient of the word embeddings
+        width = sizes.embedding_size or sizes.hidden_size
+        at_once = DECODED_AT_ONCE.get(compute.device.type, DECODED_AT_ONCE["cuda"])
+        logits = min(logits, FLOAT32 * at_once) + FLOAT32 * sizes.vocab_size * width
+    return replace(fixed, activations=round(kept * times), logits=logits)
+
+
+def _vocabulary_targets(batch: Batch) -> int:
+    """Logits over the vocabulary in a prepared batch."""
+    columns = batch.columns
+    return len(columns["target_positions"]) + len(columns.get("boundary_targets", ()))
 
 
 def measure_saved_bytes(
-    sizes: EncoderSettings, num_blocks: int, batch: Batch, objective: MaskedLM, compute: Compute
+    sizes: EncoderSettings, num_blocks: int, batch: Batch, objective: Objective, compute: Compute
 ) -> int:
-    """Bytes that a forward pass keeps for the backward pass, with so many blocks; weights and their casts left out."""
+    """Bytes that a forward pass keeps for the backward pass, with so many blocks; of ELECTRA's two stages the larger.
+
+    Weights, their casts, and the gradient of the word embeddings that a decoder works out beforehand are left out.
+    """
     shallow = sizes.model_copy(update={"num_hidden_layers": num_blocks})
-    pooler = "next_sentence_label" in objective.columns
-    module: nn.Module = objective.build(BertEncoder(shallow, pooler=pooler)).to(compute.device).train()
+    module = objective.build(new_encoder(shallow, pooler=objective.needs_pooler))
+    assert isinstance(module, nn.Module)
+    module.to(compute.device).train()
+    return max(_saved_bytes(module, batch.to(compute.device), compute) for _ in _stages(module))
+
+
+def _stages(module: nn.Module) -> Iterator[int]:
+    """Takes a module from stage to stage; there is one but with ELECTRA's `schedule: two_stage`."""
+    yield 0
+    if isinstance(module, ReplacedTokenModule) and not (module.trains_generator and module.trains_discriminator):
+        module.begin_stage(1)
+        yield 1
+
+
+def _saved_bytes(module: nn.Module, batch: Batch, compute: Compute) -> int:
     weights = {parameter.shape for parameter in module.parameters()}
     weights |= {shape[::-1] for shape in weights}
     own = {parameter.data_ptr() for parameter in module.parameters()}
+    embeddings = module.encoder.word_embeddings.shape  # type: ignore[union-attr]  # every objective's module has one
     kept: dict[int, Tensor] = {}  # by place in memory; held, so that no place is taken again
 
     def keep(tensor: Tensor) -> Tensor:
         place = id(tensor) if tensor.is_mkldnn else tensor.untyped_storage().data_ptr()
         is_weight = place in own or (tensor.dtype != torch.float32 and tensor.shape in weights)
-        if not is_weight:
+        if not is_weight and tensor.shape != embeddings:
             kept.setdefault(place, tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), compute.autocast():
-        module(batch.to(compute.device))
+        module(batch)
     return sum(
         tensor.numel() * tensor.element_size() if tensor.is_mkldnn else tensor.untyped_storage().nbytes()
         for tensor in kept.values()
     )
 
 
-def checkpoint_bytes(num_parameters: int) -> int:
-    """A checkpoint's size: the weights and the optimizer's two moments."""
-    return (1 + ADAM_MOMENTS) * FLOAT32 * num_parameters
+def checkpoint_bytes(num_parameters: int, num_moments: int) -> int:
+    """A checkpoint's size: the weights and the optimizer's moments."""
+    return FLOAT32 * (num_parameters + num_moments)
 
 
-def run_bytes(num_parameters: int, keep_last: int) -> int:
+def run_bytes(num_parameters: int, num_moments: int, keep_last: int) -> int:
     """The disk that a run takes at its peak: the checkpoints kept, the next one being written, and the model."""
-    return (keep_last + 1) * checkpoint_bytes(num_parameters) + FLOAT32 * num_parameters
+    return (keep_last + 1) * checkpoint_bytes(num_parameters, num_moments) + FLOAT32 * num_parameters

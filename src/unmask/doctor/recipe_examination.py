@@ -12,6 +12,7 @@ import torch
 
 from unmask.doctor.decoded_samples import decode_samples, describe_step
 from unmask.doctor.findings import Diagnosis, Finding, Sample, Table
+from unmask.doctor.operations import SequenceShape, flops_per_token
 from unmask.doctor.recipe_checks import (
     check_disk,
     check_memory,
@@ -23,21 +24,31 @@ from unmask.doctor.recipe_checks import (
 )
 from unmask.doctor.recipe_estimates import (
     MEASURED_TOKENS,
-    SequenceShape,
+    bare_module,
     checkpoint_bytes,
+    count_moments,
     count_parameters,
     estimate_memory,
     fixed_memory,
-    flops_per_token,
     run_bytes,
 )
-from unmask.doctor.recipe_material import Material, Text, load_recipe, open_text
+from unmask.doctor.recipe_material import Material, Text, largest_phase, load_recipe, open_text
 from unmask.doctor.speed_probe import SpeedProbe, probe_speed
 from unmask.doctor.store_checks import Floors, floors_table, store_facts
 from unmask.models.settings import EncoderSettings
-from unmask.pretraining import check_model
+from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
+from unmask.pretraining_start import check_model
 from unmask.progress import Progress, human_bytes, human_count, human_duration
+from unmask.recipe import PretrainRecipe
 from unmask.training.device import Compute, choose_compute
+
+NOT_EXAMINED = Finding(
+    "not-examined",
+    "note",
+    "of objective.name=bilm parameters, memory, operations, speed and samples are not examined: it reads streams of a "
+    "store of words",
+    "`unmask pretrain` with train.steps=20 tells the speed",
+)
 
 _MEMORY_FOR_PROBE = 0.6
 """Share of the free memory that the probe may take."""
@@ -55,12 +66,16 @@ def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_s
         UserError: the recipe is wrong, or what it names cannot be used.
     """
     settings, names_text = load_recipe(name, overrides)
+    if settings.objective.name == "bilm":
+        return Diagnosis("recipe", name, (NOT_EXAMINED,), tables=(differences_table(settings),))
     check_model(settings)
+    findings = _check_phases(settings)
+    settings = largest_phase(settings)
     compute = choose_compute(settings.device, settings.precision)
     with ExitStack() as stack, torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         text = open_text(settings, names_text, stack)
-        findings = [text] if isinstance(text, Finding) else []
+        findings += [text] if isinstance(text, Finding) else []
         material = Material.of(settings, text if isinstance(text, Text) else None)
         return _examine(name, material, findings, compute, probe_s, num_samples)
 
@@ -72,23 +87,23 @@ def _examine(
     parameters = count_parameters(settings, sizes)
     num_parameters = sum(parameters.values())
     length = tokens_per_step / settings.train.batch_size
-    pairs = settings.objective.sentence_objective == "nsp"
-    flops = flops_per_token(sizes, SequenceShape(length, settings.objective.target_prob, pairs))
+    num_moments = count_moments(bare_module(settings, sizes), settings.optimizer)
+    batch = material.prepared(max(1, int(MEASURED_TOKENS / length)))
+    flops = flops_per_token(sizes, settings.objective, SequenceShape.of(settings.objective, batch, length))
 
     micro_batch = settings.train.micro_batch_size or settings.train.batch_size
     available = available_memory(compute)
-    memory = fixed_memory(num_parameters, compute)
+    memory = fixed_memory(num_parameters, num_moments, compute)
     fits = memory.fixed <= available
     probe = None
     if fits:
-        batch = material.prepared(max(1, int(MEASURED_TOKENS / length)))
-        memory = estimate_memory(num_parameters, sizes, batch, material.objective, micro_batch * length, compute)
+        memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
         room = int((_MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
         if probe_s > 0 and room > 0:
             probe = _probe(material, compute, probe_s, most_sequences=min(micro_batch, room))
     step_s = None if probe is None else probe.seconds_for(tokens_per_step)
     plan = make_plan(settings, sizes, num_parameters, tokens_per_step, material.epochs_per_step, step_s)
-    needed = run_bytes(num_parameters, settings.train.keep_last)
+    needed = run_bytes(num_parameters, num_moments, settings.train.keep_last)
     findings = [
         *findings,
         check_memory(memory, available, micro_batch),
@@ -99,7 +114,10 @@ def _examine(
     tables = [parameters_table(parameters, sizes), plan_table(plan, settings, flops)]
     if probe is not None:
         tables.append(probe_table(probe, tokens_per_step, flops, compute))
-    tables += [memory_table(memory, micro_batch), disk_table(num_parameters, settings.train.keep_last, material.text)]
+    tables += [
+        memory_table(memory, micro_batch),
+        disk_table(num_parameters, num_moments, settings.train.keep_last, material.text),
+    ]
     figures: dict[str, object] = {
         "parameters": {**parameters, "total": num_parameters},
         "memory_bytes": {**vars(memory), "total": memory.total, "available": available},
@@ -118,11 +136,11 @@ def _examine(
         store = material.text.store
         floors = Floors.of(store.token_counts())
         tables += [
-            floors_table(floors, store.vocab_size, pairs=pairs),
+            floors_table(floors, store.vocab_size, settings.objective),
             describe_step(material.text.step, settings.packing.max_length),
         ]
         samples = decode_samples(material.text.step, num_samples)
-        figures |= {"floors": floors.figures(pairs=pairs), "store": store_facts(store)}
+        figures |= {"floors": floors.figures(settings.objective), "store": store_facts(store)}
     tables.append(differences_table(settings))
     headline = [
         ("Parameters", human_count(num_parameters)),
@@ -135,11 +153,26 @@ def _examine(
     return Diagnosis("recipe", name, tuple(findings), tuple(headline), tuple(tables), samples=samples, figures=figures)
 
 
+def _check_phases(settings: PretrainRecipe) -> list[Finding]:
+    """Which phase is examined, where there are several."""
+    if not settings.phases:
+        return []
+    largest = largest_phase(settings)
+    told = f"packing.max_length {largest.packing.max_length} and train.batch_size {largest.train.batch_size}"
+    message = f"of {len(settings.phases)} phases the one that takes most memory is examined, with {told}"
+    return [Finding("phases", "note", message, "time, tokens and operations are told as if the whole run were like it")]
+
+
 def _probe(material: Material, compute: Compute, limit_s: float, most_sequences: int) -> SpeedProbe:
     with Progress("measuring speed", unit="steps") as progress:
+        module = material.module().to(compute.device)
+        if isinstance(module, ReplacedTokenModule) and not module.trains_discriminator:
+            assert isinstance(material.objective, ReplacedToken)
+            module.begin_stage(1)  # the dearer one
+            material.objective.stage = 1
         return probe_speed(
             material.settings,
-            material.module().to(compute.device),
+            module,
             material.objective,
             material.batches,
             compute,
@@ -187,10 +220,13 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Tabl
     total = sum(parameters.values())
     width, heads, inner = f"{sizes.hidden_size:,}", sizes.num_attention_heads, f"{sizes.intermediate_size:,}"
     about = {
-        "embeddings": f"{sizes.vocab_size:,} entries and {sizes.max_position_embeddings:,} positions of {width}",
+        "embeddings": f"{sizes.vocab_size:,} entries of {sizes.embedding_size or sizes.hidden_size:,}, and positions",
         "blocks": f"{sizes.num_hidden_layers} of {width}, {heads} heads, feed-forward {inner}",
-        "heads": "used in pre-training; the decoder is the word embeddings",
+        "generator": "its blocks and its head, and embeddings that are not shared",
+        "heads": "used in pre-training; a decoder is the word embeddings",
     }
+    if sizes.architecture == "lstm":
+        about["blocks"] = f"{sizes.num_hidden_layers} LSTM of {inner} units"
     rows = [(part, f"{count:,}", f"{count / total:.1%}", about[part]) for part, count in parameters.items()]
     return Table(
         "Parameters",
@@ -199,16 +235,16 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Tabl
     )
 
 
-def disk_table(num_parameters: int, keep_last: int, text: Text | None) -> Table:
+def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Text | None) -> Table:
     """What takes disk: the store that is there, checkpoints, the model."""
     rows = []
     if text is not None:
         size = sum(file["bytes"] for file in text.store.manifest["files"].values())
         rows.append(("store", f"{human_bytes(size)}: {text.store.num_tokens:,} tokens of 2 bytes, and offsets"))
-    one = human_bytes(checkpoint_bytes(num_parameters))
+    one = human_bytes(checkpoint_bytes(num_parameters, num_moments))
     rows += [
         ("checkpoints", f"{keep_last} kept and one being written, {one} each"),
-        ("run in all", human_bytes(run_bytes(num_parameters, keep_last))),
+        ("run in all", human_bytes(run_bytes(num_parameters, num_moments, keep_last))),
     ]
     note = (
         ""

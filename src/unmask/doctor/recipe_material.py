@@ -16,16 +16,17 @@ from unmask.data.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.data.store import TokenStore
 from unmask.doctor.decoded_samples import FirstStep, first_step
 from unmask.doctor.findings import Finding
-from unmask.doctor.recipe_estimates import any_vocabulary, expected_length
-from unmask.doctor.synthetic_batches import random_batches
+from unmask.doctor.recipe_estimates import any_vocabulary
+from unmask.doctor.synthetic_batches import expected_length, random_batches
 from unmask.errors import InputError, SettingsError, StoreError
-from unmask.models.bert import BertEncoder
-from unmask.models.hub import load_encoder
+from unmask.models.encoder import new_encoder
+from unmask.models.hub_source import read_settings
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.masked_lm import MaskedLM
+from unmask.objectives.base import Objective
 from unmask.objectives.table import OBJECTIVES
 from unmask.paths import model_directory
-from unmask.pretraining import build_loader, build_module, open_store
+from unmask.pretraining_inputs import build_loader, open_store
+from unmask.pretraining_start import build_module, trained_architecture
 from unmask.progress import human_bytes
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.tokenization.settings import TokenizerSettings
@@ -50,6 +51,32 @@ def load_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bo
         if "neither is given" not in str(error):
             raise
         return load_pretrain_recipe(name, [*overrides, "corpus=TEXT"]), False
+
+
+def largest_phase(settings: PretrainRecipe) -> PretrainRecipe:
+    """The recipe as it is in the phase whose micro-batches have the most tokens; itself where there are no phases."""
+    recipes = [
+        settings.model_copy(
+            update={
+                "phases": (),
+                "packing": phase.packing(settings.packing),
+                "train": settings.train.model_copy(
+                    update={
+                        "batch_size": phase.batch_size or settings.train.batch_size,
+                        "micro_batch_size": phase.micro_batch_size or settings.train.micro_batch_size,
+                    }
+                ),
+            }
+        )
+        for phase in settings.phases
+    ]
+    return max(recipes or [settings], key=_tokens_at_once)
+
+
+def _tokens_at_once(settings: PretrainRecipe) -> tuple[int, int]:
+    """The tokens of a micro-batch, and of a sequence: of two phases with as many, the longer's attention takes more."""
+    train, length = settings.train, settings.packing.max_length
+    return min(train.micro_batch_size or train.batch_size, train.batch_size) * length, length
 
 
 @dataclass(frozen=True)
@@ -109,7 +136,7 @@ class Material:
     """
 
     settings: PretrainRecipe
-    objective: MaskedLM
+    objective: Objective
     sizes: EncoderSettings
     text: Text | None
 
@@ -121,11 +148,15 @@ class Material:
             UserError: `init_from` or the tokenizer does not load, or the sizes contradict each other.
         """
         if settings.init_from is not None:
-            sizes = load_encoder(model_directory(settings.init_from)).encoder.settings
+            sizes = read_settings(model_directory(settings.init_from))
+            given = {"architecture": trained_architecture(settings)}
+            widened = {} if text is None else {"vocab_size": text.tokenizer.vocab_size}
+            sizes = sizes.model_copy(update=given | widened)
         elif text is not None:
             sizes = settings.model.resolve(text.tokenizer.vocab_size, text.tokenizer.pad_id)
         else:
             sizes = settings.model.resolve(settings.model.vocab_size or _vocab_size(settings.tokenizer))
+        assert isinstance(sizes, EncoderSettings), "recipes of ELMo are not examined"
         if text is not None:
             return cls(settings, text.step.objective, sizes, text)
         objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
@@ -159,10 +190,11 @@ class Material:
     def module(self) -> nn.Module:
         """The module that a run would train, with its first weights."""
         if self.text is not None:
-            return build_module(self.settings, self.objective, self.text.tokenizer)
-        return self.objective.build(
-            BertEncoder(self.sizes, pooler=self.settings.objective.sentence_objective != "none")
-        )
+            module = build_module(self.settings, self.objective, self.text.tokenizer)
+        else:
+            module = self.objective.build(new_encoder(self.sizes, pooler=self.objective.needs_pooler))
+        assert isinstance(module, nn.Module)
+        return module
 
 
 def _vocab_size(tokenizer: str | TokenizerSettings) -> int:

@@ -14,9 +14,19 @@ from pathlib import Path
 import numpy as np
 
 from unmask.doctor.findings import Finding
-from unmask.doctor.loss_floors import UNIGRAM_FLOOR, Floor, Row, check_floor, last_part, mean_of, series
+from unmask.doctor.loss_floors import (
+    UNIGRAM_FLOOR,
+    Floor,
+    Row,
+    check_floor,
+    discriminator_floors,
+    last_part,
+    mean_of,
+    recorded_floors,
+    series,
+)
 from unmask.doctor.run_evidence import Evidence, Record, gather_evidence, read_record
-from unmask.doctor.run_faults import find_causes, unstable
+from unmask.doctor.run_faults import find_causes, main_loss, unstable
 from unmask.errors import InputError, UserError
 from unmask.info import describe, read_recipe
 from unmask.models.hub_files import CONFIG
@@ -27,6 +37,13 @@ from unmask.training.run_log import METRICS, read_metrics
 
 MISLEADING = frozenset({"mask-rate-zero", "labels-shifted", "other-vocabulary"})
 """Causes with which the figures of masked language modelling are not about the words of this store."""
+
+NOT_LOOKED_FOR = {
+    "masked_lm": "",
+    "causal_lm": "labels and the model's answers",
+    "replaced_token": "masks, labels and the answers of generator and discriminator",
+}
+"""What is examined of masked language modelling alone, by the name of each objective whose store is opened."""
 
 STALLING = frozenset({"learning-rate-too-high", "frozen-encoder", "other-vocabulary"})
 """Causes for which a floor is not passed."""
@@ -53,7 +70,7 @@ def check_pretraining(run: Path, recipe: PretrainRecipe) -> Iterator[Finding]:
     record = read_record(run, recipe)
     evidence, failure = None, None
     try:
-        evidence = gather_evidence(record)
+        evidence = gather_evidence(record) if recipe.objective.name in NOT_LOOKED_FOR else None
     except UserError as error:
         failure = error
     causes = find_causes(record, evidence)
@@ -62,14 +79,40 @@ def check_pretraining(run: Path, recipe: PretrainRecipe) -> Iterator[Finding]:
     if record.damage is not None:
         advice = "its model is as it was; without a model, start again with --overwrite"
         yield Finding("checkpoints-damaged", "fault", record.damage, advice)
-    if evidence is None:
+    if failure is not None:
         yield Finding(
             "inputs-unreadable",
             "warning",
             f"only the figures were judged: {failure}",
             "run this where the paths in recipe.yaml hold",
         )
-        return
+    if recipe.objective.name != "masked_lm":
+        yield from _other_objective(record, [cause.name for cause in causes])
+    elif evidence is not None:
+        yield from _masked_lm(record, evidence, causes)
+    if failure is None:
+        yield from _clipping(record)
+        yield from _throughput(record.training)
+
+
+def _other_objective(record: Record, causes: Sequence[str]) -> Iterator[Finding]:
+    """What can be said of every objective: its figures against the floors that the run has written down."""
+    name = record.recipe.objective.name
+    floors = recorded_floors(_recorded(record.directory))
+    if name == "replaced_token":
+        floors += discriminator_floors(record.evaluations)
+    for floor in floors:
+        yield from _judged(floor, record.rows, sorted(STALLING.intersection(causes)))
+    if not causes:
+        key = main_loss(record.recipe)
+        yield Finding("no-cause", "good", "none of the causes of a failed run that were looked for shows")
+        yield from _over_fitting(record.rows, key, f"eval/{key.removeprefix('loss/')}_loss", None)
+    not_looked_for = NOT_LOOKED_FOR.get(name, "the store and the weights")
+    yield Finding("not-checked", "note", f"of objective.name={name} {not_looked_for} were not examined")
+
+
+def _masked_lm(record: Record, evidence: Evidence, causes: Sequence[Finding]) -> Iterator[Finding]:
+    recipe = record.recipe
     if not evidence.is_held_out:
         yield Finding(
             "nothing-held-out",
@@ -79,8 +122,9 @@ def check_pretraining(run: Path, recipe: PretrainRecipe) -> Iterator[Finding]:
         )
     names = [cause.name for cause in causes]
     misleading, stalling = (sorted(kind.intersection(names)) for kind in (MISLEADING, STALLING))
-    for floor in evidence.floors:
-        if misleading and floor.name.startswith("mlm"):
+    beside = [floor for floor in recorded_floors(_recorded(record.directory)) if floor.training_key == "loss/sbo"]
+    for floor in [*evidence.floors, *beside]:
+        if misleading and floor.name.startswith(("mlm", "sbo")):
             what = f"{floor.value:.3f}, that of {floor.what}"
             yield Finding(
                 floor.name, "note", f"not judged against {what}: with {misleading[0]} the losses mean nothing"
@@ -94,8 +138,6 @@ def check_pretraining(run: Path, recipe: PretrainRecipe) -> Iterator[Finding]:
         yield from _reproduction(record, evidence)
         yield from _budget(record, evidence)
         yield from _over_fitting(record.rows, "loss/mlm", "eval/mlm_loss", None)
-    yield from _clipping(record)
-    yield from _throughput(record.training)
 
 
 def _progress(run: Path, training: Sequence[Row], has_model: bool) -> Iterator[Finding]:
@@ -233,13 +275,19 @@ def _constant_predictions(rows: Sequence[Row]) -> Finding | None:
 
 def _majority(run: Path) -> float | None:
     """The dev accuracy of always saying the most frequent label of the training file, as the run wrote it down."""
+    return _recorded(run).get("eval/accuracy", {}).get("most frequent label")
+
+
+def _recorded(run: Path) -> dict[str, dict[str, float]]:
+    """The floors in a run's `results.json`; none where it is not there, or not as a run writes it."""
     path = run / "results.json"
     if not path.is_file():
-        return None
+        return {}
     try:
-        return float(json.loads(path.read_bytes())["floors"]["eval/accuracy"]["most frequent label"])
-    except (ValueError, KeyError, TypeError):
-        return None
+        floors = json.loads(path.read_bytes())["floors"]
+        return {key: {name: float(value) for name, value in named.items()} for key, named in floors.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _judged(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Iterator[Finding]:

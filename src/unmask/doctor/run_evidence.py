@@ -14,24 +14,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.data.packing import Split
 from unmask.data.store import TokenStore
-from unmask.doctor.loss_floors import UNIGRAM_FLOOR, Floor, Row, masked_lm_floors
+from unmask.doctor.loss_floors import UNIGRAM_FLOOR, Floor, Row, masked_lm_floors, sentence_floors
 from unmask.errors import CheckpointError, UserError
 from unmask.models.encoder import new_encoder
-from unmask.models.hub import load_masked_lm
+from unmask.models.hub import load_encoder
 from unmask.models.hub_files import CONFIG
 from unmask.models.settings import ModelSettings
-from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
+from unmask.objectives.base import Objective, ObjectiveModule
+from unmask.objectives.masked_lm import MaskedLMModule
+from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import OBJECTIVES
 from unmask.paths import MODEL
-from unmask.pretraining import build_loader, build_module, has_tokenizer, prepare_held_out
+from unmask.pretraining_inputs import build_loader, prepare_held_out
+from unmask.pretraining_start import build_module
 from unmask.recipe import PretrainRecipe
+from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
-from unmask.training.checkpoint import WEIGHTS, Checkpoint, find_checkpoint
+from unmask.training.checkpoint import WEIGHTS, Checkpoint, find_checkpoint, load_weights
 from unmask.training.device import Compute, choose_compute
 from unmask.training.run_log import LOG, METRICS, read_metrics
 
@@ -136,7 +140,8 @@ class Evidence:
         is_held_out: which of the two.
         module: the run's model; None where no weights are left.
         start: the same before its first step; None where that cannot be made again.
-        answers, start_answers: of these two; None too where the vocabulary is of another size than the store's.
+        answers, start_answers: of these two, of masked language modelling alone; None too where the vocabulary is of
+            another size than the store's.
         floors: of the figures.
         unchanged: names of the encoder's weights that are as they were, while others have moved.
     """
@@ -148,8 +153,8 @@ class Evidence:
     token_counts: NDArray[np.int64]
     batches: list[Batch]
     is_held_out: bool
-    module: MaskedLMModule | None = None
-    start: MaskedLMModule | None = None
+    module: ObjectiveModule | None = None
+    start: ObjectiveModule | None = None
     answers: Answers | None = None
     start_answers: Answers | None = None
     floors: list[Floor] = field(default_factory=list)
@@ -198,15 +203,21 @@ def _gather(record: Record) -> Evidence:
         is_held_out=is_held_out,
         module=module,
         start=start,
-        answers=ask(module, batches, compute) if module is not None and fits else None,
-        start_answers=ask(start, batches, compute) if start is not None and recipe.init_from is not None else None,
-        floors=masked_lm_floors(batches, token_counts, recipe.objective.sentence_objective == "nsp"),
+        answers=ask(module, batches, compute) if isinstance(module, MaskedLMModule) and fits else None,
+        start_answers=(
+            ask(start, batches, compute) if isinstance(start, MaskedLMModule) and recipe.init_from is not None else None
+        ),
+        floors=(
+            [*masked_lm_floors(batches, token_counts), *sentence_floors(batches, recipe.objective.sentence_objective)]
+            if isinstance(recipe.objective, MaskedLMSettings)
+            else []
+        ),
         unchanged=_find_unchanged(record, module, start),
     )
 
 
 def _prepare_batches(
-    recipe: PretrainRecipe, store: TokenStore, tokenizer: TextTokenizer, objective: MaskedLM, is_held_out: bool
+    recipe: PretrainRecipe, store: TokenStore, tokenizer: TextTokenizer, objective: Objective, is_held_out: bool
 ) -> list[Batch]:
     """What the run evaluates on, a few sequences at a time: the logits of three places for each target are kept."""
     at_once = min(_SEQUENCES_AT_ONCE, recipe.train.batch_size)
@@ -217,7 +228,7 @@ def _prepare_batches(
     return [objective.prepare(batch) for batch in loader.epoch(recipe.train.eval_sequences)]
 
 
-def _build_start(recipe: PretrainRecipe, objective: MaskedLM, tokenizer: TextTokenizer) -> MaskedLMModule | None:
+def _build_start(recipe: PretrainRecipe, objective: Objective, tokenizer: TextTokenizer) -> ObjectiveModule | None:
     """The module as it was before the first step: it follows from the seed, or from `init_from` if that is there."""
     if (
         recipe.init_from is not None
@@ -230,25 +241,21 @@ def _build_start(recipe: PretrainRecipe, objective: MaskedLM, tokenizer: TextTok
         return None
 
 
-def _load_module(record: Record, objective: MaskedLM, start: MaskedLMModule | None) -> MaskedLMModule | None:
+def _load_module(record: Record, objective: Objective, start: ObjectiveModule | None) -> ObjectiveModule | None:
     """The run's model, or its newest checkpoint where it has not come to its end."""
     if record.has_model:
-        loaded = load_masked_lm(record.directory / MODEL)
-        module = objective.build(loaded.encoder)
-        assert loaded.masked_lm_head is not None
-        module.masked_lm_head = loaded.masked_lm_head
-        if loaded.next_sentence_head is not None:
-            module.next_sentence_head = loaded.next_sentence_head
+        directory = record.directory / MODEL
+        module = objective.build(load_encoder(directory, pooler=objective.needs_pooler).encoder)
+        objective.restore_heads(module, directory)
         return module
     if record.checkpoint is None or start is None:
         return None
-    weights = load_file(record.checkpoint.directory / WEIGHTS)
-    expected = start.state_dict()
-    if {name: weight.shape for name, weight in weights.items()} != {n: w.shape for n, w in expected.items()}:
+    module = objective.build(new_encoder(start.encoder.settings, pooler=objective.needs_pooler))
+    assert isinstance(module, nn.Module)
+    try:
+        load_weights(record.checkpoint, module)
+    except RuntimeError:  # of other sizes: the store's vocabulary has changed
         return None
-    settings = start.encoder.settings
-    module = objective.build(new_encoder(settings, pooler=start.encoder.pooler is not None))
-    module.load_state_dict(weights)
     return module
 
 
@@ -285,14 +292,22 @@ def ask(module: MaskedLMModule, batches: Sequence[Batch], compute: Compute) -> A
     )
 
 
-def _find_unchanged(record: Record, module: MaskedLMModule | None, start: MaskedLMModule | None) -> list[str]:
+PROBED = {
+    "masked_lm": "masked_lm_head.bias",
+    "causal_lm": "encoder.embeddings.word.weight",
+    "replaced_token": "discriminator_head.output.bias",
+}
+"""A weight that moves wherever there is anything to learn, by the objective's name."""
+
+
+def _find_unchanged(record: Record, module: ObjectiveModule | None, start: ObjectiveModule | None) -> list[str]:
     """The encoder's weights that are bit for bit those before the first step, or those of an older checkpoint.
 
-    None where the head's bias has not moved either: then there was nothing to learn from, and what else has moved has
-    only decayed.
+    None where the weight in `PROBED` has not moved either: then there was nothing to learn from, and what else has
+    moved has only decayed.
     """
     pairs: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
-    if module is not None and start is not None:
+    if isinstance(module, nn.Module) and isinstance(start, nn.Module):
         pairs.append((start.state_dict(), module.state_dict()))
     checkpoints = sorted((record.directory / "checkpoints").glob("step-*"))
     if len(checkpoints) > 1 and all((path / WEIGHTS).is_file() for path in checkpoints):
@@ -300,6 +315,6 @@ def _find_unchanged(record: Record, module: MaskedLMModule | None, start: Masked
     for before, after in pairs:
         same = [name for name, weight in after.items() if name in before and torch.equal(before[name], weight.cpu())]
         unchanged = [name for name in same if name.startswith("encoder.")]
-        if unchanged and "masked_lm_head.bias" not in same:
+        if unchanged and PROBED[record.recipe.objective.name] not in same:
             return unchanged
     return []

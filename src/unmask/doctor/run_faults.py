@@ -14,13 +14,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from unmask.doctor.findings import Finding
 from unmask.doctor.loss_floors import Row, last_part, mean_of, series
 from unmask.doctor.run_evidence import Answers, Evidence, Reading, Record
 from unmask.errors import UserError
 from unmask.paths import model_directory
-from unmask.pretraining import has_tokenizer
+from unmask.recipe import PretrainRecipe
+from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import load_tokenizer
 
 CLEAR_NATS = 0.5
@@ -34,6 +36,19 @@ FEWEST_TARGETS = 100
 """Of fewer, means say too little about where the labels stand."""
 SAMPLED_GROUPS = 50
 """Repeated documents whose tokens are compared."""
+
+
+MAIN_LOSSES = {
+    "masked_lm": "loss/mlm",
+    "causal_lm": "loss/lm",
+    "bilm": "loss/lm",
+    "replaced_token": "loss/generator",
+}
+"""The loss over the vocabulary, by the objective's name."""
+
+
+def main_loss(recipe: PretrainRecipe) -> str:
+    return MAIN_LOSSES[recipe.objective.name]
 
 
 def find_causes(record: Record, evidence: Evidence | None) -> list[Finding]:
@@ -53,6 +68,8 @@ def find_causes(record: Record, evidence: Evidence | None) -> list[Finding]:
 def mask_rate_zero(evidence: Evidence) -> Finding | None:
     """Nothing to predict, or nothing hidden: targets are counted anew, and compared with what the run counted."""
     advice = "set objective.target_prob to .15 and objective.mask_token_prob to .8, as in BERT, and train again"
+    if evidence.record.recipe.objective.name != "masked_lm":
+        return None
     losses = series(evidence.record.training, "loss/mlm")
     if losses and all(value == 0 for _, value in losses):
         return Finding(
@@ -125,7 +142,7 @@ def _differing_ids(evidence: Evidence) -> str | None:
             f"{record.recipe.init_from} has no tokenizer beside it, and before the first step its answers had the "
             f"frequencies of entries other than those of {evidence.store.directory}: it learnt other ids"
         )
-    logged = mean_of(last_part(series(record.training, "loss/mlm")))
+    logged = mean_of(last_part(series(record.training, main_loss(record.recipe))))
     has_learnt = logged is not None and logged < math.log(evidence.tokenizer.vocab_size) - CLEAR_NATS
     if has_learnt and _knows_other_frequencies(evidence, evidence.answers):
         return (
@@ -160,7 +177,7 @@ def _differing_sessions(evidence: Evidence) -> str | None:
                 f"{where} was replaced between two sessions: its {documents} documents were {tokens} tokens, and are "
                 f"{tokens_later} now"
             )
-    losses = series(record.training, "loss/mlm")
+    losses = series(record.training, main_loss(record.recipe))
     for step in record.resumed_steps:
         before = mean_of([item for item in losses if item[0] <= step][-3:])
         after = mean_of([item for item in losses if item[0] > step][:1])
@@ -217,7 +234,7 @@ def _special_answers(evidence: Evidence) -> str | None:
 
 def frozen_encoder(evidence: Evidence) -> Finding | None:
     """Weights of the encoder that have not moved at all while the heads have."""
-    if not evidence.unchanged or evidence.module is None:
+    if not evidence.unchanged or not isinstance(evidence.module, nn.Module):
         return None
     num_weights = sum(1 for _ in evidence.module.encoder.parameters())
     names = ", ".join(evidence.unchanged[:3]) + (" ..." if len(evidence.unchanged) > 3 else "")
@@ -272,7 +289,7 @@ def learning_rate_too_high(record: Record, evidence: Evidence | None) -> Finding
     That loss was worse than guessing evenly at some time, or is no better than knowing frequencies in the end. By
     themselves neither says much: a row may be of two sequences, and a short run learns little.
     """
-    sure = [_not_finite(record.training), _rise(record.training, "loss/mlm")]
+    sure = [_not_finite(record.training), _rise(record.training, main_loss(record.recipe))]
     signs = [sign for sign in sure if sign is not None]
     growth = None if evidence is None else _growth(evidence)
     shown = _worse_than_chance(record, evidence)
@@ -327,9 +344,14 @@ def _rise(training: Sequence[Row], key: str) -> str | None:
 
 def _worse_than_chance(record: Record, evidence: Evidence | None) -> list[str]:
     """The highest losses, where they are higher than those of models that have not learnt anything."""
-    chances = {"nsp": (math.log(2), "the next-sentence loss", "a coin's")}
+    chances = {
+        "nsp": (math.log(2), "the next-sentence loss", "a coin's"),
+        "sop": (math.log(2), "the sentence-order loss", "a coin's"),
+    }
     if evidence is not None and record.recipe.init_from is None:
-        chances["mlm"] = (_fresh_loss(evidence), "the masked-LM loss", "guessing evenly")
+        fresh = _fresh_loss(evidence)
+        chances["mlm"] = (fresh, "the masked-LM loss", "guessing evenly")
+        chances["lm"] = (fresh, "the loss of language modelling", "guessing evenly")
     signs = []
     for term, (chance, what, who) in chances.items():
         figures = [(value, step) for step, value in series(record.training, f"loss/{term}") if value is not None]
@@ -357,7 +379,7 @@ def _fresh_loss(evidence: Evidence) -> float:
 
 def _growth(evidence: Evidence) -> float | None:
     """How many times their initial root mean square the weight matrices have, in the median."""
-    if evidence.module is None or evidence.start is None:
+    if not (isinstance(evidence.module, nn.Module) and isinstance(evidence.start, nn.Module)):
         return None
     ratios = [
         float(after.detach().cpu().pow(2).mean().sqrt() / before.detach().cpu().pow(2).mean().sqrt())

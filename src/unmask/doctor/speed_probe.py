@@ -21,7 +21,7 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.data.loader import LoadedStep, Position
-from unmask.objectives.masked_lm import MaskedLM
+from unmask.objectives.base import Objective
 from unmask.recipe import PretrainRecipe
 from unmask.training.device import Compute
 from unmask.training.loop import StepResult, TrainState, train
@@ -67,7 +67,7 @@ class SpeedProbe:
 def probe_speed(
     settings: PretrainRecipe,
     module: nn.Module,
-    objective: MaskedLM,
+    objective: Objective,
     batches: Callable[[int], Iterator[Batch]],
     compute: Compute,
     *,
@@ -129,7 +129,7 @@ class _Timer:
         self,
         settings: PretrainRecipe,
         module: nn.Module,
-        objective: MaskedLM,
+        objective: Objective,
         batches: Iterator[Batch],
         num_steps: int,
         until: float = float("inf"),

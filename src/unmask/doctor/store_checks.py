@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.data.packing import NUM_SPECIAL_TOKENS
-from unmask.data.statistics import unigram_entropy
+from unmask.data.formats import documents_needed
+from unmask.data.settings import PackingSettings
 from unmask.data.store import TokenStore, verify_file
-from unmask.doctor.decoded_samples import show_entry
 from unmask.doctor.findings import Finding, Histogram, Level, Table
+from unmask.doctor.loss_floors import share_entropy
 from unmask.doctor.store_statistics import Duplicates, LengthCounts, StoreStatistics
+from unmask.entropy import unigram_entropy
+from unmask.objectives.settings import ObjectiveSettings, ReplacedTokenSettings
 from unmask.progress import human_bytes, human_count
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.samples import show_entry
+from unmask.tokenization.opening import Tokenizer
 
 QUANTILES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
 NUM_BINS = 16
@@ -45,34 +48,53 @@ class Floors:
         commonest = float(token_counts.max() / token_counts.sum())
         return cls(math.log(len(token_counts)), unigram_entropy(token_counts), commonest)
 
-    def figures(self, *, pairs: bool) -> dict[str, float]:
+    def figures(self, objective: ObjectiveSettings) -> dict[str, float]:
         """The floors by name, for a script."""
-        nsp = {"nsp_chance": NSP_CHANCE, "nsp_chance_accuracy": 0.5} if pairs else {}
-        return {
+        figures = {
             "ln_vocab_size": self.uniform,
             "unigram_entropy": self.unigram,
             "commonest_share": self.commonest,
-            **nsp,
         }
+        if (sentences := sentences_of(objective)) != "none":
+            figures |= {f"{sentences}_chance": CHANCE, f"{sentences}_chance_accuracy": 0.5}
+        if isinstance(objective, ReplacedTokenSettings):
+            figures |= {"discriminator_share_entropy": share_entropy(objective.target_prob)}
+        return figures
 
 
-NSP_CHANCE = math.log(2)
+CHANCE = math.log(2)
+"""The loss of guessing one of two labels."""
+
+LEARNT = {
+    "masked_lm": "masked LM",
+    "causal_lm": "language modelling",
+    "bilm": "language modelling",
+    "replaced_token": "the generator",
+}
+"""What has a loss over the vocabulary, by the objective's name."""
+
+
+def sentences_of(objective: ObjectiveSettings) -> str:
+    """The objective on the two segments: "none", "nsp" or "sop"."""
+    return str(getattr(objective, "sentence_objective", "none"))
 
 
 def check_store(
     store: TokenStore,
-    tokenizer: TextTokenizer,
+    tokenizer: Tokenizer,
     statistics: StoreStatistics,
     duplicates: Duplicates,
     *,
-    max_length: int,
-    pairs: bool,
+    packing: PackingSettings,
+    room: int,
+    objective: ObjectiveSettings,
 ) -> list[Finding]:
     """Looks for what spoils a pre-training run.
 
     Args:
-        max_length: tokens in a sequence, special ones included.
-        pairs: True where next-sentence prediction is learnt.
+        packing: how sequences are made of the store.
+        room: tokens of text in a sequence.
+        objective: what is learnt of them.
 
     Raises:
         StoreError: a file differs from what was written.
@@ -81,14 +103,14 @@ def check_store(
         _check_files(store),
         *_check_tokenizer(store, tokenizer, statistics.num_beyond),
         _check_duplicates(duplicates, store.manifest.get("mixture", {})),
-        _check_unknown(unknown_share(statistics, tokenizer)),
+        (_check_unknown_words if store.has_words else _check_unknown)(unknown_share(statistics, tokenizer)),
         _check_use(int(np.count_nonzero(statistics.token_counts)), store.vocab_size),
-        *_check_lengths(statistics, max_length),
-        *_check_documents(store.num_documents, statistics.num_single, pairs),
+        *_check_lengths(statistics, packing, room),
+        *_check_documents(store.num_documents, statistics.num_single, packing, objective),
     ]
 
 
-def unknown_share(statistics: StoreStatistics, tokenizer: TextTokenizer) -> float:
+def unknown_share(statistics: StoreStatistics, tokenizer: Tokenizer) -> float:
     """The share of the tokens that the vocabulary has no entry for; 0 where it can spell everything."""
     unknown = tokenizer.unk_id
     if unknown is None or unknown >= len(statistics.token_counts):
@@ -99,14 +121,15 @@ def unknown_share(statistics: StoreStatistics, tokenizer: TextTokenizer) -> floa
 def _check_files(store: TokenStore) -> Finding:
     """The shards were verified while they were read; what else there is, is verified here."""
     files: dict[str, dict[str, Any]] = store.manifest["files"]
+    read = ("word_ids-" if store.has_words else "tokens-", "sentences-", "documents-")
     for name, expected in files.items():
-        if not name.startswith(("tokens-", "sentences-", "documents-")):
+        if not name.startswith(read):
             verify_file(store.directory / name, expected)
     size = human_bytes(sum(file["bytes"] for file in files.values()))
     return Finding("checksums", "good", f"all {len(files)} files, {size}, are byte for byte what was written")
 
 
-def _check_tokenizer(store: TokenStore, tokenizer: TextTokenizer, num_beyond: int) -> list[Finding]:
+def _check_tokenizer(store: TokenStore, tokenizer: Tokenizer, num_beyond: int) -> list[Finding]:
     again = "prepare the store again with the tokenizer that it is meant for"
     findings = []
     if num_beyond:
@@ -163,6 +186,13 @@ def _check_unknown(share: float) -> Finding:
     )
 
 
+def _check_unknown_words(share: float) -> Finding:
+    message = f"{share:.3%} of the words are beyond the output vocabulary: the model reads their characters, and <UNK>"
+    level: Level = "good" if share <= 0.05 else "note" if share <= 0.15 else "warning"
+    advice = "" if level == "good" else "train the word tokenizer on this very text, with a larger vocabulary"
+    return Finding("unknown-tokens", level, f"{message} is what it predicts for them", advice)
+
+
 def _check_use(used: int, vocab_size: int) -> Finding:
     share = used / vocab_size
     message = f"{used:,} of the vocabulary's {vocab_size:,} entries occur ({share:.1%})"
@@ -172,8 +202,9 @@ def _check_use(used: int, vocab_size: int) -> Finding:
     return Finding("vocabulary-used", "note" if share >= 0.25 else "warning", message, advice)
 
 
-def _check_lengths(statistics: StoreStatistics, max_length: int) -> list[Finding]:
-    room = max_length - NUM_SPECIAL_TOKENS
+def _check_lengths(statistics: StoreStatistics, packing: PackingSettings, room: int) -> list[Finding]:
+    if packing.format in ("single_segment", "stream"):
+        return []  # which cut sentences wherever a sequence is full
     sentences = statistics.sentence_lengths
     cut = sentences.sum_from(room + 1) / max(1, sentences.total)
     longer = sentences.between(room + 1)
@@ -181,28 +212,34 @@ def _check_lengths(statistics: StoreStatistics, max_length: int) -> list[Finding
         return []
     message = (
         f"{longer:,} sentences, with {cut:.1%} of the tokens, are over the {room} tokens that a sequence of "
-        f"{max_length} has room for, and are cut to pieces"
+        f"{packing.max_length} has room for, and are cut to pieces"
     )
     advice = "look at the longest ones below: text without punctuation, tables or lists is read as one sentence"
     return [Finding("long-sentences", "warning" if cut > 0.2 else "note", message, advice)]
 
 
-def _check_documents(num_documents: int, num_single: int, pairs: bool) -> list[Finding]:
+def _check_documents(
+    num_documents: int, num_single: int, packing: PackingSettings, objective: ObjectiveSettings
+) -> list[Finding]:
     findings = []
-    if num_documents < 2:
-        message = f"{num_documents} document, and segment pairs need two"
+    sentences = sentences_of(objective)
+    needed = documents_needed(packing, "sop" if sentences == "sop" else "none")
+    if num_documents < needed:
+        has = f"{num_documents} document" if num_documents else "no document"
+        message = f"{has}, and {'segment pairs need two' if needed == 2 else 'one is needed'}"
         advice = "give more documents; in .txt a blank line ends one"
         findings.append(Finding("too-few-documents", "fault", message, advice))
-    elif pairs and num_documents < 100:
+    elif sentences == "nsp" and num_documents < 100:
         message = f"{num_documents} documents only: the random half of the segment pairs is drawn from few texts"
         findings.append(Finding("few-documents", "note", message, "fine for a try, not for a model to be used"))
     share = num_single / max(1, num_documents)
-    if pairs and share > 0.2:
+    if sentences != "none" and share > 0.2:
         findings.append(
             Finding(
                 "single-sentence-documents",
                 "warning" if share > 0.5 else "note",
-                f"{share:.1%} of the documents are one sentence: nothing follows it, so it is cut in two for IsNext",
+                f"{share:.1%} of the documents are one sentence: nothing follows it, so it is cut in two for "
+                f"{'IsNext' if sentences == 'nsp' else 'its order'}",
                 "give whole documents (one a JSON line, or blank lines between them in .txt), or set "
                 "objective.sentence_objective=none",
             )
@@ -237,7 +274,7 @@ def sources_table(manifest: Mapping[str, Any], most: int = 10) -> Table:
     return Table("Sources", tuple(rows), ("file", "size"), note)
 
 
-def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer: TextTokenizer) -> Table:
+def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
     counts = statistics.token_counts
     rows = [
         ("documents", f"{facts['documents']:,}"),
@@ -252,19 +289,23 @@ def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer
     return Table("The store", tuple(rows))
 
 
-def floors_table(floors: Floors, vocab_size: int, *, pairs: bool) -> Table:
+def floors_table(floors: Floors, vocab_size: int, objective: ObjectiveSettings) -> Table:
     """The floors, with what each means."""
+    learnt = LEARNT[objective.name]
     rows = [
-        ("ln V", f"{floors.uniform:.4f}", f"all {vocab_size:,} entries equally likely: where masked LM begins"),
+        ("ln V", f"{floors.uniform:.4f}", f"all {vocab_size:,} entries equally likely: where {learnt} begins"),
         ("unigram entropy", f"{floors.unigram:.4f}", "only the entries' frequencies known: to pass soon"),
-        ("commonest entry", f"{floors.commonest:.2%}", "masked-LM accuracy of always saying it"),
+        ("commonest entry", f"{floors.commonest:.2%}", f"accuracy of {learnt} that always says it"),
     ]
-    if pairs:
-        begins = f"{floors.uniform + NSP_CHANCE:.4f}"
+    if (sentences := sentences_of(objective)) != "none":
+        what = "next-sentence prediction" if sentences == "nsp" else "sentence-order prediction"
         rows += [
-            ("NSP chance", f"{NSP_CHANCE:.4f}", "ln 2: next-sentence prediction by guessing; accuracy 50 %"),
-            ("first loss", begins, "ln V + ln 2: the sum that an untrained model begins at"),
+            (f"{sentences.upper()} chance", f"{CHANCE:.4f}", f"ln 2: {what} by guessing; accuracy 50 %"),
+            ("first loss", f"{floors.uniform + CHANCE:.4f}", "ln V + ln 2: the sum that an untrained model begins at"),
         ]
+    if isinstance(objective, ReplacedTokenSettings):
+        told = "the discriminator by the share of targets alone; lower the more samples equal their originals"
+        rows.append(("always original", f"{share_entropy(objective.target_prob):.4f}", told))
     return Table("Floors that a loss must pass (nats)", tuple(rows), ("floor", "value", "what it is"))
 
 
@@ -283,7 +324,7 @@ def length_figures(lengths: LengthCounts) -> dict[str, float]:
     return {"mean": lengths.mean, **quantiles, "max": lengths.longest}
 
 
-def entries_table(statistics: StoreStatistics, tokenizer: TextTokenizer) -> Table:
+def entries_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
     """The commonest entries."""
     counts = statistics.token_counts
     order = np.argsort(-counts, kind="stable")[:_NUM_ENTRIES]
@@ -295,7 +336,7 @@ def entries_table(statistics: StoreStatistics, tokenizer: TextTokenizer) -> Tabl
     return Table("Commonest entries", tuple(rows), ("",) * _ENTRIES_IN_ROW)
 
 
-def longest_table(statistics: StoreStatistics, tokenizer: TextTokenizer) -> Table:
+def longest_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
     """The longest sentences: how they begin."""
     rows = []
     for sentence in statistics.longest:

@@ -127,8 +127,7 @@ LEGEND = "A and B are the segments; at a target stands ‹what is shown=what is 
 
 
 def _print_sample(console: Console, number: int, sample: Sample) -> None:
-    num_targets = sum(token.label is not None for token in sample.tokens)
-    facts = [f"{len(sample.tokens)} tokens", f"{num_targets} targets", *filter(None, [sample.sequence_label])]
+    facts = [f"{len(sample.tokens)} tokens", f"{sample.num_targets} targets", *filter(None, [sample.sequence_label])]
     console.print(Padding(Text(f"sequence {number}: {', '.join(facts)}"), (0, 0, 0, 2)))
     grid = Grid.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True)

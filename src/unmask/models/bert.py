@@ -1,4 +1,8 @@
-"""BERT's encoder, pooler and pre-training heads on packed batches (Devlin et al. 2019, section 3)."""
+"""BERT's encoder, pooler and pre-training heads on packed batches (Devlin et al. 2019, section 3).
+
+With `causal` it is the left-to-right model of section 5.1, which is as its paper compares it but for the mask: `[CLS]`
+would see only itself, so the last token sums up a sequence there, as in GPT-1, and there is no pooler.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
+from unmask.errors import SettingsError
 from unmask.models.heads import MaskedLMHead, NextSentenceHead
 from unmask.models.layers import Embeddings, Linear, initialise
 from unmask.models.settings import EncoderSettings
@@ -34,10 +39,19 @@ class BertEncoder(nn.Module):
     Args:
         settings: every size; kept as `encoder.settings`.
         pooler: False leaves `encoder.pooler` None, for what reads tokens only.
+
+    Raises:
+        SettingsError: a pooler is wanted of a causal encoder.
     """
 
     def __init__(self, settings: EncoderSettings, pooler: bool = True) -> None:
         super().__init__()
+        if pooler and settings.causal:
+            raise SettingsError(
+                "model.causal is true, and a pooler reads [CLS], the first token, which sees only itself then: take an "
+                "objective without one (objective.name=causal_lm, or objective.sentence_objective=none), or leave out "
+                "model.causal"
+            )
         self.settings = settings
         self.embeddings = Embeddings(
             settings.vocab_size,
@@ -48,7 +62,7 @@ class BertEncoder(nn.Module):
             settings.hidden_dropout_prob,
             settings.layer_norm_eps,
         )
-        self.blocks = new_blocks(settings)
+        self.blocks = new_blocks(settings, settings.causal)
         initialise(self, settings.initializer_range)
         self.pooler = Pooler(settings.hidden_size, settings.initializer_range) if pooler else None
 
@@ -71,7 +85,11 @@ class BertEncoder(nn.Module):
         return run_blocks(self.blocks, self._embed(batch), batch, positions)
 
     def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): what stands for each whole sequence, the first token, pooled where there is a pooler."""
+        """(sequences, hidden): what stands for each whole sequence: the first token, pooled where there is a pooler; of
+        a causal encoder the last one."""
+        if self.settings.causal:
+            last: Tensor = self(batch, batch.bounds[1:].long() - 1)
+            return last
         first: Tensor = self(batch, batch.first_tokens)
         return first if self.pooler is None else self.pooler(first)
 

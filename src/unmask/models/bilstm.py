@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from unmask.models.layer_mixture import LayerMixture, find_choice
 from unmask.models.layers import Linear, dropout, initialise
-from unmask.models.settings import EncoderSettings
+from unmask.models.settings import Sizes
 
 HIDDEN_SIZE = 768
 """Units of each direction."""
@@ -110,7 +110,7 @@ class FeatureHead(nn.Module):
 
 
 def feature_head(
-    settings: EncoderSettings,
+    settings: Sizes,
     num_labels: int,
     feature_layers: str,
     dropout_prob: float | None = None,

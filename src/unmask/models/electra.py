@@ -1,7 +1,7 @@
 """ELECTRA's encoder and pre-training heads on packed batches (Clark et al. 2020, sections 2 and 3.2).
 
 BERT's encoder, but that the embeddings may be narrower than the blocks and are then projected, and that there is no
-pooler. Discriminator and generator are of this one kind; their heads differ.
+pooler. Discriminator and generator are of this one kind; their heads differ, and mostly their widths.
 """
 
 from __future__ import annotations
@@ -80,6 +80,42 @@ class ElectraEncoder(nn.Module):
 def embedding_size(settings: EncoderSettings) -> int:
     """Of the embeddings, which is that of the hidden states where nothing is said."""
     return settings.embedding_size or settings.hidden_size
+
+
+def generator_settings(settings: EncoderSettings, size: float, tied: bool) -> EncoderSettings:
+    """The sizes of a generator: as deep as its discriminator, and `size` times as wide.
+
+    The width is rounded to whole attention heads of the discriminator's head size (in the paper 64), and where it is
+    less than one such head there is one head of that width. The feed-forward layers are as many times wider than it as
+    the discriminator's, and dropout is the same. So Small with 1/4 has 64 dimensions in 1 head, Base with 1/3 and Large
+    with 1/4 have 256 in 4 heads, as in the released code, which differs where the width is no whole number of heads.
+
+    Args:
+        settings: of the discriminator.
+        size: the share of its width, over 0 and at most 1, which gives the same sizes in everything.
+        tied: True: its embeddings are the discriminator's, and as wide as those; False: they are its own, and as wide
+            as its blocks.
+    """
+    if size == 1:
+        return settings
+    width = settings.hidden_size * size
+    num_heads = int(width / settings.head_size + 0.5) if width >= settings.head_size else 1
+    hidden_size = num_heads * settings.head_size if width >= settings.head_size else max(1, round(width))
+    return settings.model_copy(
+        update={
+            "embedding_size": embedding_size(settings) if tied else hidden_size,
+            "hidden_size": hidden_size,
+            "num_attention_heads": num_heads,
+            "intermediate_size": max(1, round(settings.intermediate_size * hidden_size / settings.hidden_size)),
+        }
+    )
+
+
+def share_embeddings(generator: ElectraEncoder, discriminator: ElectraEncoder) -> None:
+    """Gives the generator the discriminator's embeddings, as the same parameters: words, positions, segments and the
+    LayerNorm after them (section 3.2, and the released code for the LayerNorm). The projection stays its own."""
+    assert embedding_size(generator.settings) == embedding_size(discriminator.settings), "embeddings of two sizes"
+    generator.embeddings.narrow = discriminator.embeddings.narrow
 
 
 def new_generator_head(settings: EncoderSettings) -> MaskedLMHead:

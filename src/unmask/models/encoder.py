@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 from unmask.models.bert import BertEncoder
 from unmask.models.electra import ElectraEncoder
+from unmask.models.elmo import ElmoEncoder
+from unmask.models.elmo_settings import ElmoSettings
 from unmask.models.gpt1 import Gpt1Encoder
+from unmask.models.lstm import LstmEncoder
 from unmask.models.settings import EncoderSettings
 
-Encoder = BertEncoder | ElectraEncoder | Gpt1Encoder
-"""Any encoder: `settings`, `embeddings`, `blocks`, `pooler`, `word_embeddings`, `summary`, `hidden_states`."""
+TokenEncoder = BertEncoder | ElectraEncoder | Gpt1Encoder | LstmEncoder
+"""An encoder with an embedding for each entry of its vocabulary: `word_embeddings`."""
+
+Encoder = TokenEncoder | ElmoEncoder
+"""Any encoder: `settings`, `embeddings`, `blocks`, `pooler`, `summary`, `hidden_states`."""
 
 
-def new_encoder(settings: EncoderSettings, pooler: bool = True) -> Encoder:
+@overload
+def new_encoder(settings: EncoderSettings, pooler: bool = True) -> TokenEncoder: ...
+@overload
+def new_encoder(settings: ElmoSettings, pooler: bool = True) -> ElmoEncoder: ...
+@overload
+def new_encoder(settings: EncoderSettings | ElmoSettings, pooler: bool = True) -> Encoder: ...
+
+
+def new_encoder(settings: EncoderSettings | ElmoSettings, pooler: bool = True) -> Encoder:
     """A fresh encoder of these sizes, from PyTorch's default generator.
 
     Args:
         pooler: whether it shall have one, where its family knows poolers: BERT and RoBERTa.
+
+    Raises:
+        SettingsError: a pooler is wanted of BERT's left-to-right model.
     """
+    if isinstance(settings, ElmoSettings):
+        return ElmoEncoder(settings)
     if settings.architecture == "electra":
         return ElectraEncoder(settings)
     if settings.architecture == "gpt1":
         return Gpt1Encoder(settings)
+    if settings.architecture == "lstm":
+        return LstmEncoder(settings)
     return BertEncoder(settings, pooler)

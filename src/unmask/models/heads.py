@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models.layers import ACTIVATIONS, Linear, dropout, initialise, linear
-from unmask.models.settings import Activation, Architecture, EncoderSettings
+from unmask.models.settings import Activation, AnyArchitecture, Architecture, Sizes
 
 HeadKind = Literal["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
 """What a fine-tuned model answers, as in the names of `transformers`' classes."""
@@ -55,8 +55,12 @@ class MaskedLMHead(nn.Module):
         Returns:
             (targets, vocab), in autocast's precision where that is on.
         """
-        transformed = self.norm(self.activation(self.dense(hidden_at_targets)))  # (targets, decoder_size)
-        return linear(transformed, word_embeddings, self.bias)
+        return linear(self.transform(hidden_at_targets), word_embeddings, self.bias)
+
+    def transform(self, hidden_at_targets: Tensor) -> Tensor:
+        """What the decoder reads: (targets, decoder_size)."""
+        transformed: Tensor = self.norm(self.activation(self.dense(hidden_at_targets)))
+        return transformed
 
 
 class NextSentenceHead(nn.Module):
@@ -115,6 +119,30 @@ class Classifier(nn.Module):
         return logits
 
 
+class TwoOrderClassifier(nn.Module):
+    """GPT-1's classifier of two texts that have no order: the summaries of both orders are added (Radford et al. 2018,
+    section 3.3), then dropout and a linear layer.
+
+    Args:
+        classifier: whose weights and dropout it takes.
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        self.dense = classifier.dense
+        self.dropout_prob = classifier.dropout_prob
+
+    @property
+    def num_labels(self) -> int:
+        return self.dense.out_features
+
+    def forward(self, summaries: Tensor) -> Tensor:
+        """(pairs, labels) from `summaries` (2 x pairs, hidden), the two of a pair one after the other."""
+        added = summaries.view(-1, 2, summaries.shape[1]).sum(1)
+        logits: Tensor = self.dense(dropout(added, self.dropout_prob, self.training))
+        return logits
+
+
 class DeepClassifier(nn.Module):
     """Dropout, dense, activation, dropout, linear: the classifier of families without a pooler, on the first token.
 
@@ -155,35 +183,35 @@ class DeepClassifier(nn.Module):
 Head = Classifier | DeepClassifier
 """What `new_head` builds."""
 
-HeadBuilder = Callable[[EncoderSettings, int, float], Head]
+HeadBuilder = Callable[[Sizes, int, float], Head]
 """From the encoder's sizes, the number of labels and the dropout."""
 
 
-def _linear(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+def _linear(settings: Sizes, num_labels: int, prob: float) -> Head:
     return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range)
 
 
-def _linear_without_bias(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+def _linear_without_bias(settings: Sizes, num_labels: int, prob: float) -> Head:
     return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range, bias=False)
 
 
-def _linear_without_dropout(settings: EncoderSettings, num_labels: int, _: float) -> Head:
+def _linear_without_dropout(settings: Sizes, num_labels: int, _: float) -> Head:
     return Classifier(settings.hidden_size, num_labels, 0.0, settings.initializer_range)
 
 
-def _deep_with_tanh(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+def _deep_with_tanh(settings: Sizes, num_labels: int, prob: float) -> Head:
     return DeepClassifier(settings.hidden_size, num_labels, "tanh", prob, prob, settings.initializer_range)
 
 
-def _deep_with_gelu(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+def _deep_with_gelu(settings: Sizes, num_labels: int, prob: float) -> Head:
     return DeepClassifier(settings.hidden_size, num_labels, "gelu", prob, prob, settings.initializer_range)
 
 
-def _gelu_summary(settings: EncoderSettings, num_labels: int, prob: float) -> Head:
+def _gelu_summary(settings: Sizes, num_labels: int, prob: float) -> Head:
     return DeepClassifier(settings.hidden_size, num_labels, "gelu", 0.0, prob, settings.initializer_range)
 
 
-HEADS: dict[Architecture, dict[HeadKind, HeadBuilder]] = {
+HEADS: dict[AnyArchitecture, dict[HeadKind, HeadBuilder]] = {
     "bert": {
         "sequence_classification": _linear,
         "token_classification": _linear,
@@ -208,8 +236,16 @@ HEADS: dict[Architecture, dict[HeadKind, HeadBuilder]] = {
         "question_answering": _linear_without_dropout,
         "multiple_choice": _linear_without_bias,
     },
+    "lstm": {
+        "sequence_classification": _linear_without_bias,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _linear_without_bias,
+    },
+    "elmo": {"token_classification": _linear},
 }
-"""The head of each kind on each family. Question answering has no dropout, as in the released code of BERT."""
+"""The head of each kind on each family, an LSTM's as GPT-1's; ELMo's texts have a
+`TextClassifier`. Question answering has no dropout, as in the released code of BERT."""
 
 POOLED: frozenset[tuple[Architecture, HeadKind]] = frozenset(
     {("bert", "sequence_classification"), ("bert", "multiple_choice"), ("roberta", "multiple_choice")}
@@ -217,12 +253,12 @@ POOLED: frozenset[tuple[Architecture, HeadKind]] = frozenset(
 """Where the head stands on the pooled first token."""
 
 
-def needs_pooler(settings: EncoderSettings, kind: HeadKind) -> bool:
-    """Whether an encoder of this family must have a pooler for this kind of head; else it must have none."""
-    return (settings.architecture, kind) in POOLED
+def needs_pooler(settings: Sizes, kind: HeadKind) -> bool:
+    """Whether an encoder of these settings must have a pooler for this kind of head; else it must have none."""
+    return (settings.architecture, kind) in POOLED and not settings.causal
 
 
-def new_head(kind: HeadKind, settings: EncoderSettings, num_labels: int, dropout_prob: float | None = None) -> Head:
+def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: float | None = None) -> Head:
     """A fresh head for an encoder of these sizes.
 
     Args:
@@ -233,4 +269,5 @@ def new_head(kind: HeadKind, settings: EncoderSettings, num_labels: int, dropout
         dropout_prob: None takes the encoder's.
     """
     prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
+    assert kind in HEADS[settings.architecture], f"{settings.architecture} has no head for {kind}"
     return HEADS[settings.architecture][kind](settings, num_labels, prob)

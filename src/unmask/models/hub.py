@@ -8,19 +8,20 @@ beside its encoder, which opens there alone. Google's own checkpoints are read t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from unmask.errors import ModelError
-from unmask.files import write_json, writing
+from unmask.files import write_json
 from unmask.models.bert import Pooler, new_masked_lm_head, new_next_sentence_head
 from unmask.models.electra import new_discriminator_head, new_generator_head
-from unmask.models.encoder import Encoder, new_encoder
+from unmask.models.elmo import ElmoEncoder
+from unmask.models.elmo_directory import holds_elmo, load_elmo, load_elmo_encoder, save_elmo
+from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
 from unmask.models.heads import (
     Classifier,
     DeepClassifier,
@@ -49,10 +50,14 @@ from unmask.models.hub_config import (
     left_prefixes,
     problem_type_of,
 )
-from unmask.models.hub_files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights
-from unmask.models.hub_source import Source, fill, read_source, untie
+from unmask.models.hub_files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
+from unmask.models.hub_source import Source, read_source, untie
+from unmask.models.loaded_model import LoadedModel as LoadedModel
 from unmask.models.settings import Architecture, EncoderSettings
+from unmask.models.span_boundary_head import SpanBoundaryHead, write_span_boundary
+from unmask.models.weight_filling import fill
 from unmask.models.weight_names import FAMILIES, Part, Place, hub_names, split
+from unmask.models.word_softmax import WordSoftmax
 
 LABELLED: tuple[HeadKind, ...] = ("sequence_classification", "token_classification")
 """Kinds of heads whose logits have names."""
@@ -61,39 +66,8 @@ NUM_LABELS: dict[HeadKind, int] = {"question_answering": 2, "multiple_choice": 1
 """Logits of the others: start and end; one for each choice."""
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """What was in a model directory; parts that its class does not have are None.
-
-    Attributes:
-        architecture: `architectures[0]` of its `config.json`.
-        head: what it was fine-tuned with, as `new_head` builds it.
-        head_kind: of the head, or of `head_weights`.
-        head_weights: of a head that `new_head` does not build, by our names: the task that saved it does.
-        labels: in the order of the head's logits, from `id2label`; None where it has none.
-        problem_type: of a sequence classifier, where the directory says it.
-        config: all of `config.json`.
-        unused: names of weights in the directory that were not asked for.
-        fresh: names of weights that the directory does not have and that were newly initialised.
-    """
-
-    architecture: str
-    encoder: Encoder
-    masked_lm_head: MaskedLMHead | None = None
-    next_sentence_head: NextSentenceHead | None = None
-    discriminator_head: DiscriminatorHead | None = None
-    head: Classifier | DeepClassifier | None = None
-    head_kind: HeadKind | None = None
-    head_weights: Mapping[str, Tensor] | None = None
-    labels: tuple[str, ...] | None = None
-    problem_type: ProblemType | None = None
-    config: Mapping[str, Any] | None = None
-    unused: tuple[str, ...] = ()
-    fresh: tuple[str, ...] = ()
-
-
 def weights_of(
-    encoder: Encoder,
+    encoder: TokenEncoder,
     masked_lm_head: nn.Module | None = None,
     next_sentence_head: nn.Module | None = None,
     discriminator_head: nn.Module | None = None,
@@ -123,6 +97,8 @@ def save_model(
     masked_lm_head: MaskedLMHead | None = None,
     next_sentence_head: NextSentenceHead | None = None,
     discriminator_head: DiscriminatorHead | None = None,
+    span_boundary_head: SpanBoundaryHead | None = None,
+    softmax: WordSoftmax | None = None,
     causal_lm: bool = False,
     head: nn.Module | None = None,
     head_kind: HeadKind | None = None,
@@ -134,7 +110,10 @@ def save_model(
 
     Args:
         directory: made where it is missing.
-        causal_lm: True: GPT-1 as a language model, its decoder tied to the word embeddings.
+        span_boundary_head: SpanBERT's, which goes to a file of its own: `transformers` has no class for it.
+        softmax: of ELMo's language models.
+        causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's has its
+            `masked_lm_head`.
         head: of fine-tuning, by `new_head` or any other. One that `transformers` has no class for goes to
             `head.safetensors`, and the encoder is saved alone.
         head_kind: of `head`.
@@ -146,9 +125,16 @@ def save_model(
         OutputError: the disk is full, or the place cannot be written.
     """
     assert (head is None) == (head_kind is None), "a head and its kind belong together"
+    if isinstance(encoder, ElmoEncoder):
+        config = {} if head is None else _head_config(head, head_kind, "", labels, problem_type)
+        config |= {} if head is None else {HEAD_KIND: head_kind, HEAD_CLASS: type(head).__name__}
+        save_elmo(directory, encoder, softmax, config | dict(extra_config or {}), head)
+        return
     settings = encoder.settings
     is_apart = head_kind is not None and not (
-        isinstance(head, Classifier | DeepClassifier) and has_class(settings.architecture, head_kind)
+        isinstance(head, Classifier | DeepClassifier)
+        and has_class(settings.architecture, head_kind)
+        and not settings.causal
     )
     present: dict[Part, bool] = {
         "pooler": encoder.pooler is not None,
@@ -160,7 +146,7 @@ def save_model(
     if head_kind is not None and not is_apart:
         present[head_kind] = True
     class_name = class_with(settings.architecture, frozenset(part for part, there in present.items() if there))
-    config: dict[str, Any] = {
+    config = {
         "architectures": [class_name],
         "model_type": MODEL_TYPES[settings.architecture],
         **config_of(settings),
@@ -184,10 +170,11 @@ def save_model(
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / CONFIG, config | dict(extra_config or {}))
     if is_apart and head is not None:
-        _write_weights(directory / HEAD_WEIGHTS, {name: weight.detach() for name, weight in head.state_dict().items()})
+        write_weights(directory / HEAD_WEIGHTS, head.state_dict())
     else:
         (directory / HEAD_WEIGHTS).unlink(missing_ok=True)
-    _write_weights(directory / WEIGHTS, weights)
+    write_span_boundary(directory, span_boundary_head)
+    write_weights(directory / WEIGHTS, weights)
 
 
 def _head_config(
@@ -213,12 +200,6 @@ def _head_config(
     return config
 
 
-def _write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    on_cpu = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
-    with writing(path) as file:
-        file.write(save(on_cpu, metadata={"format": "pt"}))
-
-
 def load_model(directory: Path) -> LoadedModel:
     """Everything in a directory, by `architectures[0]`. A bare encoder may be without a pooler.
 
@@ -226,11 +207,18 @@ def load_model(directory: Path) -> LoadedModel:
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, or a weight is
             missing, left over or of another shape; the message names it.
     """
+    if holds_elmo(directory):
+        return load_elmo(directory)
     source = read_source(directory)
     parts = source.model_class.parts
-    if parts == {"pooler"} and not source.has_pooler:
+    may_be_left = left_prefixes(source.model_class)
+    if (
+        parts == {"pooler"} and source.settings().causal
+    ):  # `transformers` gives one to a bare encoder, which cannot learn
+        parts, may_be_left = frozenset(), (*may_be_left, source.family.pooler_prefix)
+    elif parts == {"pooler"} and not source.has_pooler:
         parts = frozenset()
-    loaded = _assemble(source, parts, left_prefixes(source.model_class))
+    loaded = _assemble(source, parts, may_be_left)
     return _with_head_apart(source, loaded) if HEAD_KIND in source.config else loaded
 
 
@@ -245,10 +233,12 @@ def load_encoder(directory: Path, head: HeadKind | None = None, *, pooler: bool 
     Raises:
         ModelError: as in `load_model`.
     """
+    if holds_elmo(directory):
+        return load_elmo_encoder(directory)
     source = read_source(directory)
     if head is not None:
         pooler = needs_pooler(source.settings(), head)
-    pooler = pooler and "pooler" in source.family.parts
+    pooler = pooler and "pooler" in source.family.parts and not source.settings().causal
     parts: frozenset[Part] = frozenset({"pooler"}) if pooler and source.has_pooler else frozenset()
     loaded = _assemble(source, parts, (*source.family.head_prefixes, source.family.pooler_prefix))
     if HEAD_KIND in source.config:
@@ -256,6 +246,7 @@ def load_encoder(directory: Path, head: HeadKind | None = None, *, pooler: bool 
     if not pooler or parts:
         return loaded
     encoder = loaded.encoder
+    assert not isinstance(encoder, ElmoEncoder), "its directory is another"
     encoder.pooler = Pooler(encoder.settings.hidden_size, encoder.settings.initializer_range)
     places = hub_names(encoder)
     fresh = tuple(name for weight in encoder.pooler.parameters() for name in places[weight].names)
@@ -269,10 +260,25 @@ def load_masked_lm(directory: Path) -> LoadedModel:
         ModelError: as in `load_model`, or the directory has no such head.
     """
     loaded = load_model(directory)
-    if loaded.masked_lm_head is None:
+    if loaded.masked_lm_head is None or loaded.is_causal_lm:
         raise ModelError(
             f"{directory} is a {loaded.architecture}; expected a masked-LM head, as `unmask pretrain` saves it "
-            f"({classes_with('masked_lm_head')})"
+            f"({classes_with('masked_lm_head', 'causal_lm')})"
+        )
+    return loaded
+
+
+def load_causal_lm(directory: Path) -> LoadedModel:
+    """`load_model` for a directory that must be a left-to-right language model.
+
+    Raises:
+        ModelError: as in `load_model`, or the directory is of another kind.
+    """
+    loaded = load_model(directory)
+    if not loaded.is_causal_lm:
+        raise ModelError(
+            f"{directory} is a {loaded.architecture}; expected a left-to-right language model, as `unmask pretrain` "
+            f"with objective.name causal_lm saves it ({classes_with('causal_lm')})"
         )
     return loaded
 
@@ -310,9 +316,10 @@ def _assemble(source: Source, parts: frozenset[Part], may_be_left: tuple[str, ..
     kind = head_kind_in(parts)
     labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     with torch.device("meta"):
+        encoder = new_encoder(settings, pooler="pooler" in parts)
         model = LoadedModel(
             architecture=source.class_name,
-            encoder=new_encoder(settings, pooler="pooler" in parts),
+            encoder=encoder,
             masked_lm_head=MASKED_LM_HEADS[settings.architecture](settings) if "masked_lm_head" in parts else None,
             next_sentence_head=new_next_sentence_head(settings) if "next_sentence_head" in parts else None,
             discriminator_head=new_discriminator_head(settings) if "discriminator_head" in parts else None,
@@ -323,7 +330,7 @@ def _assemble(source: Source, parts: frozenset[Part], may_be_left: tuple[str, ..
             config=source.config,
         )
     heads = (model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
-    places = hub_names(model.encoder, *heads, model.head_kind)
+    places = hub_names(encoder, *heads, model.head_kind)
     untie(source)
     modules = [module for module in (model.encoder, *heads) if module is not None]
     return replace(model, unused=fill(modules, places, source.weights, source.directory, may_be_left))
@@ -343,7 +350,7 @@ def _with_head_apart(source: Source, model: LoadedModel) -> LoadedModel:
     weights = read_head_weights(source.directory)
     labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     with torch.device("meta"):
-        head = _blank_head(source, model.encoder.settings, kind, labels)
+        head = _blank_head(source, source.settings(), kind, labels)
     model = replace(
         model,
         head_kind=kind,

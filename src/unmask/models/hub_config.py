@@ -1,6 +1,7 @@
 """What `config.json` says of a model: its class and family, its sizes, its labels; read and written.
 
-The classes are those of `transformers` that open here and that a directory written here opens in.
+The classes are those of `transformers` that open here and that a directory written here opens in, and those of our
+own for what it does not know: LSTMs.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ MODEL_TYPES: dict[Architecture, str] = {
     "roberta": "roberta",
     "electra": "electra",
     "gpt1": "openai-gpt",
+    "lstm": "unmask-lstm",
 }
 """`model_type` of each family."""
 
 
 @dataclass(frozen=True)
 class ModelClass:
-    """A class of `transformers`.
+    """A class of `transformers`, or of our own.
 
     Attributes:
-        parts: what it has beside embeddings and blocks. A bare encoder may be without its pooler.
+        parts: what it has beside embeddings and blocks. A bare encoder may be without its pooler, and is where it is
+            causal.
         may_be_left: parts whose weights may be there as well: released models say that they are masked LMs, and more.
     """
 
@@ -52,6 +55,7 @@ CLASSES: dict[str, ModelClass] = {
     "BertModel": ModelClass("bert", frozenset({"pooler"})),
     "BertForPreTraining": ModelClass("bert", frozenset({"pooler", "masked_lm_head", "next_sentence_head"})),
     "BertForMaskedLM": ModelClass("bert", frozenset({"masked_lm_head"}), ("pooler", "next_sentence_head")),
+    "BertLMHeadModel": ModelClass("bert", frozenset({"masked_lm_head", "causal_lm"}), ("pooler", "next_sentence_head")),
     "BertForSequenceClassification": ModelClass("bert", frozenset({"pooler", "sequence_classification"})),
     "BertForTokenClassification": ModelClass("bert", frozenset({"token_classification"}), ("pooler",)),
     "BertForQuestionAnswering": ModelClass("bert", frozenset({"question_answering"}), ("pooler",)),
@@ -72,7 +76,13 @@ CLASSES: dict[str, ModelClass] = {
     "OpenAIGPTModel": ModelClass("gpt1"),
     "OpenAIGPTLMHeadModel": ModelClass("gpt1", frozenset({"causal_lm"})),
     "OpenAIGPTForSequenceClassification": ModelClass("gpt1", frozenset({"sequence_classification"})),
+    "LstmModel": ModelClass("lstm"),
+    "LstmForCausalLM": ModelClass("lstm", frozenset({"causal_lm"})),
 }
+
+MAY_BE_CAUSAL = ("BertModel", "BertLMHeadModel")
+"""Classes whose `is_decoder` may be true: BERT's left-to-right model. It is loaded with no other, since their heads
+read the first token, or see what they should predict."""
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "is_decoder": (False, "an encoder"),
@@ -129,6 +139,19 @@ KEYS: dict[Architecture, dict[str, str]] = {
         "layer_norm_eps": "layer_norm_epsilon",
         "pad_token_id": "pad_token_id",
     },
+    "lstm": {
+        key: key
+        for key in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "intermediate_size",
+            "hidden_dropout_prob",
+            "max_position_embeddings",
+            "initializer_range",
+            "pad_token_id",
+        )
+    },
 }
 """Fields of `EncoderSettings` and their keys."""
 
@@ -146,7 +169,8 @@ def config_of(settings: EncoderSettings) -> dict[str, Any]:
         values["hidden_act"] = next(name for name, ours in GPT1_ACTIVATIONS.items() if ours == settings.hidden_act)
         if settings.embedding_dropout_prob is None:
             values["embedding_dropout_prob"] = settings.hidden_dropout_prob
-    return {their_key: values[our_key] for our_key, their_key in KEYS[family].items()}
+    config = {their_key: values[our_key] for our_key, their_key in KEYS[family].items()}
+    return config | {"is_decoder": True} if settings.causal else config
 
 
 def label_config(labels: Sequence[str]) -> dict[str, Any]:
@@ -194,7 +218,15 @@ def settings_of(path: Path, config: Mapping[str, Any], class_name: str) -> Encod
     Raises:
         ModelError: a key has a value that is not supported.
     """
+    causal = class_name in MAY_BE_CAUSAL and config.get("is_decoder") is True
+    if class_name == "BertLMHeadModel" and not causal:
+        raise ModelError(
+            f"{path}: is_decoder is {config.get('is_decoder')!r}; expected true: a BertLMHeadModel without it sees the "
+            "tokens that it predicts"
+        )
     for key, (supported, meaning) in (REFUSED | REFUSED_BY_CLASS.get(class_name, {})).items():
+        if causal and key == "is_decoder":
+            continue
         if config.get(key, supported) != supported:
             raise ModelError(f"{path}: {key} is {config[key]!r}; expected {supported!r}: only {meaning} loads here")
     family = CLASSES[class_name].family
@@ -208,7 +240,7 @@ def settings_of(path: Path, config: Mapping[str, Any], class_name: str) -> Encod
         if values.get("embedding_dropout_prob", 0.1) == values.get("hidden_dropout_prob", 0.1):
             values.pop("embedding_dropout_prob", None)
     try:
-        return EncoderSettings(architecture=family, **values)
+        return EncoderSettings(architecture=family, causal=causal, **values)
     except ValidationError as error:
         raise ModelError(f"{path}: {reasons(error, keys)}") from error
 
@@ -272,9 +304,11 @@ def head_kind_apart(path: Path, config: Mapping[str, Any]) -> HeadKind:
     return kind
 
 
-def classes_with(part: Part) -> str:
-    """The names of the classes that have a part, for a message."""
-    return ", ".join(name for name, model_class in CLASSES.items() if part in model_class.parts)
+def classes_with(part: Part, without: Part | None = None) -> str:
+    """The names of the classes that have a part, and have not another one, for a message."""
+    return ", ".join(
+        name for name, model_class in CLASSES.items() if part in model_class.parts and without not in model_class.parts
+    )
 
 
 def left_prefixes(model_class: ModelClass) -> tuple[str, ...]:

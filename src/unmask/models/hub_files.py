@@ -1,4 +1,4 @@
-"""Reading the files of a model directory, `config.json` and the safetensors, with every failure told.
+"""The files of a model directory, `config.json` and the safetensors: read with every failure told, and written.
 
 Nothing here knows what the weights mean. Pickles are never opened.
 """
@@ -6,14 +6,17 @@ Nothing here knows what the weights mean. Pickles are never opened.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from unmask.errors import ModelError
+from unmask.files import writing
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -98,3 +101,14 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """A safetensors file of float32, whole or not at all.
+
+    Raises:
+        OutputError: the disk is full, or the place cannot be written.
+    """
+    on_cpu = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
+    with writing(path) as file:
+        file.write(save(on_cpu, metadata={"format": "pt"}))

@@ -1,6 +1,7 @@
 """Which hidden states are features, and the mixture of layers that is learned with a head.
 
-The six choices of Devlin et al. 2019, Table 7; the mixture is ELMo's (Peters et al. 2018, section 3.2).
+The six choices of Devlin et al. 2019, Table 7; the mixture is ELMo's (Peters et al. 2018, section 3.2), and so is the
+seventh choice, in which the token layer has a weight too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from torch import Tensor, nn
 from unmask.config import nearest
 from unmask.errors import SettingsError
 
-FeatureLayers = Literal["embeddings", "second-to-last", "last", "weighted-last-4", "concat-last-4", "weighted-all"]
+FeatureLayers = Literal[
+    "embeddings",
+    "second-to-last",
+    "last",
+    "weighted-last-4",
+    "concat-last-4",
+    "weighted-all",
+    "weighted-all-and-embeddings",
+]
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,7 @@ CHOICES: dict[FeatureLayers, LayerChoice] = {
     "weighted-last-4": LayerChoice(slice(-4, None), min_layers=4, mixed=True),
     "concat-last-4": LayerChoice(slice(-4, None), min_layers=4),
     "weighted-all": LayerChoice(slice(1, None), min_layers=1, mixed=True),
+    "weighted-all-and-embeddings": LayerChoice(slice(0, None), min_layers=1, mixed=True),
 }
 """The paper's "all 12 layers" are the Transformer's: the embeddings are not among them."""
 

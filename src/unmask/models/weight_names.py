@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.models.encoder import Encoder
+from unmask.models.encoder import TokenEncoder
 from unmask.models.heads import HeadKind
 from unmask.models.settings import Architecture
 
@@ -176,7 +176,23 @@ GPT1 = FamilyNames(
     transposed=("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"),
 )
 
-FAMILIES: dict[Architecture, FamilyNames] = {"bert": BERT, "roberta": ROBERTA, "electra": ELECTRA, "gpt1": GPT1}
+LSTM = FamilyNames(
+    prefix="encoder.",
+    embeddings={"embeddings.word": ("embeddings.word",)},
+    layer="layers.",
+    block={"lstm": ("lstm",), "projection": ("projection",)},
+    parts={},
+    tied={},
+)
+"""Of our own: `transformers` has no such model."""
+
+FAMILIES: dict[Architecture, FamilyNames] = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "electra": ELECTRA,
+    "gpt1": GPT1,
+    "lstm": LSTM,
+}
 
 OLD_SPELLINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Endings that Google's checkpoints had, as the first converters kept them."""
@@ -196,7 +212,7 @@ class Place:
 
 
 def hub_names(
-    encoder: Encoder,
+    encoder: TokenEncoder,
     masked_lm_head: nn.Module | None = None,
     next_sentence_head: nn.Module | None = None,
     discriminator_head: nn.Module | None = None,

@@ -1,40 +1,66 @@
-"""Masked language modelling, with next-sentence prediction where the settings ask for it (BERT, section 3.1).
+"""Masked language modelling (BERT, section 3.1), of tokens, words or spans, alone or with a second objective: on the
+sentences (next sentence, sentence order), on the boundaries of spans (SpanBERT, section 3.2), or both.
 
-The loss is the mean over the masked tokens plus, with next-sentence prediction, the mean over the pairs. The encoder's
-last block, the head and the vocabulary logits are computed at target positions only, which changes no figure.
+The loss is the mean over the masked tokens, plus the mean over the pairs, plus the mean over the tokens predicted from
+boundaries. The encoder's last block, the heads and the vocabulary logits are computed at the places that are asked for
+only, which changes no figure.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from unmask.batch import Batch, LossTerm
+from unmask.entropy import unigram_entropy
 from unmask.errors import SettingsError
-from unmask.models.bert import new_masked_lm_head, new_next_sentence_head
+from unmask.models.bert import new_next_sentence_head
+from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder
+from unmask.models.heads import MaskedLMHead
+from unmask.models.hub import MASKED_LM_HEADS, load_model
+from unmask.models.span_boundary_head import SpanBoundaryHead, new_span_boundary_head, restore_span_boundary
+from unmask.objectives.base import ObjectiveModule, Saved
 from unmask.objectives.cross_entropy import summed_cross_entropy
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets
-from unmask.objectives.next_sentence import next_sentence_scores, next_sentence_term
+from unmask.objectives.sentence_pairs import LABELS, SentenceObjective, sentence_scores, sentence_term
 from unmask.objectives.settings import MaskedLMSettings
+from unmask.objectives.span_boundary import places_in_spans, with_boundaries
+from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans
 from unmask.tokenization.vocabulary import Vocabulary
+
+SENTENCE_OBJECTIVE = "unmask_sentence_objective"
+"""The key in `config.json` that says what the sentence head was trained for, where it is not the next sentence."""
 
 
 class MaskedLM:
     """The objective: chooses and masks targets, counts them.
 
     Args:
-        settings: rates, what is chosen, the sentence objective.
+        settings: rates, what is chosen, the second objectives.
         vocabulary: facts about the tokenizer's entries.
 
     Raises:
-        SettingsError: whole words are asked for, and the vocabulary does not tell them.
+        SettingsError: the vocabulary has no mask token, or words are asked for and it does not tell them.
     """
 
+    perplexities: tuple[str, ...] = ("mlm_loss",)
+
     def __init__(self, settings: MaskedLMSettings, vocabulary: Vocabulary) -> None:
-        if settings.masking == "whole_word" and not vocabulary.marks_words:
+        if vocabulary.mask_id is None:
             raise SettingsError(
-                "objective.masking=whole_word needs a tokenizer whose entries tell where a word begins: take "
+                "objective.name=masked_lm needs a tokenizer with a mask token, and this one has none: take a tokenizer "
+                "with [MASK], or objective.name=causal_lm"
+            )
+        if settings.masking != "token" and not vocabulary.marks_words:
+            raise SettingsError(
+                f"objective.masking={settings.masking} needs a tokenizer whose entries tell where a word begins: take "
                 "masking=token, or a WordPiece or byte-level tokenizer"
             )
         self._settings = settings
@@ -44,64 +70,182 @@ class MaskedLM:
         ordinary[list(vocabulary.special_ids)] = False
         self._ordinary_ids = torch.nonzero(ordinary).squeeze(1)
         self.columns: tuple[str, ...] = ("special_tokens_mask",)
-        if settings.sentence_objective == "nsp":
-            self.columns += ("next_sentence_label",)
+        if settings.masking in ("entity", "noun_phrase"):
+            self.columns += (settings.masking,)
+        if settings.sentence_objective != "none":
+            self.columns += (LABELS[settings.sentence_objective],)
+        self.needs_pooler = settings.sentence_objective != "none"
 
     def prepare(self, batch: Batch) -> Batch:
-        """Masks a batch; see `unmask.objectives.masking.mask_targets` for the columns it gets."""
+        """Masks a batch; see `unmask.objectives.masking.mask_targets` for the columns it gets, and
+        `unmask.objectives.span_boundary.with_boundaries` for those that spans add.
+
+        Raises:
+            SettingsError: the masking goes by annotations, and the batch has none.
+        """
         settings = self._settings
-        if settings.masking == "whole_word":
-            chosen = choose_words(batch, settings.target_prob, self._continuation)
-        else:
-            chosen = choose_tokens(batch, settings.target_prob)
-        return mask_targets(
-            batch, chosen, settings.mask_token_prob, settings.random_token_prob, self._mask_id, self._ordinary_ids
+        chosen = self._choose(batch)
+        prepared = mask_targets(
+            batch,
+            chosen,
+            settings.mask_token_prob,
+            settings.random_token_prob,
+            self._mask_id,
+            self._ordinary_ids,
+            _first_of_span(batch, chosen) if settings.masking == "span" else None,
         )
+        return with_boundaries(prepared, chosen, settings.max_boundary_targets) if settings.span_boundary else prepared
+
+    def _choose(self, batch: Batch) -> Tensor:
+        """(tokens,) bool, True for a target."""
+        settings, prob = self._settings, self._settings.target_prob
+        if settings.masking == "token":
+            return choose_tokens(batch, prob)
+        if settings.masking == "whole_word":
+            return choose_words(batch, prob, self._continuation)
+        if settings.masking == "span":
+            return choose_spans(batch, prob, self._continuation, settings.span_length_prob, settings.max_span_words)
+        annotation = batch.columns.get(settings.masking)
+        if annotation is None:
+            raise SettingsError(
+                f"objective.masking={settings.masking} needs a store with annotations of this kind: give each document "
+                f'of a .jsonl corpus `spans: [[start, end, "{settings.masking}"], ...]`, in characters of its text, '
+                "and prepare the store anew; or take another masking"
+            )
+        return choose_annotated(batch, prob, self._continuation, annotation)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `mlm`, and of `nsp` where it is asked for."""
+        """Targets of `mlm`, of `nsp` or `sop`, and of `sbo`, as far as they are asked for."""
         counts = {"mlm": len(batch.columns["target_positions"])}
-        if self._settings.sentence_objective == "nsp":
-            counts["nsp"] = batch.num_sequences
+        if self._settings.sentence_objective != "none":
+            counts[self._settings.sentence_objective] = batch.num_sequences
+        if self._settings.span_boundary:
+            counts["sbo"] = len(batch.columns["boundary_targets"])
         return counts
 
     def build(self, encoder: Encoder) -> MaskedLMModule:
-        """The module that learns, with fresh heads on `encoder`."""
-        return MaskedLMModule(encoder, with_next_sentence=self._settings.sentence_objective == "nsp")
+        """The module that learns, with fresh heads on `encoder`.
+
+        Raises:
+            SettingsError: no token of the encoder sees what follows it, or its family has no head for the sentences.
+        """
+        sizes, sentences = encoder.settings, self._settings.sentence_objective
+        if sizes.architecture not in MASKED_LM_HEADS or sizes.is_causal:
+            raise SettingsError(
+                f"objective.name=masked_lm and model.architecture={sizes.architecture}, model.causal={sizes.is_causal} "
+                "do not go together: a masked token is predicted from both sides; take model.architecture=bert, "
+                "roberta or electra, not causal, or objective.name=causal_lm"
+            )
+        if sentences != "none" and sizes.architecture != "bert":
+            raise SettingsError(
+                f"objective.sentence_objective={sentences} and model.architecture={sizes.architecture} do not go "
+                "together: of the families only bert has a head for it; take model.architecture=bert, with any "
+                "tokenizer, or objective.sentence_objective=none"
+            )
+        return MaskedLMModule(
+            encoder,
+            None if sentences == "none" else sentences,
+            self._settings.max_boundary_targets if self._settings.span_boundary else None,
+        )
+
+    def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
+        """Gives a fresh module the heads that a model directory has, where it has them.
+
+        A sentence head that was trained for the other sentence objective stays out. New vocabulary entries, which come
+        last, start with a bias of 0.
+
+        Raises:
+            ModelError: as in `unmask.models.hub.load_model`, or the boundary head is damaged or of another model.
+        """
+        assert isinstance(module, MaskedLMModule), "a module of this objective"
+        loaded = load_model(directory)
+        if loaded.masked_lm_head is not None:
+            module.masked_lm_head = _with_new_entries(loaded.masked_lm_head, module.encoder.settings.vocab_size)
+        trained_for = (loaded.config or {}).get(SENTENCE_OBJECTIVE, "nsp")
+        if loaded.next_sentence_head is not None and module.sentence_objective == trained_for:
+            module.next_sentence_head = loaded.next_sentence_head
+        if module.span_boundary_head is not None:
+            restore_span_boundary(directory, module.span_boundary_head)
+
+    def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
+        """The entropy of the entries' distribution, for every loss over the vocabulary."""
+        terms = ("mlm", "sbo") if self._settings.span_boundary else ("mlm",)
+        return {f"loss/{term}": {"unigram entropy": unigram_entropy(token_counts)} for term in terms}
+
+
+def _first_of_span(batch: Batch, chosen: Tensor) -> Tensor:
+    """(targets,) int64: the first token of each target's span."""
+    first, last = find_spans(batch, chosen)
+    return torch.repeat_interleave(first, last - first + 1)
+
+
+def _with_new_entries(head: MaskedLMHead, vocab_size: int) -> MaskedLMHead:
+    """The head with a bias of 0 for each entry that it did not know."""
+    num_new = vocab_size - len(head.bias)
+    if num_new > 0:
+        head.bias = nn.Parameter(functional.pad(head.bias.detach(), (0, num_new)))
+    return head
 
 
 class MaskedLMModule(nn.Module):
-    """An encoder with the masked-LM head, and the next-sentence head where it is asked for.
+    """An encoder with the masked-LM head of its family, and the heads of the second objectives.
 
     Args:
-        encoder: with a pooler where `with_next_sentence` is True.
-        with_next_sentence: True adds the next-sentence head and its loss term.
+        encoder: with a pooler where there is a sentence objective.
+        sentence_objective: None has no head for it and no loss term.
+        max_boundary_targets: of a span; None has no boundary head and no loss term.
     """
 
-    def __init__(self, encoder: Encoder, with_next_sentence: bool) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        sentence_objective: SentenceObjective | None = None,
+        max_boundary_targets: int | None = None,
+    ) -> None:
         super().__init__()
+        assert not isinstance(encoder, ElmoEncoder), "it has no tokens that could be masked"
+        settings = encoder.settings
         self.encoder = encoder
-        self.masked_lm_head = new_masked_lm_head(encoder.settings)
-        self.next_sentence_head = new_next_sentence_head(encoder.settings) if with_next_sentence else None
+        self.masked_lm_head = MASKED_LM_HEADS[settings.architecture](settings)
+        self.sentence_objective = sentence_objective
+        self.next_sentence_head = None if sentence_objective is None else new_next_sentence_head(settings)
+        self.span_boundary_head: SpanBoundaryHead | None = (
+            None if max_boundary_targets is None else new_span_boundary_head(settings, max_boundary_targets)
+        )
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The terms `mlm` and, where it is asked for, `nsp`."""
-        token_logits, labels, sentence_logits = self.logits(batch)
+        """The term `mlm` and, as far as they are asked for, `nsp` or `sop`, and `sbo`."""
+        token_logits, labels, sentence_logits, boundary_logits = self._all_logits(batch)
         terms = [LossTerm("mlm", summed_cross_entropy(token_logits, labels), len(labels))]
-        if sentence_logits is not None:
-            terms.append(next_sentence_term(sentence_logits, batch.columns["next_sentence_label"]))
+        if self.sentence_objective is not None and sentence_logits is not None:
+            its_labels = batch.columns[LABELS[self.sentence_objective]]
+            terms.append(sentence_term(self.sentence_objective, sentence_logits, its_labels))
+        if boundary_logits is not None:
+            its_labels = batch.columns["labels"][batch.columns["boundary_targets"]]
+            terms.append(LossTerm("sbo", summed_cross_entropy(boundary_logits, its_labels), len(its_labels)))
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
-        """`mlm_loss`, `mlm_accuracy`, and for next-sentence prediction `nsp_loss` and `nsp_accuracy`."""
-        token_logits, labels, sentence_logits = self.logits(batch)
-        scores = {
-            "mlm_loss": (summed_cross_entropy(token_logits, labels), len(labels)),
-            "mlm_accuracy": ((token_logits.argmax(-1) == labels).sum(), len(labels)),
-        }
-        if sentence_logits is not None:
-            scores |= next_sentence_scores(sentence_logits, batch.columns["next_sentence_label"])
+        """The loss and the accuracy of every term: `mlm_loss`, `mlm_accuracy`, `nsp_loss` ..."""
+        token_logits, labels, sentence_logits, boundary_logits = self._all_logits(batch)
+        scores = _scores("mlm", token_logits, labels)
+        if self.sentence_objective is not None and sentence_logits is not None:
+            its_labels = batch.columns[LABELS[self.sentence_objective]]
+            scores |= sentence_scores(self.sentence_objective, sentence_logits, its_labels)
+        if boundary_logits is not None:
+            scores |= _scores("sbo", boundary_logits, batch.columns["labels"][batch.columns["boundary_targets"]])
         return scores
+
+    def saved(self) -> dict[str, Saved]:
+        """The encoder with its heads: what `transformers` opens, and the boundary head, which goes beside it."""
+        parts: dict[str, Any] = {"masked_lm_head": self.masked_lm_head}
+        if self.next_sentence_head is not None:
+            parts["next_sentence_head"] = self.next_sentence_head
+        if self.sentence_objective == "sop":
+            parts["extra_config"] = {SENTENCE_OBJECTIVE: "sop"}
+        if self.span_boundary_head is not None:
+            parts["span_boundary_head"] = self.span_boundary_head
+        return {"": Saved(self.encoder, parts)}
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Logits over the vocabulary at the targets, the targets' labels, and the sentence logits.
@@ -109,12 +253,31 @@ class MaskedLMModule(nn.Module):
         Returns:
             (targets, vocabulary), (targets,) int64, and (sequences, 2) or None.
         """
-        targets = batch.columns["target_positions"]
-        labels = batch.columns["labels"][targets]
-        words = self.encoder.word_embeddings
-        if self.next_sentence_head is None:
-            return self.masked_lm_head(self.encoder(batch, targets), words), labels, None
-        hidden = self.encoder(batch, torch.cat([batch.first_tokens, targets]))
-        first, masked = hidden.split([batch.num_sequences, len(targets)])
-        assert self.encoder.pooler is not None, "next-sentence prediction reads the pooled first token"
-        return self.masked_lm_head(masked, words), labels, self.next_sentence_head(self.encoder.pooler(first))
+        return self._all_logits(batch)[:3]
+
+    def _all_logits(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """What `logits` gives, and the logits over the vocabulary (boundary targets, vocabulary), or None."""
+        columns, words = batch.columns, self.encoder.word_embeddings
+        targets = columns["target_positions"]
+        first = batch.first_tokens if self.next_sentence_head is not None else targets[:0]
+        boundaries = columns["boundary_positions"] if self.span_boundary_head is not None else targets[:0]
+        places = [first, targets, boundaries]
+        hidden = self.encoder(batch, torch.cat(places))
+        at_first, at_targets, at_boundaries = hidden.split([len(each) for each in places])
+        token_logits = self.masked_lm_head(at_targets, words)
+        sentence_logits = boundary_logits = None
+        if self.next_sentence_head is not None:
+            assert self.encoder.pooler is not None, "sentence objectives read the pooled first token"
+            sentence_logits = self.next_sentence_head(self.encoder.pooler(at_first))
+        if self.span_boundary_head is not None:
+            left, right = at_boundaries[columns["boundary_left"]], at_boundaries[columns["boundary_right"]]
+            boundary_logits = self.span_boundary_head(left, right, places_in_spans(batch), words)
+        return token_logits, columns["labels"][targets], sentence_logits, boundary_logits
+
+
+def _scores(name: str, logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:
+    """Sums and counts of the loss and the accuracy over the vocabulary."""
+    return {
+        f"{name}_loss": (summed_cross_entropy(logits, labels), len(labels)),
+        f"{name}_accuracy": ((logits.argmax(-1) == labels).sum(), len(labels)),
+    }

@@ -19,7 +19,7 @@ from unmask.models.heads import HeadKind
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import TaskKind
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.opening import Tokenizer
 
 Prediction = dict[str, Any]
 """One example's, with the keys of prediction files."""
@@ -198,7 +198,7 @@ class Task(Protocol[ExampleT]):
         """
 
     def encode(
-        self, examples: Sequence[ExampleT], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
+        self, examples: Sequence[ExampleT], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
         """Token ids and targets; examples without label get targets that count for nothing.
 

@@ -38,7 +38,8 @@ from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import check_sees_no_next_token, last_tokens, next_token_term, num_continued
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
-from unmask.tokenization.tokenizer import EncodedInput, TextTokenizer
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.tokenizer import EncodedInput
 
 logger = logging.getLogger("unmask")
 
@@ -101,7 +102,7 @@ class Choice:
         return map(self.read, rows)
 
     def encode(
-        self, examples: Sequence[ChoiceExample], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
+        self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
         """See `Task`; a unit has the column `labels`, the number of the right choice."""
         pairs = [
@@ -126,7 +127,7 @@ class Choice:
             unit_columns={"labels": np.array(labels, dtype=np.int64)},
         )
 
-    def _fitted(self, row: EncodedInput, example: ChoiceExample, tokenizer: TextTokenizer) -> EncodedInput:
+    def _fitted(self, row: EncodedInput, example: ChoiceExample, tokenizer: Tokenizer) -> EncodedInput:
         """The row with the end of its context cut off where it is longer than `max_length`."""
         excess = len(row.input_ids) - self.max_length
         if excess <= 0:

@@ -15,8 +15,7 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.input_files import open_input, read_utf8_lines, split_suffixes
-from unmask.tasks.examples import check_characters
-from unmask.tasks.rows import Row, read_rows
+from unmask.tasks.rows import Row, checked_text, read_rows, shown
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,8 @@ def read_choice(row: Row, layout: ChoiceLayout, *, labelled: bool = True, needs_
     question = layout.question if layout.question is not None and layout.question in row else None
     group = row[layout.group] if layout.group is not None and layout.group in row else None
     return ChoiceExample(
-        context=" ".join(_text(row, name, row[name]) for name in layout.context),
-        question="" if question is None else _text(row, question, row[question]),
+        context=" ".join(checked_text(row[name], name, row.source) for name in layout.context),
+        question="" if question is None else checked_text(row[question], question, row.source),
         choices=choices,
         label=_read_label(row, layout, choices, needs_label) if labelled else None,
         group=None if group is None else str(group),
@@ -127,7 +126,7 @@ def _read_choices(row: Row, layout: ChoiceLayout) -> tuple[str, ...]:
     if len(values) < 2:
         found = f"{len(values)} choice(s) in {layout.choices if isinstance(layout.choices, str) else ', '.join(names)}"
         raise InputError(f"{row.source}: {found}: expected at least two")
-    choices = tuple(_text(row, name, value) for name, value in zip(names, values, strict=True))
+    choices = tuple(checked_text(value, name, row.source) for name, value in zip(names, values, strict=True))
     for name, choice in zip(names, choices, strict=True):
         if not choice.strip():
             raise InputError(f"{row.source}: the choice {name} is empty: fill it in, or take it out")
@@ -145,14 +144,7 @@ def _listed(row: Row, name: str) -> list[Any]:
                 "each choice has a column of its own, name them: data.columns.choices=[choice_a, choice_b]"
             ) from error
     if not isinstance(value, list):
-        raise InputError(f"{row.source}: {name} is {_shown(value)}: expected a list of texts")
-    return value
-
-
-def _text(row: Row, name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{row.source}: {name} is {_shown(value)}: expected a text")
-    check_characters(value, name, row.source)
+        raise InputError(f"{row.source}: {name} is {shown(value)}: expected a list of texts")
     return value
 
 
@@ -168,15 +160,15 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
     value = row[layout.label]
     if value is None or value == "":
         if needed:
-            raise InputError(f"{row.source}: the label {layout.label} is empty: fill it in, or take the row out")
+            raise InputError(f"{row.source}: the column {layout.label!r} is empty: fill it in, or take the row out")
         return None
     number = _number(value)
     by_number = None if number is None else number - layout.first_label
     by_text = [place for place, choice in enumerate(choices) if choice == value]
     if len(by_text) > 1 or (by_text and by_number is not None and by_text != [by_number]):
         raise InputError(
-            f"{row.source}: the label {layout.label} is {_shown(value)}, which fits more than one of the choices "
-            f"({_shown(list(choices))}), as a text or as a number: give the right one's number from "
+            f"{row.source}: the column {layout.label!r} holds {shown(value)}, which fits more than one of the choices "
+            f"({shown(list(choices))}), as a text or as a number: give the right one's number from "
             f"{layout.first_label}, as a JSON number where the choices are numbers themselves"
         )
     if by_text:
@@ -184,7 +176,7 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
     if by_number is None or not 0 <= by_number < len(choices):
         last = layout.first_label + len(choices) - 1
         raise InputError(
-            f"{row.source}: the label {layout.label} is {_shown(value)}: expected the right choice's number, "
+            f"{row.source}: the column {layout.label!r} holds {shown(value)}: expected the right choice's number, "
             f"{layout.first_label} to {last}, or its very text"
         )
     return by_number
@@ -196,10 +188,6 @@ def _number(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         return None
     return int(value)
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)[:60]
 
 
 # ---- Published data sets
@@ -262,7 +250,7 @@ def _race_objects(path: Path) -> Iterator[Row]:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{file}: not JSON ({error}): expected one object, an article of RACE") from error
         if not isinstance(fields, dict):
-            raise InputError(f"{file}: expected a JSON object, an article of RACE; found {_shown(fields)}")
+            raise InputError(f"{file}: expected a JSON object, an article of RACE; found {shown(fields)}")
         yield Row({"level": _level(file.parent.name), **fields}, f"{file}:1")
 
 
@@ -271,7 +259,7 @@ def _questions_of_article(row: Row) -> Iterator[Row]:
     for name, values in lists.items():
         if not isinstance(values, list) or len(values) != len(lists["questions"] or []):
             raise InputError(
-                f"{row.source}: {name} is {_shown(values)}: expected a list as long as questions, as RACE is published"
+                f"{row.source}: {name} is {shown(values)}: expected a list as long as questions, as RACE is published"
             )
     for number, (question, options, answer) in enumerate(zip(*lists.values(), strict=True)):
         fields = {name: value for name, value in row.fields.items() if name not in lists}
@@ -313,7 +301,7 @@ def _number_of_letter(letter: Any, row: Row) -> int | None:
     if letter is None or letter == "":
         return None
     if not isinstance(letter, str) or len(letter) != 1 or not "A" <= letter <= "Z":
-        raise InputError(f"{row.source}: the answer is {_shown(letter)}: expected a letter, A for the first option")
+        raise InputError(f"{row.source}: the answer is {shown(letter)}: expected a letter, A for the first option")
     return ord(letter) - ord("A")
 
 

@@ -23,14 +23,14 @@ from unmask.models.heads import HeadKind
 from unmask.tasks import glue
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.examples import TextExample, TextFiles, encode_texts, read_label
+from unmask.tasks.examples import TextExample, TextFiles, check_spelling, encode_texts, read_label
 from unmask.tasks.glue import TextDataSet
 from unmask.tasks.metrics import LabelScore, f1_scores, listed
 from unmask.tasks.multi_label import MultiLabelClassification
 from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
 
@@ -114,17 +114,17 @@ class Classification:
         """See `Task`. Labels that nothing else tells are those of the file, sorted; numbers by size.
 
         Raises:
-            InputError: as in `Task`; or there are so many labels that they are none.
+            InputError: as in `Task`; or there are so many labels that they are none, or two differ in blanks alone.
         """
         fitted = replace(self, files=self.files.fit_to(path))
         return fitted if self.labels else replace(fitted, labels=fitted._find_labels(path))
 
     def _find_labels(self, path: Path) -> tuple[str, ...]:
-        found: set[str] = set()
+        found: dict[str, str] = {}
         num_examples = 0
         for example in self.load(path, ExampleCounts()):
             assert example.label is not None
-            found.add(example.label)
+            found.setdefault(example.label, example.source)
             num_examples += 1
             if len(found) > _MOST_LABELS:
                 break
@@ -135,6 +135,7 @@ class Classification:
                 f"{self.files.columns.label!r} looks like ids, texts or measured values; name the right one with "
                 "data.columns.label=..., take task.name=regression for values, or list the labels in task.labels"
             )
+        check_spelling(found)
         numeric = all(label.isdecimal() for label in found)
         return tuple(sorted(found, key=lambda label: (int(label) if numeric else 0, label)))
 
@@ -174,7 +175,7 @@ class Classification:
         return map(self.read, rows)
 
     def encode(
-        self, examples: Sequence[LabelledText], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
+        self, examples: Sequence[LabelledText], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
         """See `Task`; a unit has the column `labels`, int64."""
         ids = [IGNORE_INDEX if example.label is None else self._ids[example.label] for example in examples]

@@ -20,6 +20,9 @@ from unmask.chance import Permutation
 
 Columns = Mapping[str, NDArray[np.generic]]
 
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+"""Tokens in a batch that is only read, by the type of device; more are no faster, and take more memory."""
+
 
 @dataclass(frozen=True)
 class EncodedExamples:

@@ -14,9 +14,9 @@ import numpy as np
 from unmask.errors import InputError, SettingsError
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, encoded
-from unmask.tasks.rows import Row, read_rows
+from unmask.tasks.rows import Row, RowFaults, checked_text, read_rows, shown
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.opening import Tokenizer
 
 LabelT = TypeVar("LabelT")
 
@@ -73,9 +73,9 @@ class TextFiles:
         """True where only pairs will do."""
         return all(len(columns.texts) == 2 for columns in self.layouts)
 
-    def rows(self, path: Path, short_rows: list[str] | None = None) -> Iterator[Row]:
+    def rows(self, path: Path, short_rows: list[str] | None = None, faults: RowFaults | None = None) -> Iterator[Row]:
         """Streams the rows of a file; see `read_rows`."""
-        return read_rows(path, self.txt_format, header=self.header, short_rows=short_rows)
+        return read_rows(path, self.txt_format, header=self.header, short_rows=short_rows, faults=faults)
 
     def with_columns(self, columns: ColumnSettings, lenient: bool) -> TextFiles:
         """The same with what the user says of the columns.
@@ -123,19 +123,26 @@ class TextFiles:
             unlabelled: True yields those without a label too, where the column is missing or empty as well.
 
         Raises:
-            InputError: see `Task.load`.
+            InputError: see `Task.load`; the first few faulty rows are told together, when the file has been read.
         """
         short_rows: list[str] | None = [] if self.has_broken_rows else None
-        found_one = unlabelled
-        for row in self.rows(path, short_rows):
-            columns = choose_columns(self.layouts, row)
-            has_none = unlabelled and (columns.label not in row or row[columns.label] in (None, ""))
-            label = None if has_none else read_label(row, columns.label)
-            if label is not None or unlabelled:
-                found_one = True
-                yield _example(row, columns, label)
-            else:
+        found_one, faults = unlabelled, RowFaults()
+        for row in self.rows(path, short_rows, faults):
+            try:
+                columns = choose_columns(self.layouts, row)
+                has_none = unlabelled and (columns.label not in row or row[columns.label] in (None, ""))
+                label = None if has_none else read_label(row, columns.label)
+                is_kept = label is not None or unlabelled
+                example = _example(row, columns, label) if is_kept else None
+            except InputError as fault:
+                faults.add(fault)
+                continue
+            if example is None:
                 counts.unlabelled += 1
+            elif not faults.count:
+                found_one = True
+                yield example
+        faults.tell()
         if short_rows:
             what = f"rows of too few fields left out, as the published file has them ({_listed(short_rows)})"
             counts.note(what, len(short_rows))
@@ -156,6 +163,7 @@ class TextFiles:
             "name": settings.name,
             "max_length": settings.max_length,
             "truncation": settings.truncation,
+            **settings.model_dump(include={"encoder_top", "two_orders", "bilstm_size"}, exclude_defaults=True),
             "columns": self.columns.model_dump(exclude_none=True),
         }
 
@@ -189,27 +197,8 @@ def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSetting
 
 
 def _example(row: Row, columns: ColumnSettings, label: LabelT | None) -> TextExample[LabelT]:
-    texts = [_text(row, name) for name in columns.texts]
+    texts = [checked_text(row[name], name, row.source) for name in columns.texts]
     return TextExample(texts[0], texts[1] if len(texts) == 2 else None, label, row.fields, row.source)
-
-
-def _text(row: Row, name: str) -> str:
-    value = row[name]
-    if not isinstance(value, str):
-        raise InputError(f"{row.source}: {name} is {_shown(value)}: expected a text")
-    check_characters(value, name, row.source)
-    return value
-
-
-def check_characters(text: str, name: str, source: str) -> None:
-    """Raises InputError where a JSON escape has put half of a surrogate pair into a text."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{source}: {name} holds half of a surrogate pair, \\u{ord(text[error.start]):04x}: no character; "
-            "mend the JSON escape, or the program that wrote it"
-        ) from error
 
 
 # ---- Labels
@@ -224,8 +213,8 @@ def read_label(row: Row, name: str) -> str:
     value = _labelled(row, name)
     if isinstance(value, list | dict):
         raise InputError(
-            f"{row.source}: the label {name} is {_shown(value)}: expected a string or a number (lists of labels are "
-            "for task.multi_label)"
+            f"{row.source}: the column {name!r} holds {shown(value)}: expected a label, a string or a number (lists "
+            "of labels are for task.multi_label)"
         )
     return _plain_label(row, name, value)
 
@@ -243,14 +232,14 @@ def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:
         parts = value
     elif value is None or isinstance(value, dict):
         raise InputError(
-            f"{row.source}: the labels {name} are {_shown(value)}: expected a list, [] for none, or a text with "
-            f"{separator!r} between them"
+            f"{row.source}: the column {name!r} holds {shown(value)}: expected a list of labels, [] for none, or a "
+            f"text with {separator!r} between them"
         )
     else:
         parts = [value]
     if any(isinstance(part, list | dict) for part in parts):
         raise InputError(
-            f"{row.source}: the labels {name} are {_shown(value)}: expected strings or numbers in the list"
+            f"{row.source}: the column {name!r} holds {shown(value)}: expected strings or numbers in the list"
         )
     return tuple(dict.fromkeys(_plain_label(row, name, part) for part in parts))
 
@@ -268,8 +257,8 @@ def read_number(row: Row, name: str) -> float:
         value = math.nan
     if not abs(value) <= float(np.finfo(np.float32).max):
         raise InputError(
-            f"{row.source}: the value {name} is {text[:60]!r}: expected a finite number such as 3.5; mend it, or take "
-            "the row out"
+            f"{row.source}: the column {name!r} holds {text[:60]!r}: expected a finite number such as 3.5; mend it, or "
+            "take the row out"
         )
     return value
 
@@ -286,9 +275,9 @@ def _labelled(row: Row, name: str) -> Any:
 def _plain_label(row: Row, name: str, value: Any) -> str:
     label = value if isinstance(value, str) else "" if value is None else json.dumps(value)
     if not label or _is_nan(value):
-        found = "NaN" if label else "empty"
-        raise InputError(f"{row.source}: the label {name} is {found}: fill it in, or take the row out")
-    check_characters(label, name, row.source)
+        where = f"the column {name!r}" if value is row[name] else f"a label in the column {name!r}"
+        raise InputError(f"{row.source}: {where} is {'NaN' if label else 'empty'}: fill it in, or take the row out")
+    checked_text(label, name, row.source)
     return label
 
 
@@ -297,8 +286,23 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)[:60]
+def check_spelling(first_lines: Mapping[str, str]) -> None:
+    """Refuses labels that differ in nothing but the blanks around them: they are one, written in two ways.
+
+    Args:
+        first_lines: of each label, where it was met first.
+
+    Raises:
+        InputError: there are such; both are told with their places.
+    """
+    stripped: dict[str, str] = {}
+    for label, source in first_lines.items():
+        other = stripped.setdefault(label.strip(), label)
+        if other != label:
+            raise InputError(
+                f"{source}: the label {label!r} differs from {other!r} ({first_lines[other]}) in nothing but the "
+                "blanks around it: mend one of them, or list both in task.labels where two labels are meant"
+            )
 
 
 # ---- Token ids
@@ -306,19 +310,24 @@ def _shown(value: Any) -> str:
 
 def encode_texts(
     examples: Sequence[TextExample[Any]],
-    tokenizer: TextTokenizer,
+    tokenizer: Tokenizer,
     counts: ExampleCounts,
     num_segments: int,
     settings: TaskSettings,
     unit_columns: Columns,
 ) -> EncodedExamples:
-    """Encodes texts and pairs, a row and a unit each; see `Task.encode`.
+    """Encodes texts and pairs, a row and a unit each, or where both orders of a pair are read two rows; see
+    `Task.encode`.
 
     Raises:
-        InputError: an example is longer than `settings.max_length` and may not be cut, or has no token at all.
+        InputError: an example is longer than `settings.max_length` and may not be cut, has no token at all, or is no
+            pair where both orders are wanted.
     """
     limit = settings.max_length if settings.truncation else None
     inputs = tokenizer.encode_inputs([(example.text_a, example.text_b) for example in examples], limit)
+    two_orders = settings.reads_both_orders(num_segments)
+    if two_orders:
+        swapped = iter(tokenizer.encode_inputs([_swapped(example) for example in examples], limit))
     for example, encoded_input in zip(examples, inputs, strict=True):
         if len(encoded_input.input_ids) > settings.max_length:
             raise InputError(
@@ -337,11 +346,19 @@ def encode_texts(
         len(encoded_input.input_ids) == (single if example.text_b is None else pair)
         for example, encoded_input in zip(examples, inputs, strict=True)
     )
+    rows = [row for one in inputs for row in (one, next(swapped))] if two_orders else inputs
     return encoded(
-        [encoded_input.input_ids for encoded_input in inputs],
-        [
-            encoded_input.token_type_ids.count(0) if num_segments > 1 else len(encoded_input.input_ids)
-            for encoded_input in inputs
-        ],
+        [row.input_ids for row in rows],
+        [row.token_type_ids.count(0) if num_segments > 1 else len(row.input_ids) for row in rows],
+        rows_of_units=[2] * len(inputs) if two_orders else None,
         unit_columns=unit_columns,
     )
+
+
+def _swapped(example: TextExample[Any]) -> tuple[str, str]:
+    if example.text_b is None:
+        raise InputError(
+            f"{example.source}: one text, and task.two_orders reads pairs in both orders: name the columns of two with "
+            "data.columns.text_a and text_b, or leave out task.two_orders"
+        )
+    return example.text_b, example.text_a

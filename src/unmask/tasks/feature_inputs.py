@@ -7,7 +7,6 @@ takes its vector from the window in whose middle it stands closest: there it has
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,17 +15,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import InputError
+from unmask.errors import InputError, SettingsError
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
-from unmask.tasks.rows import Row
+from unmask.tasks.rows import Row, checked_text, shown
+from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.definition import Piece
 from unmask.tokenization.offsets import align
-from unmask.tokenization.tokenizer import TextTokenizer, truncated_lengths
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.tokenizer import truncated_lengths
 
 PLACE = "place"
 """The column of `alignment`, int64: which of its input's tokens this one is; -1 for special tokens, and for tokens that
 take their vector from another row."""
+
+
+USUAL_LAYOUTS = (
+    ColumnSettings(tokens="tokens"),
+    ColumnSettings(text="text"),
+    ColumnSettings(text_a="text_a", text_b="text_b"),
+)
+"""What is looked for in a row where nothing else is said, the first first."""
+
+_MEANT = {"text", "text_a", "text_b", "tokens", "id"}
+"""Settings of `ColumnSettings` that mean something here."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +49,14 @@ class FeatureInput:
         text_a: the one text, or the first of a pair; the words with blanks between where words were given.
         text_b: the second of a pair.
         words: as they were given; None where a text was.
-        fields: the whole row.
+        id: as the row has it; None where it has none.
         source: where it is, as `path:line`.
     """
 
     text_a: str
     text_b: str | None
     words: tuple[str, ...] | None
-    fields: dict[str, Any]
+    id: Any
     source: str
 
 
@@ -63,43 +75,71 @@ class InputTokens:
     offsets: list[tuple[int, int]] | None
 
 
-def read_feature_input(row: Row) -> FeatureInput:
-    """Reads `tokens` (a list, or a text with blanks between the words), `text`, or `text_a` and `text_b`.
+def feature_layouts(columns: ColumnSettings, remembered: ColumnSettings) -> tuple[ColumnSettings, ...]:
+    """The columns that are looked for in a row, the first that it has are taken.
+
+    Args:
+        columns: the user's; where they name texts or words, nothing else will do.
+        remembered: a fine-tuned model's; they go before the usual ones.
+
+    Raises:
+        SettingsError: the user names a column that is no text, or texts and words.
+    """
+    if foreign := sorted(columns.model_fields_set - _MEANT):
+        raise SettingsError(
+            f"--column {foreign[0]} means nothing to features: expected text, or text_a and text_b, or tokens; id"
+        )
+    if columns.tokens is not None and columns.texts:
+        raise SettingsError(
+            f"--column tokens={columns.tokens} and {columns.texts[0]}: features are of words or of a text: name one"
+        )
+    name = {"id": columns.id or remembered.id}
+    if columns.tokens is not None or columns.texts:
+        return (columns.model_copy(update=name),)
+    own = [ColumnSettings(tokens=remembered.tokens)] if remembered.tokens is not None else []
+    own += [remembered] if remembered.texts else []
+    layouts = (layout.model_copy(update=name) for layout in (*own, *USUAL_LAYOUTS))
+    return tuple(dict.fromkeys(layouts))
+
+
+def read_feature_input(row: Row, layouts: Sequence[ColumnSettings] = USUAL_LAYOUTS) -> FeatureInput:
+    """Reads words (a list, or a text with blanks between them), a text, or two.
+
+    Args:
+        layouts: from `feature_layouts`.
 
     Raises:
         InputError: the row has none of them, or what it has is no text.
     """
-    fields = dict(row.fields)
-    if "tokens" in fields:
-        given = fields["tokens"]
-        words = given.split() if isinstance(given, str) else given
-        if not isinstance(words, list):
-            raise InputError(f"{row.source}: tokens is {json.dumps(given)[:60]}: expected a list of words")
-        checked = tuple(_checked_text(word, "tokens", row.source) for word in words)
-        return FeatureInput(" ".join(checked), None, checked, fields, row.source)
-    names = ("text",) if "text" in fields else ("text_a", "text_b")
-    if not all(name in fields for name in names):
-        raise InputError(
-            f"{row.source}: no text: expected text, or text_a and text_b, or tokens; there is {', '.join(fields)}"
-        )
-    texts = [_checked_text(fields[name], name, row.source) for name in names]
-    return FeatureInput(texts[0], texts[1] if len(texts) == 2 else None, None, fields, row.source)
+    columns = _choose_columns(row, layouts)
+    identity = row.fields.get(columns.id or "id")
+    if columns.tokens is None:
+        texts = [checked_text(row[name], name, row.source) for name in columns.texts]
+        return FeatureInput(texts[0], texts[1] if len(texts) == 2 else None, None, identity, row.source)
+    given = row[columns.tokens]
+    words = given.split() if isinstance(given, str) else given
+    if not isinstance(words, list):
+        raise InputError(f"{row.source}: {columns.tokens} is {shown(given)}: expected a list of words")
+    checked = tuple(checked_text(word, columns.tokens, row.source) for word in words)
+    return FeatureInput(" ".join(checked), None, checked, identity, row.source)
 
 
-def _checked_text(value: Any, name: str, source: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{source}: {name} is {json.dumps(value)[:60]}: expected a text")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{source}: {name} holds half of a surrogate pair, \\u{ord(value[error.start]):04x}: no character; "
-            "mend the JSON escape, or the program that wrote it"
-        ) from error
-    return value
+def _names(columns: ColumnSettings) -> tuple[str, ...]:
+    return columns.texts if columns.tokens is None else (columns.tokens,)
 
 
-def tokenize(inputs: Sequence[FeatureInput], tokenizer: TextTokenizer) -> list[InputTokens]:
+def _choose_columns(row: Row, layouts: Sequence[ColumnSettings]) -> ColumnSettings:
+    for columns in layouts:
+        if all(name in row for name in _names(columns)):
+            return columns
+    expected = ", or ".join(dict.fromkeys(" and ".join(_names(columns)) for columns in layouts))
+    raise InputError(
+        f"{row.source}: no text: expected {expected}; there is {', '.join(row.fields) or 'nothing'}. Name yours with "
+        "--column text=..., or --column text_a=... and --column text_b=..."
+    )
+
+
+def tokenize(inputs: Sequence[FeatureInput], tokenizer: Tokenizer) -> list[InputTokens]:
     """The tokens of each input, whole; special tokens that a text spells out are tokens of it."""
     texts = [text for given in inputs for text in (given.text_a, given.text_b) if text is not None]
     offsets: list[list[tuple[int, int]]] | None = None
@@ -123,7 +163,7 @@ def tokenize(inputs: Sequence[FeatureInput], tokenizer: TextTokenizer) -> list[I
     return tokens
 
 
-def describe_tokens(given: FeatureInput, its: InputTokens, tokenizer: TextTokenizer) -> dict[str, Any]:
+def describe_tokens(given: FeatureInput, its: InputTokens, tokenizer: Tokenizer) -> dict[str, Any]:
     """What an index tells of an input's tokens: `tokens`, and where known `offsets`, `words` and `num_tokens_a`.
 
     `words` is the number, from 0, of the word that each token begins in, where words were given.
@@ -151,7 +191,7 @@ class RowMaker:
         first_window_only: True reads no more of a long text than its first row, and counts what is cut.
     """
 
-    tokenizer: TextTokenizer
+    tokenizer: Tokenizer
     max_length: int
     num_segments: int
     first_window_only: bool = False
@@ -220,7 +260,7 @@ class RowMaker:
         return row, in_first if self.num_segments > 1 else len(row), np.concatenate(places)
 
 
-def _pieces(tokenizer: TextTokenizer, is_pair: bool) -> tuple[Piece, ...]:
+def _pieces(tokenizer: Tokenizer, is_pair: bool) -> tuple[Piece, ...]:
     return tokenizer.framing.pair if is_pair else tokenizer.framing.single
 
 

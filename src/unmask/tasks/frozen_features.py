@@ -20,14 +20,11 @@ from unmask.models.bilstm import HIDDEN_SIZE, feature_head
 from unmask.models.encoder import Encoder
 from unmask.models.layer_mixture import find_choice
 from unmask.progress import Progress
-from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.feature_files import map_features, writing_features
 
 COLUMN = "features"
 """The token column that stands in for the encoder."""
-
-_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""By the type of device; more are no faster, and take more memory."""
 
 
 class Compute(Protocol):
@@ -150,7 +147,7 @@ def with_features(
         Progress(f"features: {path.stem}", num_tokens) as progress,
         writing_features(path, choice.shape(settings.num_hidden_layers, settings.hidden_size)) as writer,
     ):
-        for units, batch in encoded.batches_by_length(_BATCH_TOKENS[compute.device.type]):
+        for units, batch in encoded.batches_by_length(BATCH_TOKENS[compute.device.type]):
             selected = choice.select(encoder.hidden_states(batch.to(compute.device)))
             features, begin = selected.cpu().numpy(), 0
             for unit in units.tolist():

@@ -29,6 +29,7 @@ class TextDataSet:
         unlabelled: what stands where there is no label: `-` where annotators did not agree, -1 in the hub's test files.
         primary_metric: of the task's metrics the one that runs are compared by; it is told first.
         binary_from: a regression's F1 takes values from here on for true.
+        value_range: in which all values of a regression lie.
     """
 
     kind: Literal["classification", "regression"]
@@ -38,6 +39,7 @@ class TextDataSet:
     unlabelled: frozenset[str] = frozenset({"-1"})
     primary_metric: str = "accuracy"
     binary_from: float | None = None
+    value_range: tuple[float, float] | None = None
 
 
 _PREMISE = ColumnSettings(text_a="premise", text_b="hypothesis")
@@ -70,7 +72,11 @@ DATA_SETS: dict[str, TextDataSet] = {
     ),
     # Cer et al. 2017: how alike two sentences are, from 0 to 5.
     "stsb": TextDataSet(
-        "regression", TextFiles((_SENTENCES_SCORE, _SENTENCES)), unlabelled=_NO_SCORE, primary_metric="pearson"
+        "regression",
+        TextFiles((_SENTENCES_SCORE, _SENTENCES)),
+        unlabelled=_NO_SCORE,
+        primary_metric="pearson",
+        value_range=(0.0, 5.0),
     ),
     # Quora question pairs: 1 is a duplicate. A few questions of the published train file hold line breaks.
     "qqp": TextDataSet(
@@ -129,7 +135,11 @@ DATA_SETS: dict[str, TextDataSet] = {
     ),
     # STS-B translated; from 0 to 5.
     "korsts": TextDataSet(
-        "regression", TextFiles((_SENTENCES_SCORE, _SENTENCES)), unlabelled=_NO_SCORE, primary_metric="pearson"
+        "regression",
+        TextFiles((_SENTENCES_SCORE, _SENTENCES)),
+        unlabelled=_NO_SCORE,
+        primary_metric="pearson",
+        value_range=(0.0, 5.0),
     ),
     "klue-nli": TextDataSet("classification", TextFiles((_PREMISE_GOLD, _PREMISE)), _INFERENCE),
     # From 0 to 5, the annotators' mean (`real-label`), as in KLUE's own baseline; `label` is that to one decimal.
@@ -143,6 +153,7 @@ DATA_SETS: dict[str, TextDataSet] = {
         ),
         primary_metric="pearson",
         binary_from=3.0,
+        value_range=(0.0, 5.0),
     ),
     # The topic of a headline: names in KLUE's own files, their numbers in the hub's.
     "klue-ynat": TextDataSet(
@@ -155,7 +166,7 @@ DATA_SETS: dict[str, TextDataSet] = {
     "nsmc": TextDataSet("classification", TextFiles((ColumnSettings(text="document"),), txt_format=".tsv"), ("0", "1")),
 }
 
-Figure = float | tuple[float | None, float | None]
+Figure = float | tuple[float | None, ...]
 
 FIGURE_NAMES: dict[str, tuple[str, ...]] = {
     "cola": ("matthews_correlation",),
@@ -223,6 +234,14 @@ a task, with WNLI, the mean where a task has two figures. `electra_dev`: the eig
 RoBERTa's but WNLI), MNLI matched, accuracy for QQP and MRPC, Spearman for STS-B.
 """
 
+AVERAGE_RULES: dict[str, str] = {
+    "bert": "BERT's nine columns: MNLI matched and mismatched, F1 of QQP and MRPC, Spearman of STS-B, without WNLI",
+    "gpt1": "GPT-1's eight: the mean of MNLI's two, F1 of QQP and MRPC, Pearson of STS-B, without WNLI",
+    "glue": "the leaderboard's score: nine tasks with WNLI, the mean where a task has two figures",
+    "electra_dev": "ELECTRA's eight on dev: MNLI matched, accuracy of QQP and MRPC, Spearman of STS-B, without WNLI",
+}
+"""The same in words, for people."""
+
 
 def glue_averages(figures: Mapping[str, Figure]) -> dict[str, float]:
     """The averages of GLUE figures that the papers tell, by the names in `AVERAGES`.
@@ -249,8 +268,17 @@ def glue_averages(figures: Mapping[str, Figure]) -> dict[str, float]:
             )
     averages = {}
     for average, columns in AVERAGES.items():
-        chosen = [[known.get(name, (None, None))[i] for i in which] for name, each in columns.items() for which in each]
-        told = [sum(value for value in column if value is not None) / len(column) for column in chosen]
-        if all(value is not None for column in chosen for value in column):
-            averages[average] = sum(told) / len(told)
+        if not missing_figures(average, known):
+            chosen = [[known[name][i] or 0.0 for i in which] for name, each in columns.items() for which in each]
+            averages[average] = sum(sum(column) / len(column) for column in chosen) / len(chosen)
     return averages
+
+
+def missing_figures(average: str, known: Mapping[str, tuple[float | None, ...]]) -> list[str]:
+    """What an average of `AVERAGES` cannot be told without, as `mnli accuracy, mismatched`."""
+    return [
+        f"{name} {FIGURE_NAMES[name][i]}"
+        for name, each in AVERAGES[average].items()
+        for i in dict.fromkeys(i for which in each for i in which)
+        if known.get(name, (None, None))[i] is None
+    ]

@@ -21,12 +21,12 @@ from unmask.models.encoder import Encoder
 from unmask.models.heads import HeadKind
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.examples import TextExample, TextFiles, encode_texts, read_labels
+from unmask.tasks.examples import TextExample, TextFiles, check_spelling, encode_texts, read_labels
 from unmask.tasks.metrics import LabelSetScore, f1_scores, listed
 from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import TaskKind, TaskSettings
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
 
@@ -76,14 +76,15 @@ class MultiLabelClassification:
         """See `Task`. Labels that nothing else tells are those of the file, sorted.
 
         Raises:
-            InputError: as in `Task`; or there are fewer than two labels, or over 10,000.
+            InputError: as in `Task`; or there are fewer than two labels, or over 10,000, or two differ in blanks alone.
         """
         fitted = replace(self, files=self.files.fit_to(path))
         if self.labels:
             return fitted
-        found: set[str] = set()
+        found: dict[str, str] = {}
         for example in fitted.load(path, ExampleCounts()):
-            found.update(example.label or ())
+            for label in example.label or ():
+                found.setdefault(label, example.source)
             if len(found) > _MOST_LABELS:
                 raise InputError(
                     f"{example.source}: over {_MOST_LABELS:,} different labels up to here: name their column with "
@@ -95,6 +96,7 @@ class MultiLabelClassification:
                 f"{path}: {len(found)} different labels in all examples: expected at least two; for one label that is "
                 "there or not, write it out as two labels and leave task.multi_label out"
             )
+        check_spelling(found)
         return replace(fitted, labels=tuple(sorted(found)))
 
     def load_rows(self, path: Path) -> Iterator[Row]:
@@ -129,7 +131,7 @@ class MultiLabelClassification:
         return map(self.read, rows)
 
     def encode(
-        self, examples: Sequence[ManyLabelled], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
+        self, examples: Sequence[ManyLabelled], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
         """See `Task`; a unit has the column `labels` (units, labels) int8: 1, 0, or -100 where nothing is known."""
         labels = np.zeros((len(examples), len(self.labels)), dtype=np.int8)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.nn import functional
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import InputError, SettingsError
 from unmask.models.encoder import Encoder
+from unmask.models.encoder_top import bilstm_head
 from unmask.models.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
@@ -30,7 +31,8 @@ from unmask.tasks.qa_windows import WindowSizes, encode_questions, holds_answer
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.squad import DATA_SETS, PLAIN, QaDataSet
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tasks.tagging_module import token_outputs
+from unmask.tokenization.opening import Tokenizer
 
 __all__ = ["DATA_SETS", "QaModule", "QaTask", "open_task"]
 
@@ -50,6 +52,7 @@ class QaTask:
         sizes: of the windows.
         max_answer_length, n_best, null_threshold, drop_unfound_answers: as the settings of these names.
         unanswerable: whether there may be no answer; None before a file was seen.
+        encoder_top, bilstm_size: as the settings of these names.
         training_file: that the task was fitted to; None where it was fitted to none.
     """
 
@@ -63,6 +66,8 @@ class QaTask:
     unanswerable: bool | None = None
     null_threshold: float | None = None
     drop_unfound_answers: bool = False
+    encoder_top: Literal["none", "bilstm"] = "none"
+    bilstm_size: int = 768
     training_file: Path | None = None
 
     kind: ClassVar[TaskKind] = "qa"
@@ -121,7 +126,7 @@ class QaTask:
         return map(self.read, rows)
 
     def encode(
-        self, examples: Sequence[QaExample], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
+        self, examples: Sequence[QaExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
         """See `Task` and `unmask.tasks.qa_windows.encode_questions`; a unit is a window.
 
@@ -140,6 +145,9 @@ class QaTask:
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> QaModule:
         """See `Task`."""
+        if head is None and self.encoder_top == "bilstm":
+            encoder.pooler = None
+            head = bilstm_head(self.head_kind, encoder.settings, 2, num_units=self.bilstm_size)
         return QaModule(encoder, new_head(self.head_kind, encoder.settings, 2) if head is None else head)
 
     def decode(self, examples: Sequence[QaExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
@@ -199,6 +207,7 @@ class QaTask:
             "unanswerable": self.unanswerable,
             "null_threshold": self.null_threshold,
             "drop_unfound_answers": self.drop_unfound_answers,
+            **({"encoder_top": "bilstm", "bilstm_size": self.bilstm_size} if self.encoder_top == "bilstm" else {}),
             "columns": self.columns.model_dump(exclude_defaults=True),
         }
 
@@ -208,7 +217,7 @@ class QaModule(nn.Module):
 
     Args:
         encoder: any.
-        head: takes (tokens, hidden) to (tokens, 2).
+        head: takes (tokens, hidden) to (tokens, 2); a `BiLstmHead` is told where sequences end.
     """
 
     def __init__(self, encoder: Encoder, head: nn.Module) -> None:
@@ -222,8 +231,7 @@ class QaModule(nn.Module):
 
     def outputs(self, batch: Batch) -> Tensor:
         """(tokens, 2)."""
-        logits: Tensor = self.head(self.encoder(batch))
-        return logits
+        return token_outputs(self.encoder, self.head, batch)
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """Half of the summed cross-entropies of start and end, each over the tokens of a row, in fp32."""
@@ -272,4 +280,6 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
         unanswerable=unanswerable,
         null_threshold=settings.null_threshold,
         drop_unfound_answers=settings.drop_unfound_answers,
+        encoder_top=settings.encoder_top,
+        bilstm_size=settings.bilstm_size,
     )

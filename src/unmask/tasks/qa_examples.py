@@ -9,7 +9,7 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.tasks.answer_places import Place, find_answer
-from unmask.tasks.rows import Row
+from unmask.tasks.rows import Row, checked_text, shown
 from unmask.tasks.settings import ColumnSettings
 
 
@@ -97,11 +97,11 @@ def read_question(row: Row, columns: QaColumns) -> QaExample:
     """
     identity = row.fields.get(columns.id)
     if isinstance(identity, bool) or not isinstance(identity, str | int | None):
-        raise InputError(f"{row.source}: {columns.id} is {_shown(identity)}: expected a text or a number")
+        raise InputError(f"{row.source}: {columns.id} is {shown(identity)}: expected a text or a number")
     return QaExample(
         id=None if identity is None else str(identity),
-        question=_text(row, columns.question),
-        context=_text(row, columns.context),
+        question=checked_text(row[columns.question], columns.question, row.source),
+        context=checked_text(row[columns.context], columns.context, row.source),
         answers=None,
         gold_texts=None,
         fields=row.fields,
@@ -173,24 +173,6 @@ def place_answers(example: QaExample, given: Sequence[GivenAnswer]) -> tuple[lis
     return answers, places
 
 
-def _text(row: Row, name: str) -> str:
-    value = row[name]
-    if not isinstance(value, str):
-        raise InputError(f"{row.source}: {name} is {_shown(value)}: expected a text")
-    return _sound(row, name, value)
-
-
-def _sound(row: Row, name: str, text: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{row.source}: {name} holds half of a surrogate pair, \\u{ord(text[error.start]):04x}: no character; "
-            "mend the JSON escape, or the program that wrote it"
-        ) from error
-    return text
-
-
 def _unpacked(value: Any) -> Any:
     """The list or object that a cell of a table holds as JSON, or the value itself: answers may begin with brackets."""
     if not isinstance(value, str) or value[:1] not in ("{", "["):
@@ -208,7 +190,7 @@ def _listed(row: Row, name: str, value: Any) -> list[GivenAnswer]:
     if value is None or value == "":
         return []
     if isinstance(value, str):
-        return [(_sound(row, name, value), _offset(row, row.fields.get("answer_start")))]
+        return [(checked_text(value, name, row.source), _offset(row, row.fields.get("answer_start")))]
     if isinstance(value, Mapping):
         texts, starts = value.get("text"), value.get("answer_start")
         if isinstance(texts, str):
@@ -216,7 +198,7 @@ def _listed(row: Row, name: str, value: Any) -> list[GivenAnswer]:
         starts = [None] * len(texts) if starts is None and isinstance(texts, list) else starts
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise InputError(
-                f"{row.source}: {name} is {_shown(value)}: expected as many entries of answer_start as of text"
+                f"{row.source}: {name} is {shown(value)}: expected as many entries of answer_start as of text"
             )
         pairs = list(zip(texts, starts, strict=True))
     elif isinstance(value, list):
@@ -229,9 +211,9 @@ def _listed(row: Row, name: str, value: Any) -> list[GivenAnswer]:
     for text, _ in pairs:
         if not isinstance(text, str):
             raise InputError(
-                f'{row.source}: {name} is {_shown(value)}: expected {{"text": [...], "answer_start": [...]}}, or a text'
+                f'{row.source}: {name} is {shown(value)}: expected {{"text": [...], "answer_start": [...]}}, or a text'
             )
-    return [(_sound(row, name, text), _offset(row, start)) for text, start in pairs]
+    return [(checked_text(text, name, row.source), _offset(row, start)) for text, start in pairs]
 
 
 def _offset(row: Row, value: Any) -> int | None:
@@ -241,10 +223,6 @@ def _offset(row: Row, value: Any) -> int | None:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(
-            f"{row.source}: answer_start is {_shown(value)}: expected the number of characters before the answer"
+            f"{row.source}: answer_start is {shown(value)}: expected the number of characters before the answer"
         )
     return value
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)[:80]

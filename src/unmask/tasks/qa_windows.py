@@ -20,7 +20,7 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa_examples import QaExample
 from unmask.tokenization.offsets import PairFrame, align, pair_frame
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.opening import Tokenizer
 
 LONG_QUESTIONS = "questions longer than task.max_question_length: cut"
 NO_TOKENS = "answers that no token of the tokenizer stands for: not learned"
@@ -87,7 +87,7 @@ def max_context_window(num_tokens: int, bounds: Sequence[tuple[int, int]]) -> ND
 
 def encode_questions(
     examples: Sequence[QaExample],
-    tokenizer: TextTokenizer,
+    tokenizer: Tokenizer,
     sizes: WindowSizes,
     counts: ExampleCounts,
     num_segments: int = 2,
@@ -133,7 +133,7 @@ def encode_questions(
     return rows.encoded(num_segments)
 
 
-def _encode_passages(contexts: Sequence[str], tokenizer: TextTokenizer) -> dict[str, _Passage]:
+def _encode_passages(contexts: Sequence[str], tokenizer: Tokenizer) -> dict[str, _Passage]:
     distinct = list(dict.fromkeys(contexts))
     return {
         context: _Passage(*(np.array(column, dtype=np.int32) for column in (text.ids, text.starts, text.ends)))

@@ -5,6 +5,7 @@ Values are learned as they stand in the file, without scaling, as in the release
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from unmask.tasks.metrics import f1_scores
 from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.opening import Tokenizer
 
 ValuedText = TextExample[float]
 
@@ -88,11 +89,20 @@ class Regression:
         return self.files.rows(path)
 
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ValuedText]:
-        """See `Task`; a value that is no finite number is refused."""
+        """See `Task`; a value that is no finite number is refused, and one outside of the data set's range."""
         return self.files.load(path, counts, self._read_value, unlabelled)
 
     def _read_value(self, row: Row, name: str) -> float | None:
-        return None if read_label(row, name) in self.data_set.unlabelled else read_number(row, name)
+        if read_label(row, name) in self.data_set.unlabelled:
+            return None
+        value = read_number(row, name)
+        low, high = self.data_set.value_range or (-math.inf, math.inf)
+        if not low <= value <= high:
+            raise InputError(
+                f"{row.source}: the column {name!r} holds {value:g}, and the values of {self.name} lie between {low:g} "
+                f"and {high:g}: mend it, or take task.name=regression for values on another scale"
+            )
+        return value
 
     @property
     def id_column(self) -> str:
@@ -108,7 +118,7 @@ class Regression:
         return map(self.read, rows)
 
     def encode(
-        self, examples: Sequence[ValuedText], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
+        self, examples: Sequence[ValuedText], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
         """See `Task`; a unit has the column `labels`, float32, NaN where there is none."""
         values = [np.nan if example.label is None else example.label for example in examples]

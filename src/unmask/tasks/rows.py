@@ -12,16 +12,17 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from unmask.errors import InputError
 from unmask.input_files import COMPRESSIONS, open_input, read_utf8_lines, split_suffixes
 
 NumberedLines = Iterable[tuple[int, str]]
+Refuse = Callable[[InputError], None]
 
 MOST_JSON_BYTES = 2**30
 """Of a `.json` file, unpacked; what is larger is for `.jsonl`, which needs no memory."""
@@ -69,12 +70,74 @@ class Row:
         return value
 
 
+def checked_text(value: Any, name: str, source: str) -> str:
+    """A value of a row as it stands, which has to be a text.
+
+    Args:
+        name: of its column or field, for messages.
+        source: where the row is, for messages.
+
+    Raises:
+        InputError: it is none, or a JSON escape has put half of a surrogate pair into it.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{source}: {name} is {shown(value)}: expected a text")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{source}: {name} holds half of a surrogate pair, \\u{ord(value[error.start]):04x}: no character; "
+            "mend the JSON escape, or the program that wrote it"
+        ) from error
+    return value
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value as JSON, for messages."""
+    return json.dumps(value, ensure_ascii=False, default=str)[:60]
+
+
+@dataclass
+class RowFaults:
+    """Rows of a file that cannot be used: the first few are told together, and how many there are.
+
+    Attributes:
+        count: of all.
+        first: what is wrong with the first of them.
+    """
+
+    count: int = 0
+    first: list[InputError] = field(default_factory=list)
+
+    def add(self, fault: InputError) -> None:
+        self.count += 1
+        if len(self.first) < _TOLD_FAULTS:
+            self.first.append(fault)
+
+    def tell(self) -> None:
+        """Raises InputError where there is a fault."""
+        if self.count == 1:
+            raise self.first[0]
+        if self.count:
+            lines: list[str] = []
+            told: set[str] = set()
+            for fault in self.first:
+                place, _, what = str(fault).partition(": ")
+                lines.append(f"{place}: the same" if what in told else str(fault))
+                told.add(what)
+            raise InputError("\n  ".join([*lines, f"{self.count:,} rows in all cannot be used"]))
+
+
+_TOLD_FAULTS = 5
+
+
 def read_rows(
     path: Path,
     txt_format: str | None = None,
     *,
     header: Sequence[str] = (),
     short_rows: list[str] | None = None,
+    faults: RowFaults | None = None,
 ) -> Iterator[Row]:
     """Streams the rows of a file.
 
@@ -85,11 +148,14 @@ def read_rows(
             as many fields, none of them one of these names.
         short_rows: rows of a `.tsv` that have too few fields are left out and their sources added here; None refuses
             them.
+        faults: lines that hold no row are added here, and the rest is read on; None refuses them, the first few
+            together, when the file has been read.
 
     Raises:
         InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit; file and
             line are named. Or `pyarrow` is not installed.
     """
+    found = RowFaults() if faults is None else faults
     suffix, compression = split_suffixes(path)
     form = txt_format if suffix == ".txt" and txt_format else suffix
     if form == ".parquet" and not compression:
@@ -97,9 +163,9 @@ def read_rows(
     elif form == ".json":
         rows = read_json(path)
     elif form == ".tsv":
-        rows = read_tsv(_lines_of(path), str(path), header, short_rows)
+        rows = read_tsv(_lines_of(path), str(path), header, short_rows, found.add)
     elif form in FORMATS:
-        rows = FORMATS[form](_lines_of(path), str(path))
+        rows = FORMATS[form](_lines_of(path), str(path), refuse=found.add)
     else:
         known = [end + packed for end in (*FORMATS, ".json") for packed in COMPRESSIONS]
         raise InputError(
@@ -108,8 +174,11 @@ def read_rows(
     empty = True
     for row in rows:
         empty = False
-        yield row
-    if empty:
+        if faults is not None or not found.count:
+            yield row
+    if faults is None:
+        found.tell()
+    if empty and not found.count:
         raise InputError(f"{path}: there is not a single row in it: expected examples")
 
 
@@ -118,13 +187,22 @@ def _lines_of(path: Path) -> NumberedLines:
         yield from read_utf8_lines(file, path)
 
 
+def _stop(fault: InputError) -> None:
+    raise fault
+
+
 def read_tsv(
-    lines: NumberedLines, name: str, header: Sequence[str] = (), short_rows: list[str] | None = None
+    lines: NumberedLines,
+    name: str,
+    header: Sequence[str] = (),
+    short_rows: list[str] | None = None,
+    refuse: Refuse = _stop,
 ) -> Iterator[Row]:
     """Rows of tab-separated fields below a header; nothing is quoted. Empty lines are passed over.
 
     Args:
         header, short_rows: as for `read_rows`.
+        refuse: is told of each line that holds no row, and raises it or not.
     """
     names: list[str] | None = None
     for number, line in lines:
@@ -139,11 +217,11 @@ def read_tsv(
         if short_rows is not None and 1 <= len(values) < len(names):
             if values != [""]:
                 short_rows.append(f"{name}:{number}")
-        elif row := _fitted(names, values, f"{name}:{number}", IN_TSV):
+        elif row := _fitted(names, values, f"{name}:{number}", IN_TSV, refuse):
             yield row
 
 
-def read_csv(lines: NumberedLines, name: str) -> Iterator[Row]:
+def read_csv(lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> Iterator[Row]:
     """Rows of comma-separated fields below a header, quoted as RFC 4180 says. Empty lines are passed over."""
     csv.field_size_limit(2**31 - 1)  # Python's own limit, 128 KiB, is shorter than texts may be
     reader = csv.reader((line for _, line in lines), strict=True)
@@ -160,25 +238,34 @@ def read_csv(lines: NumberedLines, name: str) -> Iterator[Row]:
         if values is None:
             return
         if header is not None:
-            if row := _fitted(header, values or [""], source, IN_CSV):
+            if row := _fitted(header, values or [""], source, IN_CSV, refuse):
                 yield row
         elif values:
             header = _checked_header(values, source)
 
 
-def read_jsonl(lines: NumberedLines, name: str) -> Iterator[Row]:
+def read_jsonl(lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> Iterator[Row]:
     """One JSON object a line; blank lines are passed over."""
     for number, line in lines:
         if line.isspace():
             continue
         try:
-            value = json.loads(line)
+            row = _checked_object(json.loads(line), f"{name}:{number}")
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{name}:{number}: not JSON ({error}): expected one object a line") from error
-        yield _checked_object(value, f"{name}:{number}")
+            refuse(InputError(f"{name}:{number}: not JSON ({error}): expected one object a line"))
+        except InputError as fault:
+            refuse(fault)
+        else:
+            yield row
 
 
-FORMATS: dict[str, Callable[[NumberedLines, str], Iterator[Row]]] = {
+class LineReader(Protocol):
+    """From numbered lines and the file's name to rows; `refuse` as for `read_tsv`."""
+
+    def __call__(self, lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> Iterator[Row]: ...
+
+
+FORMATS: dict[str, LineReader] = {
     ".tsv": read_tsv,
     ".csv": read_csv,
     ".jsonl": read_jsonl,
@@ -292,13 +379,16 @@ def _checked_header(names: list[str], source: str) -> list[str]:
     return names
 
 
-def _fitted(header: list[str], values: list[str], source: str, advice: str) -> Row | None:
-    """The row, or None for an empty line, which holds no row unless there is but one column."""
+def _fitted(header: list[str], values: list[str], source: str, advice: str, refuse: Refuse) -> Row | None:
+    """The row, or None for an empty line, which holds no row unless there is but one column, and for a refused one."""
     if values == [""] and len(header) > 1:
         return None
     if len(values) != len(header):
-        raise InputError(
-            f"{source}: {len(values)} fields where the header has {len(header)} ({', '.join(header)}): "
-            f"mend the row ({advice})"
+        refuse(
+            InputError(
+                f"{source}: {len(values)} fields where the header has {len(header)} ({', '.join(header)}): "
+                f"mend the row ({advice})"
+            )
         )
+        return None
     return Row(dict(zip(header, values, strict=True)), source)

@@ -2,7 +2,9 @@
 
 GPT-1's auxiliary objective stands here too (Radford et al. 2018, section 3.2): the next token is predicted beside the
 task, with the word embeddings as decoder. As in the released code, its loss is the mean over the tokens of a sequence,
-and then over the sequences, so that a coefficient means the same however long the texts are.
+and then over the sequences, so that a coefficient means the same however long the texts are. BERT's left-to-right model
+has no such decoder: its masked-LM head is left when it is fine-tuned, and there is no auxiliary objective for it.
+ELMo's texts are classified from all its layers (`unmask.models.text_classifier`).
 """
 
 from __future__ import annotations
@@ -11,27 +13,28 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
+from unmask.models.decoder_loss import Decoder, summed_decoder_loss
+from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.gpt1 import causal_lm_logits
-from unmask.models.heads import new_head
+from unmask.models.encoder_top import BiLstmHead, bilstm_head
+from unmask.models.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
+from unmask.models.settings import LEFT_TO_RIGHT
+from unmask.models.text_classifier import TextClassifier
 from unmask.tasks.settings import TaskSettings
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
 """From outputs (sequences, outputs) and labels, where some may be missing, to () float32."""
-
-CAUSAL = ("gpt1",)
-"""Architectures whose tokens see only what stands before them; their summary of a sequence is its last token."""
 
 
 class SequenceModule(nn.Module):
     """An encoder and a head.
 
     Args:
-        head: takes `encoder.summary(batch)` to outputs.
+        head: takes `encoder.summary(batch)` to outputs, or a `BiLstmHead` all hidden states. A `TwoOrderClassifier`
+            adds the summaries of a unit's two rows; a `TextClassifier` reads the hidden states of all layers.
         summed_loss: of the term `task`, over the column `labels`.
         auxiliary_lm_weight: coefficient of the term `lm`; 0 leaves it out.
     """
@@ -50,12 +53,23 @@ class SequenceModule(nn.Module):
         if not self._auxiliary_lm_weight:
             return self.loss(self.outputs(batch), batch)
         hidden = self.encoder(batch)
-        terms = self.loss(self.head(hidden[last_tokens(batch)]), batch)
+        terms = self.loss(self._read(hidden, batch), batch)
         return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
 
     def outputs(self, batch: Batch) -> Tensor:
-        """(sequences, outputs)."""
+        """(units, outputs); a unit is a sequence, or the two orders of a pair."""
+        if isinstance(self.head, BiLstmHead):
+            return self._read(self.encoder(batch), batch)
+        if isinstance(self.head, TextClassifier):
+            return self.head(self.encoder.hidden_states(batch), batch)  # type: ignore[no-any-return]
         outputs: Tensor = self.head(self.encoder.summary(batch))
+        return outputs
+
+    def _read(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """The outputs, from (tokens, hidden) of a causal encoder, or of any under a BiLSTM."""
+        if isinstance(self.head, BiLstmHead):
+            return self.head(hidden, batch.lengths)  # type: ignore[no-any-return]
+        outputs: Tensor = self.head(hidden[last_tokens(batch)])
         return outputs
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
@@ -89,20 +103,24 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
     """
     sequences = batch.sequence_of_token()
     followed = torch.nonzero(sequences[:-1] == sequences[1:]).squeeze(-1)
-    logits = causal_lm_logits(hidden[followed], encoder.word_embeddings)  # (followed, vocab)
-    losses = functional.cross_entropy(logits.float(), batch.input_ids[followed + 1], reduction="none")
     num_targets = batch.bounds.diff() - 1  # (sequences,)
-    return LossTerm("lm", (losses / num_targets[sequences[followed]]).sum(), num_continued(batch), coefficient)
+    weights = 1 / num_targets[sequences[followed]]  # (followed,) float32
+    assert not isinstance(encoder, ElmoEncoder), "refused at the start"
+    decoder = Decoder(hidden[followed], encoder.word_embeddings)
+    total = summed_decoder_loss(decoder, batch.input_ids[followed + 1], weights)
+    return LossTerm("lm", total, num_continued(batch), coefficient)
 
 
 def check_sees_no_next_token(encoder: Encoder, auxiliary_lm_weight: float) -> None:
     """Raises SettingsError where next-token prediction is wanted of an encoder whose tokens see what stands behind."""
     architecture = encoder.settings.architecture
-    if auxiliary_lm_weight and architecture not in CAUSAL:
+    if auxiliary_lm_weight and architecture not in LEFT_TO_RIGHT:
+        why = "has no decoder left for it" if encoder.settings.causal else "see it"
+        whose = "init_from's left-to-right" if encoder.settings.causal else "the tokens of init_from's"
         raise SettingsError(
-            f"task.auxiliary_lm_weight {auxiliary_lm_weight} asks the encoder to predict the next token, and the "
-            f"tokens of init_from's ({architecture}) see it: set task.auxiliary_lm_weight to 0, or start from a "
-            f"causal model ({', '.join(CAUSAL)})"
+            f"task.auxiliary_lm_weight {auxiliary_lm_weight} asks the encoder to predict the next token, and {whose} "
+            f"({architecture}) {why}: set task.auxiliary_lm_weight to 0, or start from a causal model "
+            f"({', '.join(LEFT_TO_RIGHT)})"
         )
 
 
@@ -112,12 +130,32 @@ def new_sequence_module(
     """The module of a task; see `Task.module`.
 
     Raises:
-        SettingsError: next-token prediction is wanted of an encoder whose tokens see what stands behind them.
+        SettingsError: next-token prediction, or a pair in both orders, is wanted of an encoder whose tokens see what
+            stands behind them.
     """
     check_sees_no_next_token(encoder, settings.auxiliary_lm_weight)
-    if head is None:
+    if isinstance(encoder, ElmoEncoder) and head is None:
+        bilstm_size = settings.bilstm_size if settings.encoder_top == "bilstm" else None
+        head = TextClassifier(encoder.settings, num_outputs, settings.classifier_dropout, bilstm_size)
+    elif settings.encoder_top == "none" and head is None:
         head = new_head("sequence_classification", encoder.settings, num_outputs, settings.classifier_dropout)
+    elif head is None:
+        head = new_bilstm_head("sequence_classification", encoder, num_outputs, settings)
+    if settings.reads_both_orders(encoder.settings.type_vocab_size):
+        if not encoder.settings.is_causal:
+            raise SettingsError(
+                f"task.two_orders is true, and init_from's encoder ({encoder.settings.architecture}) reads both texts "
+                "of a pair at once: leave it out, or start from a causal model"
+            )
+        assert isinstance(head, Classifier), "every causal encoder has it"
+        head = TwoOrderClassifier(head)
     return SequenceModule(encoder, head, summed_loss, settings.auxiliary_lm_weight)
+
+
+def new_bilstm_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings: TaskSettings) -> BiLstmHead:
+    """A fresh head of `task.encoder_top: bilstm`; the encoder loses its pooler, which nothing reads then."""
+    encoder.pooler = None
+    return bilstm_head(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
 
 
 def _num_targets(labels: Tensor) -> int:

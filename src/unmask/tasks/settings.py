@@ -79,6 +79,9 @@ KINDS: dict[DataSetName, TaskKind] = {
 }
 """What kind of task each data set is."""
 
+SIMILARITY: frozenset[TaskName] = frozenset({"mrpc", "qqp", "stsb", "korsts", "klue-sts"})
+"""Data sets whose two texts have no order: are they alike, and how much (GPT-1, section 3.3)?"""
+
 
 def kind_of(name: TaskName) -> TaskKind:
     """The kind of a task: itself, or that of a data set."""
@@ -99,6 +102,12 @@ class TaskSettings(Settings):
     """Dropout before the classifier; null takes the encoder's."""
     auxiliary_lm_weight: float = Field(0.0, ge=0)
     """Weight of next-token prediction beside the task, for causal encoders (GPT-1, section 3.2: 0.5)."""
+    encoder_top: Literal["none", "bilstm"] = "none"
+    """`bilstm`: a fresh BiLSTM on the encoder, trained with it, and the classifier on that (BERT, section 5.1, where it
+    stands on the left-to-right model)."""
+    two_orders: bool | None = None
+    """Whether a pair is read in both orders and their representations are added (GPT-1, section 3.3); for causal
+    encoders. Null does so for the data sets in `SIMILARITY` on encoders without segments, such as GPT-1."""
 
     # Classification and tagging.
     labels: list[str] | None = Field(None, min_length=2)
@@ -137,9 +146,11 @@ class TaskSettings(Settings):
     tagging_head: Literal["linear", "bilstm"] = "linear"
     """`bilstm`: a two-layer BiLSTM on frozen features (BERT, section 5.3); needs freeze_layers: all."""
     bilstm_size: int = Field(768, ge=1)
-    """Units of each direction of the BiLSTM; the paper's 768 whatever the encoder, less is faster for a small one."""
+    """Units of each direction of the BiLSTM, that of `encoder_top` too; the paper's 768 whatever the encoder, less is
+    faster for a small one."""
     feature_layers: str = "last"
-    """What the BiLSTM reads: embeddings, second-to-last, last, weighted-last-4, concat-last-4 or weighted-all."""
+    """What the BiLSTM reads: embeddings, second-to-last, last, weighted-last-4, concat-last-4,
+    weighted-all, or weighted-all-and-embeddings (ELMo, section 3.2)."""
 
     @field_validator("name", mode="before")
     @classmethod
@@ -167,14 +178,35 @@ class TaskSettings(Settings):
                 raise ValueError(f"{field} is for {whose}, not for {which}: leave it out")
         if self.feature_layers != "last" and self.tagging_head != "bilstm":
             raise ValueError("feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out")
-        if self.bilstm_size != 768 and self.tagging_head != "bilstm":
-            raise ValueError("bilstm_size is of a BiLSTM: set tagging_head to bilstm, or leave it out")
+        if self.bilstm_size != 768 and "bilstm" not in (self.tagging_head, self.encoder_top):
+            raise ValueError("bilstm_size is of a BiLSTM: set tagging_head or encoder_top to bilstm, or leave it out")
+        if self.encoder_top == "bilstm" and self.tagging_head == "bilstm":
+            raise ValueError(
+                "encoder_top bilstm is trained with its encoder, and tagging_head bilstm stands on a frozen one: keep "
+                "one of them"
+            )
+        if self.encoder_top == "bilstm" and self.two_orders:
+            raise ValueError(
+                "two_orders adds what sums a sequence up, which encoder_top bilstm does not read: keep one"
+            )
         return self
+
+    def reads_both_orders(self, num_segments: int) -> bool:
+        """Whether pairs are read in both orders.
+
+        Args:
+            num_segments: `type_vocab_size` of the encoder.
+        """
+        if self.two_orders is not None:
+            return self.two_orders
+        return self.name in SIMILARITY and num_segments == 0 and self.encoder_top == "none"
 
 
 FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "classifier_dropout": ("classification", "regression", "choice", "tagging"),
     "auxiliary_lm_weight": ("classification", "regression", "choice"),
+    "encoder_top": ("classification", "regression", "qa", "tagging"),
+    "two_orders": ("classification", "regression"),
     "truncation": ("classification", "regression", "choice"),
     "labels": ("classification", "tagging"),
     "multi_label": ("classification",),
@@ -190,7 +222,7 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "repair_tags": ("tagging",),
     "tagging_head": ("tagging",),
     "feature_layers": ("tagging",),
-    "bilstm_size": ("tagging",),
+    "bilstm_size": ("classification", "regression", "qa", "tagging"),
 }
 """Settings that mean something to some kinds of task only."""
 

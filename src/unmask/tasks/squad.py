@@ -5,7 +5,6 @@ Rajpurkar et al. 2016 and 2018, Lim et al. 2019. TriviaQA has files of its own (
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Literal
 from unmask.errors import InputError
 from unmask.input_files import split_suffixes
 from unmask.tasks.json_elements import begins_as_list, read_elements
-from unmask.tasks.rows import Row, read_rows
+from unmask.tasks.rows import Row, read_rows, shown
 from unmask.tasks.triviaqa import read_triviaqa
 
 
@@ -78,17 +77,13 @@ _NAMES: dict[Any, str] = {list: "a list", str: "a text", int: "a number", bool: 
 
 def _field(holder: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:
     if not isinstance(holder, dict):
-        raise InputError(f"{place}: expected an object with {name!r}, found {_shown(holder)}")
+        raise InputError(f"{place}: expected an object with {name!r}, found {shown(holder)}")
     if name not in holder:
         raise InputError(f"{place}: no {name!r} (there is {', '.join(holder) or 'nothing'}): expected SQuAD's layout")
     value = holder[name]
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{place}: {name} is {_shown(value)}: expected {_NAMES.get(kind, 'a text or a number')}")
+        raise InputError(f"{place}: {name} is {shown(value)}: expected {_NAMES.get(kind, 'a text or a number')}")
     return value
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)[:60]
 
 
 @dataclass(frozen=True)

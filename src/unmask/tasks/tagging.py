@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, ModelError, SettingsError
+from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.gpt1 import Gpt1Encoder
+from unmask.models.encoder_top import bilstm_head
 from unmask.models.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.conll import Note
@@ -56,7 +57,7 @@ from unmask.tasks.tagging_rows import (
     with_context,
 )
 from unmask.tasks.tagging_windows import encode_sentences
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
 
@@ -84,7 +85,8 @@ class Tagging:
         repair_tags: True mends tags that break their scheme, and counts them; False refuses them.
         head: what reads the encoder.
         feature_layers: what the BiLSTM reads.
-        bilstm_size: units of each of its directions.
+        bilstm_size: units of each of its directions, or of those of `encoder_top`.
+        encoder_top: `bilstm` puts one on the encoder, and trains both.
         has_predicates: True where the training file has semantic roles.
     """
 
@@ -101,6 +103,7 @@ class Tagging:
     head: Literal["linear", "bilstm"] = "linear"
     feature_layers: str = "last"
     bilstm_size: int = 768
+    encoder_top: Literal["none", "bilstm"] = "none"
     has_predicates: bool = False
 
     kind: ClassVar[TaskKind] = "tagging"
@@ -233,7 +236,7 @@ class Tagging:
     # Encoding and learning.
 
     def encode(
-        self, examples: Sequence[TaggingExample], tokenizer: TextTokenizer, counts: ExampleCounts, num_segments: int = 2
+        self, examples: Sequence[TaggingExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
         """See `Task` and `encode_sentences`."""
         sentences = encode_sentences(examples, self.labels, tokenizer, self.max_length, self.doc_stride, num_segments)
@@ -251,20 +254,21 @@ class Tagging:
             raise InputError(f"{path}: {what}: nothing can be learned from it; expected at least two tags")
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> TaskModule:
-        """See `Task`.
-
-        Raises:
-            ModelError: the file that the task was fitted to has semantic roles, and the encoder is causal.
-        """
+        """See `Task`; raises ModelError where there are semantic roles, and the encoder is causal or ELMo's."""
         if self.head == "bilstm":
             return feature_tagging_module(
                 encoder, len(self.labels), self.feature_layers, head, self.classifier_dropout, self.bilstm_size
             )
-        if self.has_predicates and isinstance(encoder, Gpt1Encoder):
+        if self.encoder_top == "bilstm":
+            prob = self.classifier_dropout
+            top = bilstm_head(self.head_kind, encoder.settings, len(self.labels), prob, self.bilstm_size)
+            return TaggingModule(encoder, top if head is None else head)
+        if self.has_predicates and (encoder.settings.is_causal or isinstance(encoder, ElmoEncoder)):
+            what = "a causal encoder" if encoder.settings.is_causal else "an encoder that reads two texts apart"
             raise ModelError(
-                "semantic roles cannot be learned with a causal encoder (gpt1): each predicate is named behind its "
-                "sentence, where the words do not see it; take an encoder of another family, or set "
-                "task.tagging_head=bilstm"
+                f"semantic roles cannot be learned with {what} ({encoder.settings.architecture}): each predicate is "
+                "named behind its sentence, where the words do not see it; take an encoder of another family, or set "
+                "task.tagging_head=bilstm or task.encoder_top=bilstm"
             )
         fresh = new_head(self.head_kind, encoder.settings, len(self.labels), self.classifier_dropout)
         return TaggingModule(encoder, fresh if head is None else head)
@@ -328,6 +332,7 @@ class Tagging:
             "tagging_head": self.head,
             "feature_layers": self.feature_layers,
             "bilstm_size": self.bilstm_size,
+            **({"encoder_top": self.encoder_top} if self.encoder_top != "none" else {}),
             "columns": self.said_columns.model_dump(exclude_defaults=True),
         }
 
@@ -388,4 +393,5 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
         head=settings.tagging_head,
         feature_layers=settings.feature_layers,
         bilstm_size=settings.bilstm_size,
+        encoder_top=settings.encoder_top,
     )

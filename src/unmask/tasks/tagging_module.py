@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.encoder import Encoder
+from unmask.models.encoder_top import BiLstmHead
 
 
 class TaggingModule(nn.Module):
@@ -14,7 +15,7 @@ class TaggingModule(nn.Module):
 
     Args:
         encoder: any.
-        head: takes (tokens, hidden) to (tokens, labels).
+        head: takes (tokens, hidden) to (tokens, labels); a `BiLstmHead` is told where sequences end.
     """
 
     encoder: Encoder
@@ -27,6 +28,8 @@ class TaggingModule(nn.Module):
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `task`; the last block and the head compute the labelled tokens alone."""
+        if isinstance(self.head, BiLstmHead):  # which reads all of a sequence
+            return self.loss(self.outputs(batch), batch)
         labels = batch.columns["labels"]
         labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
         logits = self.head(self.encoder(batch, labelled))
@@ -35,8 +38,7 @@ class TaggingModule(nn.Module):
 
     def outputs(self, batch: Batch) -> Tensor:
         """(tokens, labels)."""
-        logits: Tensor = self.head(self.encoder(batch))
-        return logits
+        return token_outputs(self.encoder, self.head, batch)
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """Cross-entropy over the labelled tokens."""
@@ -47,3 +49,9 @@ class TaggingModule(nn.Module):
     def counts(self, batch: Batch) -> dict[str, int]:
         """Labelled tokens."""
         return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
+
+
+def token_outputs(encoder: Encoder, head: nn.Module, batch: Batch) -> Tensor:
+    """(tokens, outputs) of a head on each token, or of a BiLSTM over all of them."""
+    outputs: Tensor = head(encoder(batch), batch.lengths) if isinstance(head, BiLstmHead) else head(encoder(batch))
+    return outputs

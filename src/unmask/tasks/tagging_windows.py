@@ -20,7 +20,7 @@ from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.tag_schemes import OUTSIDE
 from unmask.tasks.tagging_rows import Span, TaggingExample
 from unmask.tokenization.offsets import AlignedText, align
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.opening import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Frame:
         return ids, len(self.before) + len(first) + self.num_first
 
 
-def find_frame(tokenizer: TextTokenizer, pair: bool) -> Frame:
+def find_frame(tokenizer: Tokenizer, pair: bool) -> Frame:
     """The special tokens around one text or a pair of texts."""
     text = "a"
     (ids,) = tokenizer.encode_batch([text], specials_in_text=True)
@@ -189,7 +189,7 @@ class EncodedSentences:
 def encode_sentences(
     examples: Sequence[TaggingExample],
     labels: Sequence[str],
-    tokenizer: TextTokenizer,
+    tokenizer: Tokenizer,
     max_length: int,
     stride: int,
     num_segments: int,

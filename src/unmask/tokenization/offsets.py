@@ -11,8 +11,11 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import tokenizers
+
 from unmask.errors import SettingsError
-from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.word_characters import WordTokenizer
 
 
 @dataclass(frozen=True)
@@ -33,18 +36,25 @@ class AlignedText:
         return len(self.ids)
 
 
-def align(tokenizer: TextTokenizer, texts: Sequence[str]) -> list[AlignedText]:
+def align(tokenizer: Tokenizer, texts: Sequence[str]) -> list[AlignedText]:
     """Encodes texts as `tokenizer.encode_batch` does with special tokens in the text, and keeps the places.
 
     Raises:
         SettingsError: the tokenizer cuts morphemes first, after which places are those of another text.
     """
+    if isinstance(tokenizer, WordTokenizer):
+        return [AlignedText(*tokenizer.encode_with_places(text)) for text in texts]
     if tokenizer.segmenter != "none":
         raise SettingsError(
             f"the tokenizer cuts words by {tokenizer.segmenter} before it encodes, so its tokens have no place in the "
             "text: tasks that point into texts need a tokenizer trained without a segmenter"
         )
-    encodings = tokenizer.backend.encode_batch(list(texts), add_special_tokens=False)
+    return align_with(tokenizer.backend, texts)
+
+
+def align_with(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[AlignedText]:
+    """Encodes texts as the library's tokenizer does, and keeps the places."""
+    encodings = backend.encode_batch(list(texts), add_special_tokens=False)
     return [_trimmed(text, encoding.ids, encoding.offsets) for text, encoding in zip(texts, encodings, strict=True)]
 
 
@@ -104,7 +114,7 @@ class PairFrame:
         return len(self.before) + len(self.between) + len(self.after)
 
 
-def pair_frame(tokenizer: TextTokenizer) -> PairFrame:
+def pair_frame(tokenizer: Tokenizer) -> PairFrame:
     """How the tokenizer's own template frames a pair of texts.
 
     Raises:

@@ -13,13 +13,14 @@ class TokenizerSettings(Settings):
     """What kind of tokenizer to train, and on how much text.
 
     Attributes:
-        kind: a key of `unmask.tokenization.train.TOKENIZERS`.
+        kind: a key of `unmask.tokenization.train.TOKENIZERS`; or `word`, for ELMo: whole words, read by their
+            characters, of which the vocabulary holds those that are predicted.
         vocab_size: entries, special tokens and unused slots included; 30,522 is what Devlin et al. (2019) released. A
             text too small to fill it gives fewer, which the training report tells.
         num_merges: merges to learn, for `bpe` and `byte_bpe`; where given it stands in place of `vocab_size`, and the
             entries are those of the alphabet, the special ones and one a merge (Radford et al. 2018: 40,000).
         lowercase: True lowercases (and strips accents, but for `byte_bpe`); False keeps both. None does as the kind's
-            published tokenizer: True for `wordpiece` and `bpe`, False for `byte_bpe`.
+            published tokenizer: True for `wordpiece` and `bpe`, False for `byte_bpe` and `word`.
         segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, which sets spaces between the morphemes of a
             text before anything else; "none" leaves it alone.
         unused_slots: entries `[unused0]` ..., kept free for tokens that are added after pre-training.
@@ -34,7 +35,7 @@ class TokenizerSettings(Settings):
         model_max_length: tokens, as written into `tokenizer_config.json`.
     """
 
-    kind: Literal["wordpiece", "bpe", "byte_bpe"] = "wordpiece"
+    kind: Literal["wordpiece", "bpe", "byte_bpe", "word"] = "wordpiece"
     vocab_size: int = Field(30522, ge=8, le=1_000_000)
     num_merges: int | None = Field(None, ge=1, le=1_000_000)
     lowercase: bool | None = None
@@ -56,8 +57,8 @@ class TokenizerSettings(Settings):
 
     @model_validator(mode="after")
     def _merges_are_of_bpe(self) -> TokenizerSettings:
-        if self.num_merges is not None and self.kind == "wordpiece":
-            raise ValueError("num_merges is for the kinds bpe and byte_bpe: give vocab_size for wordpiece")
+        if self.num_merges is not None and self.kind in ("wordpiece", "word"):
+            raise ValueError(f"num_merges is for the kinds bpe and byte_bpe: give vocab_size for {self.kind}")
         return self
 
 
@@ -66,5 +67,7 @@ PRESETS: dict[str, TokenizerSettings] = {
     "bert-cased": TokenizerSettings(vocab_size=28996, lowercase=False, unused_slots=101),
     "roberta": TokenizerSettings(kind="byte_bpe", vocab_size=50265),
     "gpt1": TokenizerSettings(kind="bpe", num_merges=40000),
+    "elmo": TokenizerSettings(kind="word", vocab_size=793471),
 }
-"""The sizes of what was released: Devlin et al. (2019), Liu et al. (2019), Radford et al. (2018)."""
+"""The sizes of what was released: Devlin et al. (2019), Liu et al. (2019), Radford et al. (2018), Peters et al.
+(2018)."""

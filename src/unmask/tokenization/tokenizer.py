@@ -95,7 +95,7 @@ class TextTokenizer:
         ids = {entry: index for index, entry in enumerate(self.token_strings)}
         self._id_of_role = {role: ids[entry] for role, entry in special_tokens.items()}
         self.unk_id: int | None = None if facts.unknown is None else ids.get(facts.unknown)
-        self.pad_id: int | None = self._id_of_role.get("pad_token")
+        self.pad_id = self.find_role("pad_token")
         self.special_ids = tuple(sorted(facts.special_ids.union(self._id_of_role.values())))
         self.marks_words = self.kind != "bpe"
         self.continuation = self._continuations(facts.prefix)
@@ -134,6 +134,10 @@ class TextTokenizer:
         """The token at the end of a text."""
         return self._role("eos_token")
 
+    def find_role(self, role: str) -> int | None:
+        """The id of the token in a role such as `eos_token`; None where there is none."""
+        return self._id_of_role.get(role)
+
     def _role(self, role: str) -> int:
         if role not in self._id_of_role:
             has = ", ".join(f"{role} {self.token_strings[index]}" for role, index in self._id_of_role.items())
@@ -145,12 +149,10 @@ class TextTokenizer:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The facts that objectives need.
-
-        Raises:
-            ModelError: there is no mask token.
-        """
-        return Vocabulary(self.vocab_size, self.mask_id, self.special_ids, self.continuation, self.marks_words)
+        """The facts that objectives need."""
+        return Vocabulary(
+            self.vocab_size, self.find_role("mask_token"), self.special_ids, self.continuation, self.marks_words
+        )
 
     @cached_property
     def _segment(self) -> Callable[[str], str]:

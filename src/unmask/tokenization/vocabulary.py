@@ -14,7 +14,7 @@ class Vocabulary:
 
     Attributes:
         size: number of ids, from 0 without gaps.
-        mask_id: the id of `[MASK]`.
+        mask_id: the id of `[MASK]`; None where there is none.
         special_ids: ids that are never chosen as targets, ascending.
         continuation: (size,) bool, True for an entry that continues a word (`##ing`); all False where entries do not
             tell.
@@ -22,7 +22,7 @@ class Vocabulary:
     """
 
     size: int
-    mask_id: int
+    mask_id: int | None
     special_ids: tuple[int, ...]
     continuation: npt.NDArray[np.bool_]
     marks_words: bool = True

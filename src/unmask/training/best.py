@@ -21,7 +21,8 @@ class Best:
     Attributes:
         step: it was made after.
         evaluation: its figures, by name.
-        weights: the module's parameters and buffers at the time, by name, on the CPU.
+        weights: the module's parameters and buffers at the time, by name, on the CPU; one tensor under several names
+            where parts of the module share it.
         evaluations_since: made since then, none of them better.
     """
 
@@ -32,8 +33,13 @@ class Best:
 
 
 def copy_weights(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of all parameters and buffers, on the CPU."""
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()}
+    """A copy of all parameters and buffers, on the CPU; what parts of the module share is shared in it too."""
+    weights = module.state_dict(keep_vars=True)
+    copies: dict[int, Tensor] = {}
+    for tensor in weights.values():
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.detach().to("cpu", copy=True)
+    return {name: copies[id(tensor)] for name, tensor in weights.items()}
 
 
 def choose_metric(evaluation: Mapping[str, float], name: str | None) -> str:

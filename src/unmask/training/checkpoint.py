@@ -1,12 +1,13 @@
 """Checkpoints: everything that a run needs to go on as if it had never stopped, in safetensors and JSON.
 
     checkpoints/step-00001000/
-        weights.safetensors     the module's parameters and buffers, under its own names
+        weights.safetensors     the module's parameters and buffers, under its own names; one that several parts share
+                                stands there once, under the first of its names
         optimizer.safetensors   the optimizer's tensors: `<parameter number>.<name>`
         random.safetensors      the states of the generators that dropout draws from
         best.safetensors        the weights of the best evaluation so far, where the run may end early
-        state.json              step, tokens, position, schedule, sums since the last logged row, the newest evaluation,
-                                sizes and checksums of the other files and a checksum of itself
+        state.json              step, tokens, position, schedule, sums since the last logged row, recent losses, the
+                                newest evaluation, sizes and checksums of the other files and a checksum of itself
 
 A checkpoint is written beside its place and renamed, and is used only if every checksum is right.
 """
@@ -16,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from unmask.errors import CheckpointError, OutputError
 from unmask.files import UNFINISHED, sha256, write_json, writing_directory
 from unmask.training.best import Best
 from unmask.training.loop import TrainState
-from unmask.training.optimizer import Schedule
+from unmask.training.optimizer import Schedule, Stage
 
 WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
 BEST = "best.safetensors"
@@ -53,6 +54,13 @@ class Checkpoint:
     @property
     def step(self) -> int:
         return int(self.state["step"])
+
+    @property
+    def done(self) -> dict[str, float]:
+        """How much of the run it holds, by the names of the budgets."""
+        state = self.state
+        minutes = state["seconds"] / 60
+        return {"steps": state["step"], "tokens": state["tokens"], "epochs": state["epochs"], "minutes": minutes}
 
 
 def save_checkpoint(
@@ -81,8 +89,7 @@ def save_checkpoint(
     """
     target = checkpoints / f"step-{state.step:08d}"
     with writing_directory(target, overwrite=True) as directory:
-        weights = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
-        _write_tensors(directory / WEIGHTS, weights)
+        _write_tensors(directory / WEIGHTS, _once(module.state_dict(keep_vars=True)))
         _write_tensors(directory / OPTIMIZER, _optimizer_tensors(optimizer))
         _write_tensors(directory / RANDOM, dict(_generators()))
         best = {} if state.best is None else {"best": _write_best(directory / BEST, state.best)}
@@ -92,11 +99,14 @@ def save_checkpoint(
             "epochs": state.epochs,
             "seconds": state.seconds,
             "position": position,
-            "totals": {name: float(total) for name, total in state.totals.items()},
+            "totals": state.totals,
             "counts": state.counts,
+            "recent_losses": state.recent_losses,
+            "roll_backs": state.roll_backs,
             "evaluation": state.evaluation,
             "evaluated_step": state.evaluated_step,
             "warmup_end": schedule.warmup_end,
+            "stage": None if schedule.stage is None else asdict(schedule.stage),
             **best,
             "files": {
                 file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
@@ -111,14 +121,18 @@ def save_checkpoint(
     return target
 
 
-def find_checkpoint(checkpoints: Path) -> Checkpoint | None:
+def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None:
     """The newest sound checkpoint, or None where there has never been one.
+
+    Args:
+        checkpoints: the run's directory of checkpoints.
+        save_every: those of steps that are no multiple of this are taken only where there is no other.
 
     Raises:
         CheckpointError: there are checkpoints, but none is sound; each is named with what is wrong.
     """
     damaged: list[str] = []
-    for directory in _newest_first(checkpoints):
+    for directory in sorted(_newest_first(checkpoints), key=lambda each: _step_of(each) % save_every != 0):
         try:
             return Checkpoint(directory, _read_state(directory), tuple(damaged))
         except CheckpointError as error:
@@ -131,46 +145,79 @@ def find_checkpoint(checkpoints: Path) -> Checkpoint | None:
     return None
 
 
+def list_steps(checkpoints: Path) -> list[int]:
+    """The steps that there are checkpoints of, sound or not, ascending."""
+    return sorted(map(_step_of, checkpoints.glob("step-*")))
+
+
+def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:
+    """The checkpoint of one step.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    directory = checkpoints / f"step-{step:08d}"
+    return Checkpoint(directory, _read_state(directory))
+
+
+def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
+    """Gives a module the weights of a checkpoint; raises as `load_state_dict` where they do not fit."""
+    module.load_state_dict(_under_every_name(load_file(checkpoint.directory / WEIGHTS), module))
+
+
 def restore(
     checkpoint: Checkpoint,
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     schedule: Schedule,
-    device: torch.device,
 ) -> TrainState:
     """Puts weights, optimizer, schedule and generators back as they were, and returns where the run stood.
 
-    The state's `position` is the JSON that was saved. Saved sums are placed on `device`.
+    The state's `position` is the JSON that was saved.
 
     Raises:
         CheckpointError: the checkpoint is of another model.
     """
     try:
-        module.load_state_dict(load_file(checkpoint.directory / WEIGHTS))
+        load_weights(checkpoint, module)
         _restore_optimizer(optimizer, load_file(checkpoint.directory / OPTIMIZER))
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     _restore_random(load_file(checkpoint.directory / RANDOM))
     saved = checkpoint.state
     schedule.warmup_end = saved["warmup_end"]
+    stage = saved.get("stage")  # the oldest checkpoints have neither it nor what is read with `get` below
+    schedule.stage = None if stage is None else Stage(**stage)
     return TrainState(
         step=saved["step"],
         tokens=saved["tokens"],
         epochs=saved["epochs"],
         seconds=saved["seconds"],
         position=saved["position"],
-        totals={
-            name: torch.tensor(total, dtype=torch.float64, device=device) for name, total in saved["totals"].items()
-        },
+        totals=dict(saved["totals"]),
         counts=dict(saved["counts"]),
+        recent_losses=list(saved.get("recent_losses", [])),
+        roll_backs=saved.get("roll_backs", 0),
         evaluation=dict(saved["evaluation"]),
         evaluated_step=saved["evaluated_step"],
-        best=Best(**saved["best"], weights=load_file(checkpoint.directory / BEST)) if "best" in saved else None,
+        best=_read_best(checkpoint, module),
     )
 
 
+def remove_later(checkpoints: Path, step: int) -> None:
+    """Removes the checkpoints of later steps, which a run that has gone back will take anew."""
+    for directory in _newest_first(checkpoints):
+        if _step_of(directory) > step:
+            shutil.rmtree(directory)
+
+
 def _newest_first(checkpoints: Path) -> list[Path]:
-    return sorted(checkpoints.glob("step-*"), reverse=True)
+    named = [path for path in checkpoints.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
+    return sorted(named, key=_step_of, reverse=True)
+
+
+def _step_of(directory: Path) -> int:
+    return int(directory.name.removeprefix("step-"))
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -186,12 +233,41 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def _write_best(path: Path, best: Best) -> dict[str, Any]:
     """Writes its weights, and returns what else there is to keep."""
-    _write_tensors(path, {name: tensor.contiguous() for name, tensor in best.weights.items()})
+    _write_tensors(path, _once(best.weights))
     return {
         "step": best.step,
         "evaluation": dict(best.evaluation),
         "evaluations_since": best.evaluations_since,
     }
+
+
+def _read_best(checkpoint: Checkpoint, module: nn.Module) -> Best | None:
+    if "best" not in checkpoint.state:
+        return None
+    return Best(**checkpoint.state["best"], weights=_under_every_name(load_file(checkpoint.directory / BEST), module))
+
+
+def _once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights without those that stand under an earlier name already: a file holds no tensor twice."""
+    seen: set[int] = set()
+    once = {}
+    for name, tensor in weights.items():
+        if id(tensor) not in seen:
+            once[name] = tensor.detach().contiguous()
+            seen.add(id(tensor))
+    return once
+
+
+def _under_every_name(weights: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """The opposite of `_once`: what parts of the module share, under the names that it has in each of them."""
+    named = dict(weights)
+    first_names: dict[int, str] = {}
+    own = module.state_dict(keep_vars=True)  # held here, so that no two of its tensors have the same id
+    for name, tensor in own.items():
+        first = first_names.setdefault(id(tensor), name)
+        if first in weights:
+            named[name] = weights[first]
+    return named
 
 
 def _digest(state: dict[str, Any]) -> str:

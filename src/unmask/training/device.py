@@ -39,6 +39,10 @@ class Compute:
         return f"{name}, {str(self.dtype).removeprefix('torch.')} ({self.reason}), {torch.get_num_threads()} threads"
 
 
+DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("auto", "fp32", "bf16")
+
+
 def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
     """Finds the device and precision that a recipe asks for.
 
@@ -47,8 +51,11 @@ def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
         precision: `auto` (bf16 where the device computes in it), `fp32` or `bf16`.
 
     Raises:
-        SettingsError: `cuda` where there is none.
+        SettingsError: `cuda` where there is none, or another name.
     """
+    for name, value, known in (("device", device, DEVICES), ("precision", precision, PRECISIONS)):
+        if value not in known:
+            raise SettingsError(f"{name} {value!r}: expected {', '.join(known[:-1])} or {known[-1]}")
     if device == "cuda" and not torch.cuda.is_available():
         raise SettingsError(
             "device=cuda, but PyTorch sees no CUDA device: set device=cpu, or install a CUDA build of torch"

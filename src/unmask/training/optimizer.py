@@ -1,9 +1,9 @@
-"""AdamW with BERT's parameter groups, rates that differ by layer, and the learning rate over the run.
+"""The optimizers over BERT's parameter groups, rates that differ by layer, and the learning rate over the run.
 
 Layer-wise rates are those of ELECTRA's released code (Clark et al. 2020, appendix B): see `layered_groups`. The
 schedule follows the released code of BERT and `transformers`: the factor is 0 at the first step of a warm-up, 1 at its
 end, and goes down to 0 at the end of the budget. The budget may be in steps, tokens, epochs or minutes, so decay is a
-function of the share of it that is done.
+function of the share of it that is done. A stage of a run may have a schedule of its own.
 """
 
 from __future__ import annotations
@@ -17,20 +17,34 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import SettingsError
+from unmask.training.lamb import Lamb
+from unmask.training.muon import MuonWithAdamW, split_groups
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
 
 
-def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(module: nn.Module, weight_decay: float, learning_rate: float) -> list[dict[str, Any]]:
     """Two groups: weights, which decay, and biases and LayerNorm, which do not (BERT's released `optimization.py`).
 
     Parameters without gradient are left out.
+
+    Returns:
+        `params`, `lr`, `weight_decay` and `is_weight` of each.
     """
     norms = {id(p) for part in module.modules() if isinstance(part, nn.LayerNorm) for p in part.parameters()}
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    plain = [p for name, p in trained if name.endswith("bias") or id(p) in norms]
+    plain = [p for name, p in trained if _is_bias(name) or id(p) in norms]
     plain_ids = {id(p) for p in plain}
     decayed = [p for _, p in trained if id(p) not in plain_ids]
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [
+        {"params": decayed, "lr": learning_rate, "weight_decay": weight_decay, "is_weight": True},
+        {"params": plain, "lr": learning_rate, "weight_decay": 0.0, "is_weight": False},
+    ]
+
+
+def _is_bias(name: str) -> bool:
+    """Whether a parameter is a bias: `dense.bias`, or as in an LSTM `bias_ih_l0`."""
+    last = name.rpartition(".")[2]
+    return last.endswith("bias") or last.startswith("bias")
 
 
 def layered_groups(
@@ -48,11 +62,11 @@ def layered_groups(
     encoder = getattr(module, "encoder", None)
     if not isinstance(encoder, nn.Module) or not hasattr(encoder, "blocks"):
         raise SettingsError(f"optimizer.layer_decay={layer_decay}: this model has no layers: leave it out")
-    num_layers = len(encoder.blocks)  # type: ignore[arg-type]  # a ModuleList
+    num_layers = max(depth(name, 0) for name, _ in encoder.named_parameters() if name.startswith("blocks."))
     depths = {id(p): depth(name, num_layers) for name, p in encoder.named_parameters()}
     top = num_layers + 2
     groups = []
-    for of_group in parameter_groups(module, weight_decay):
+    for of_group in parameter_groups(module, weight_decay, learning_rate):
         for height in range(top, -1, -1):
             chosen = [p for p in of_group["params"] if depths.get(id(p), top) == height]
             if chosen:
@@ -64,7 +78,7 @@ def depth(name: str, num_layers: int) -> int:
     """How far up a parameter of an encoder stands, as ELECTRA's code counts.
 
     Args:
-        name: in the encoder: `blocks.3.attention.output.weight`.
+        name: in the encoder: `blocks.3.attention.output.weight`; of ELMo's backward direction `blocks.1.layers.3.bias`.
         num_layers: of the encoder.
 
     Returns:
@@ -72,28 +86,48 @@ def depth(name: str, num_layers: int) -> int:
     """
     part, _, rest = name.partition(".")
     if part == "blocks":
-        return int(rest.partition(".")[0]) + 1
+        block, _, inner = rest.partition(".")
+        return int(inner.split(".")[1] if inner.startswith("layers.") else block) + 1
     return num_layers + 2 if part == "pooler" else 0
 
 
 def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """The optimizer that the settings name, over `parameter_groups`, or `layered_groups` where the rates decay."""
     if settings.layer_decay == 1:
-        groups = parameter_groups(module, settings.weight_decay)
+        groups = parameter_groups(module, settings.weight_decay, settings.learning_rate)
     else:
         groups = layered_groups(module, settings.weight_decay, settings.learning_rate, settings.layer_decay)
-    return OPTIMIZERS[settings.name](groups, settings)
+    return OPTIMIZERS[settings.name](module, groups, settings)
 
 
-def _adamw(groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
+def _adamw(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
     if settings.bias_correction:
-        return torch.optim.AdamW(
-            groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True
-        )
+        return torch.optim.AdamW(groups, betas=settings.betas, eps=settings.epsilon, fused=True)
     return UncorrectedAdamW(groups, settings.learning_rate, settings.betas, settings.epsilon)
 
 
-OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], OptimizerSettings], torch.optim.Optimizer]] = {"adamw": _adamw}
+def _lamb(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    return Lamb(groups, settings.learning_rate, settings.betas, settings.epsilon, settings.bias_correction)
+
+
+def _muon(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    ratio = (settings.muon_learning_rate or settings.learning_rate) / settings.learning_rate
+    others, matrices = split_groups(module, groups, ratio)
+    muon = torch.optim.Muon(matrices, momentum=settings.muon_momentum, adjust_lr_fn="match_rms_adamw")
+    return MuonWithAdamW(_adamw(module, others, settings), muon)
+
+
+def _adagrad(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    start = settings.initial_accumulator
+    return torch.optim.Adagrad(groups, initial_accumulator_value=start, eps=settings.epsilon, foreach=True)
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module, list[dict[str, Any]], OptimizerSettings], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "lamb": _lamb,
+    "muon": _muon,
+    "adagrad": _adagrad,
+}
 
 
 class UncorrectedAdamW(torch.optim.Optimizer):
@@ -157,6 +191,19 @@ def share_done(done: Mapping[str, float], budget: TrainSettings) -> float:
     return min(1.0, share)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run with a schedule of its own.
+
+    Attributes:
+        start: what was done when it began, as in `share_done`.
+        until: the share of the budget that is done when it ends.
+    """
+
+    start: dict[str, float]
+    until: float
+
+
 @dataclass
 class Schedule:
     """The learning rate's factor, from 0 to 1, as a function of what is done of the budget.
@@ -166,10 +213,22 @@ class Schedule:
         warmup_end: what was done when the warm-up steps were over, as in `share_done`, once known. Saved in
             checkpoints, since with a budget in tokens or epochs nobody can tell beforehand what share a number of steps
             is; amounts and not the share, since a resumed run may have another budget.
+        stage: the part of the run that the shape covers; None is all of it. Saved in checkpoints too.
     """
 
     settings: ScheduleSettings
     warmup_end: dict[str, float] | None = None
+    stage: Stage | None = None
+
+    def begin_stage(self, done: Mapping[str, float], until_share: float = 1.0) -> None:
+        """Starts the schedule anew, warm-up included: its end is now that of a stage.
+
+        Args:
+            done: how much is done when the stage begins, as in `share_done`.
+            until_share: of the whole budget, done when the stage ends.
+        """
+        self.stage = Stage(dict(done), until_share)
+        self.warmup_end = None
 
     def factor(self, done: Mapping[str, float], budget: TrainSettings) -> float:
         """The factor of the step about to be taken.
@@ -178,22 +237,57 @@ class Schedule:
             done: how much is done before it, as in `share_done`.
             budget: of the run.
         """
-        progress = share_done(done, budget)
+        progress = self._progress(done, budget)
         warmup_steps, warmup_ratio = self.settings.warmup_steps or 0, self.settings.warmup_ratio
+        steps = done["steps"] - (0 if self.stage is None else self.stage.start["steps"])
         if warmup_ratio is not None and progress < warmup_ratio:
             return progress / warmup_ratio
-        if done["steps"] < warmup_steps:
-            return done["steps"] / warmup_steps
+        if steps < warmup_steps:
+            return steps / warmup_steps
         if self.warmup_end is None:
             self.warmup_end = dict(done)
-        end = share_done(self.warmup_end, budget) if warmup_ratio is None else warmup_ratio
-        rest = (progress - end) / max(1e-12, 1 - end)
-        return DECAYS[self.settings.name](min(1.0, rest))
+        end = self._progress(self.warmup_end, budget) if warmup_ratio is None else warmup_ratio
+        return SHAPES[self.settings.name](progress, end, self.settings)
+
+    def _progress(self, done: Mapping[str, float], budget: TrainSettings) -> float:
+        """The share done of the run, or of its stage."""
+        share = share_done(done, budget)
+        if self.stage is None:
+            return share
+        begin = share_done(self.stage.start, budget)
+        return min(1.0, (share - begin) / max(1e-12, self.stage.until - begin))
 
 
-DECAYS: dict[str, Callable[[float], float]] = {
-    "linear": lambda rest: 1 - rest,
-    "cosine": lambda rest: 0.5 * (1 + math.cos(math.pi * rest)),
-    "constant": lambda rest: 1.0,
+def _linear(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return 1 - _rest(progress, warmup_end)
+
+
+def _cosine(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return 0.5 * (1 + math.cos(math.pi * _rest(progress, warmup_end)))
+
+
+def _constant(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return 1.0
+
+
+def _inverse_sqrt(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return math.sqrt(warmup_end / progress)
+
+
+def _warmup_stable_decay(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return min(1.0, (1 - progress) / settings.decay_ratio)
+
+
+def _rest(progress: float, warmup_end: float) -> float:
+    """The share done of what follows the warm-up."""
+    return min(1.0, (progress - warmup_end) / max(1e-12, 1 - warmup_end))
+
+
+SHAPES: dict[str, Callable[[float, float, ScheduleSettings], float]] = {
+    "linear": _linear,
+    "cosine": _cosine,
+    "constant": _constant,
+    "inverse_sqrt": _inverse_sqrt,
+    "wsd": _warmup_stable_decay,
 }
-"""The factor after warm-up, by the share of what follows it that is done."""
+"""The factor after warm-up, by the share that is done and that of the warm-up."""

@@ -1,6 +1,6 @@
 """The run directory: made for a new run, opened again to resume one, never overwritten silently.
 
-recipe.yaml  environment.json  metrics.jsonl  log.txt  report.html  tensorboard/  checkpoints/  model/
+recipe.yaml  environment.json  metrics.jsonl  log.txt  report.html  tensorboard/  checkpoints/  divergence/  model/
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ RESUMABLE_KEYS = frozenset(
     for name in (
         *("steps", "tokens", "epochs", "minutes"),
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
+        *("on_divergence", "spike_factor", "max_roll_backs"),
     )
 )
 """What may change when a run is resumed; anything else would make it another run."""
@@ -123,7 +124,7 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-            "logging and saving (train.*) only: give the same settings, or another --out"
+            "logging, saving and what it does when it diverges (train.*) only: give the same settings, or another --out"
         )
     return [f"resumed with {key}={_get(recipe, key)}, where it was {_get(before, key)}" for key in changed]
 

@@ -116,6 +116,9 @@ class RunLog:
         """Flushes and closes everything; the logger `unmask` is left as it was found."""
         self._messages.close()
         self._metrics.close()
+        self._close_events()
+
+    def _close_events(self) -> None:
         if self._events is not None:
             with told_as_output_error(self._directory / TENSORBOARD):
                 self._events.close()
@@ -157,14 +160,12 @@ class RunLog:
         self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
 
     def rewind(self, step: int) -> int:
-        """Takes the rows after `step` out, atomically: a run resumed from the checkpoint of `step` writes them again.
-
-        To be called before the first row of a session.
+        """Takes the rows after `step` out, atomically: a run that goes on from that step writes them again.
 
         Returns:
             How many rows were taken out.
         """
-        assert self._events is None, "a log is rewound before anything is written to it"
+        self._close_events()
         kept, taken = [], 0
         for line, row in _rows(self._path):
             if row["step"] <= step:

@@ -1,12 +1,11 @@
 """One sitting of a run: what happens after each step, for pre-training and fine-tuning alike.
 
-It logs, evaluates, saves, and stops when asked to; it is the hook that the loop calls.
+It logs, evaluates, saves, rolls back, and stops when asked to; it is the hook that the loop calls.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -20,8 +19,9 @@ from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.interruption import Interruption
 from unmask.progress import Progress
 from unmask.training.best import Best, choose_metric, copy_weights, is_better
-from unmask.training.checkpoint import Checkpoint, restore, save_checkpoint
+from unmask.training.checkpoint import Checkpoint, find_checkpoint, remove_later, restore, save_checkpoint
 from unmask.training.device import Compute
+from unmask.training.divergence import BadStep, keep_bad_step
 from unmask.training.loop import StepBatches, StepResult, TrainState, set_training_mode, train
 from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_log import RunLog
@@ -38,7 +38,7 @@ def run_session(
     directory: Path,
     *,
     module: nn.Module,
-    steps: Iterable[StepBatches],
+    steps: Callable[[Callable[[], float]], Iterable[StepBatches]],
     prepare: Callable[[Batch], Batch],
     counts: Callable[[Batch], dict[str, int]],
     settings: TrainSettings,
@@ -49,6 +49,7 @@ def run_session(
     compute: Compute,
     log: RunLog,
     interruption: Interruption,
+    before_step: Callable[[TrainState, Schedule], None] | None = None,
 ) -> dict[str, float]:
     """Trains a module to the end of its budget, from a checkpoint where there is one.
 
@@ -58,7 +59,8 @@ def run_session(
     Args:
         what: the work, for the progress bar.
         directory: the run directory.
-        module, steps, prepare, counts: see `unmask.training.loop.train`; `module` is on the device, and `steps` begins
+        module, prepare, counts, before_step: see `unmask.training.loop.train`; `module` is on the device.
+        steps: from a function that tells the share of the budget that is done, the batches of each step; they begin
             where the checkpoint stands.
         checkpoint: what the run goes on from; None at its beginning.
         evaluate: measures the module on held-out data; None where there is none.
@@ -68,7 +70,7 @@ def run_session(
 
     Raises:
         Interrupted: a signal has arrived; a checkpoint has been saved.
-        UserError: the loss is not finite, the checkpoint is of another model, or `train.metric` is none of the figures.
+        UserError: the run has diverged, the checkpoint is of another model, or `train.metric` is none of the figures.
     """
     if settings.patience is not None and evaluate is None:
         raise SettingsError(f"train.patience={settings.patience} needs something to measure: give data.dev")
@@ -78,8 +80,9 @@ def run_session(
     if checkpoint is not None:
         for damage in checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
-        state = restore(checkpoint, module, the_optimizer, the_schedule, compute.device)
+        state = restore(checkpoint, module, the_optimizer, the_schedule)
         logger.info("resumed from step %s", f"{state.step:,}")
+    _tell_limits(settings, schedule, is_resumed=checkpoint is not None)
     log.rewind(state.step)
     with Progress(what, start_count=state.tokens, start_fraction=state.progress(settings)) as progress:
         log.echo_above(progress)
@@ -89,7 +92,7 @@ def run_session(
         session.start(state)
         train(
             module,
-            steps,
+            steps(lambda: state.progress(settings)),
             prepare,
             counts,
             the_optimizer,
@@ -99,9 +102,42 @@ def run_session(
             compute.device,
             compute.autocast,
             session,
+            before_step=before_step,
+            on_bad_step=session.handle_bad_step,
+            reads_ahead=compute.device.type == "cuda",
         )
         session.finish(state)
+    _tell_shortfalls(state, settings, schedule)
     return session.last_evaluation if state.best is None else _restore_best(module, state.best)
+
+
+def _tell_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resumed: bool) -> None:
+    """Says beforehand what will not be as one may expect from the recipe."""
+    if settings.minutes is not None:
+        logger.log(
+            logging.WARNING if is_resumed else logging.INFO,
+            "%s under train.minutes is not repeatable bit for bit: its number of steps and their rates follow from the "
+            "time that they take; each step's rate is in metrics.jsonl",
+            "a resumed run" if is_resumed else "a run",
+        )
+    if settings.steps is not None and (schedule.warmup_steps or 0) > settings.steps:
+        logger.warning(
+            "schedule.warmup_steps=%s is over train.steps=%s: the run ends before its learning rate is reached",
+            f"{schedule.warmup_steps:,}",
+            f"{settings.steps:,}",
+        )
+
+
+def _tell_shortfalls(state: TrainState, settings: TrainSettings, schedule: ScheduleSettings) -> None:
+    """Says afterwards what has not been as the recipe has it."""
+    if settings.steps is None and state.step < (schedule.warmup_steps or 0):
+        logger.warning(
+            "the run took %s steps and schedule.warmup_steps is %s: its learning rate was never reached",
+            f"{state.step:,}",
+            f"{schedule.warmup_steps:,}",
+        )
+    if state.roll_backs:
+        logger.warning("the run has rolled back %s time(s); what it left out is in divergence/", state.roll_backs)
 
 
 def _restore_best(module: nn.Module, best: Best) -> dict[str, float]:
@@ -151,12 +187,11 @@ class Session:
 
         Raises:
             Interrupted: a signal has arrived; a checkpoint has been saved.
-            UserError: the loss or the gradient is not finite.
         """
         settings = self.settings
         self.progress.update(state.progress(settings), state.tokens)
         is_last = state.is_over(settings)
-        is_logged = is_last or state.step % settings.log_every == 0
+        is_logged = is_last or settings.minutes is not None or state.step % settings.log_every == 0
         if is_logged:
             self._log(state, result)
         if is_last or (settings.eval_every is not None and state.step % settings.eval_every == 0):
@@ -167,7 +202,6 @@ class Session:
         signal_number = self.interruption.signal_number
         is_stopped = signal_number is not None
         if is_last or is_stopped or (settings.save_every is not None and state.step % settings.save_every == 0):
-            _refuse_divergence(state.step, [*map(float, state.totals.values()), float(result.gradient_norm)])
             self._save(state)
         if signal_number is not None:
             raise Interrupted(
@@ -175,6 +209,48 @@ class Session:
                 f"in {self.directory}: the same command with --resume goes on from here",
                 signal_number,
             )
+
+    def handle_bad_step(self, state: TrainState, bad: BadStep) -> None:
+        """Keeps a step that has not been taken, then stops the run or puts it back to its newest checkpoint.
+
+        What has been read stays read, so the run goes on with the batches after the step. The state is saved at once:
+        a run that is stopped afterwards goes on from there.
+
+        Raises:
+            UserError: the recipe says so, there is no checkpoint, or the run has gone back too often.
+        """
+        place = keep_bad_step(self.directory / "divergence", bad, state.roll_backs)
+        kept = f"{bad.fault}. The step was not taken, its batches and figures are in {place}"
+        newest = None
+        if self.settings.on_divergence == "roll_back" and state.roll_backs < self.settings.max_roll_backs:
+            # an interrupted run has saved at another step, and is to go back as far as one that was not interrupted
+            newest = find_checkpoint(self.directory / "checkpoints", self.settings.save_every or 1)
+        if newest is None:
+            self._log_bad_step(state, bad)
+            raise UserError(f"{kept}. {self._advise(state)}")
+        state.roll_back_to(restore(newest, self.module, self.optimizer, self.schedule))
+        remove_later(self.directory / "checkpoints", state.step)
+        self.log.rewind(state.step)
+        self.start(state)
+        self._save(state)
+        logger.warning(
+            "%s; back to the weights of step %s, with the text after the step (%s of at most %s times)",
+            kept,
+            f"{state.step:,}",
+            state.roll_backs,
+            self.settings.max_roll_backs,
+        )
+
+    def _advise(self, state: TrainState) -> str:
+        """What to do about a step that ends the run."""
+        again = "Start it again with a lower optimizer.learning_rate or a longer warm-up (schedule.*)"
+        if self.settings.on_divergence == "stop":
+            past = "go on past this step with --resume and train.on_divergence=roll_back"
+            return f"{again}, or {past}; its earlier checkpoints are kept"
+        if state.roll_backs:
+            times = f"{state.roll_backs} times, as often as train.max_roll_backs allows"
+            return f"The run has rolled back {times}. {again}; its earlier checkpoints are kept"
+        return f"There is no checkpoint to roll back to yet. {again}, or a lower train.save_every"
 
     def finish(self, state: TrainState) -> None:
         """Evaluates and saves where the last step has not: a run resumed under a smaller budget, or out of batches."""
@@ -193,11 +269,22 @@ class Session:
             loss=loss,
             terms=terms,
             learning_rate=result.learning_rate,
-            gradient_norm=float(result.gradient_norm),
+            gradient_norm=result.gradient_norm,
             tokens_per_s=(state.tokens - self._logged_tokens) / max(1e-9, state.seconds - self._logged_seconds),
         )
         self._count_rate_from(state)
-        _refuse_divergence(state.step, [loss, float(result.gradient_norm)])
+
+    def _log_bad_step(self, state: TrainState, bad: BadStep) -> None:
+        """Its row says where the curves end."""
+        self.log.write_training(
+            step=bad.step,
+            tokens=state.tokens,
+            loss=bad.loss,
+            terms=bad.terms,
+            learning_rate=bad.learning_rate,
+            gradient_norm=bad.gradient_norm,
+            tokens_per_s=(state.tokens - self._logged_tokens) / max(1e-9, state.seconds - self._logged_seconds),
+        )
 
     def _count_rate_from(self, state: TrainState) -> None:
         self._logged_tokens, self._logged_seconds = state.tokens, state.seconds
@@ -250,12 +337,3 @@ class Session:
 def _as_json(position: Any) -> dict[str, int]:
     """A loader's position, a dataclass of integers; one just read from a checkpoint is JSON already."""
     return asdict(position) if is_dataclass(position) and not isinstance(position, type) else dict(position)
-
-
-def _refuse_divergence(step: int, figures: list[float]) -> None:
-    """Stops before a checkpoint that nobody can go on from takes the place of a good one."""
-    if not all(map(math.isfinite, figures)):
-        raise UserError(
-            f"the loss or its gradient is not finite at step {step:,}: the run has diverged. Start it again with a "
-            "lower optimizer.learning_rate or a longer warm-up (schedule.*); its earlier checkpoints are kept"
-        )

@@ -8,36 +8,81 @@ from pydantic import Field, model_validator
 
 from unmask.config import Settings
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class OptimizerSettings(Settings):
-    """AdamW with BERT's parameter groups: no decay on biases and LayerNorm."""
+    """How the gradient becomes an update. Biases and LayerNorm do not decay, as in BERT's released code."""
 
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "lamb", "muon", "adagrad"] = "adamw"
+    """`lamb`: for batches of thousands of sequences (You et al. 2020). `muon`: for the matrices of the layers, with
+    AdamW for the rest (Jordan 2024). `adagrad`: ELMo's."""
     learning_rate: float = Field(1e-4, gt=0)
     """The peak, after warm-up."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay of the means of the gradient and of its square, in one step."""
     epsilon: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     bias_correction: bool = True
-    """False: Adam's moments are used as they are, as in BERT's released code."""
+    """False: the moments are used as they are, as in the released code of BERT and of LAMB."""
     layer_decay: float = Field(1.0, gt=0, le=1)
     """Each layer's rate is that of the layer above times this (ELECTRA, appendix B: .8, Large .9); 1: none. The last
     layer's is the head's times its square, as in the released code."""
+    muon_learning_rate: float | None = Field(None, gt=0)
+    """The peak rate of the matrices under `muon`, whose updates are scaled to the size of AdamW's; null:
+    `learning_rate`."""
+    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    """Of the matrices under `muon`, after Nesterov."""
+    initial_accumulator: float = Field(1.0, ge=0)
+    """Where the sum of squares of `adagrad` begins: 1 in ELMo's released code."""
+
+    @model_validator(mode="after")
+    def _keys_belong_to_the_name(self) -> OptimizerSettings:
+        for key, names in _ONLY_OF.items():
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default and self.name not in names:
+                raise ValueError(f"{key}={value} is for {' and '.join(names)}, and name is {self.name}: leave one out")
+        if self.name == "adagrad" and self.weight_decay != 0:
+            raise ValueError(f"adagrad has no weight decay, and weight_decay is {self.weight_decay}: set it to 0")
+        return self
+
+
+_ADAM_LIKE = ("adamw", "lamb", "muon")
+_ONLY_OF = {
+    "betas": _ADAM_LIKE,
+    "bias_correction": _ADAM_LIKE,
+    "muon_learning_rate": ("muon",),
+    "muon_momentum": ("muon",),
+    "initial_accumulator": ("adagrad",),
+}
+"""Keys of the optimizer that mean something under some names alone."""
 
 
 class ScheduleSettings(Settings):
-    """Learning rate over the run: linear warm-up, then decay to zero at the end of the budget."""
+    """Learning rate over the run: linear warm-up, then what the name says, to the end of the budget."""
 
-    name: Literal["linear", "cosine", "constant"] = "linear"
+    name: Literal["linear", "cosine", "constant", "inverse_sqrt", "wsd"] = "linear"
+    """`linear`, `cosine`: down to zero. `inverse_sqrt`: the peak times the square root of warm-up over what is done
+    (Vaswani et al. 2017, section 5.3). `wsd`: the peak, then linearly to zero at the end (Hu et al. 2024)."""
     warmup_steps: int | None = Field(None, ge=0)
     """Steps of warm-up."""
     warmup_ratio: float | None = Field(None, ge=0, lt=1)
     """Share of the budget spent on warm-up, in place of `warmup_steps`."""
+    decay_ratio: float = Field(0.1, gt=0, le=1)
+    """Share of the budget over which `wsd` goes down, at its end."""
 
     @model_validator(mode="after")
-    def _one_warmup(self) -> ScheduleSettings:
+    def _parts_fit(self) -> ScheduleSettings:
         if self.warmup_steps is not None and self.warmup_ratio is not None:
             raise ValueError("warmup_steps and warmup_ratio say the same thing twice: keep one")
+        if self.name == "inverse_sqrt" and not self.warmup_steps and not self.warmup_ratio:
+            raise ValueError("inverse_sqrt is counted from the end of the warm-up: give warmup_steps or warmup_ratio")
+        if self.name != "wsd" and self.decay_ratio != 0.1:
+            raise ValueError(f"decay_ratio={self.decay_ratio} is for wsd, and name is {self.name}: leave one out")
+        if self.name == "wsd" and (self.warmup_ratio or 0) + self.decay_ratio > 1:
+            raise ValueError(
+                f"warmup_ratio {self.warmup_ratio} + decay_ratio {self.decay_ratio} is over 1: lower one of them"
+            )
         return self
 
 
@@ -51,7 +96,8 @@ class TrainSettings(Settings):
     epochs: float | None = Field(None, gt=0)
     """Passes over the data."""
     minutes: float | None = Field(None, gt=0)
-    """Time spent training; a run resumed under this budget is not repeatable bit for bit."""
+    """Time spent training, stops and evaluations not counted. Every step then has its row in `metrics.jsonl`, with its
+    rate, and no such run is repeatable bit for bit, resumed or not."""
 
     batch_size: int = Field(256, ge=1)
     """Sequences per step, over all micro-batches."""
@@ -59,6 +105,14 @@ class TrainSettings(Settings):
     """Sequences per forward and backward pass; null is the whole batch. Changes memory, not the gradient."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are scaled down to this norm; null switches clipping off."""
+    on_divergence: Literal["stop", "roll_back"] = "stop"
+    """What a step does whose loss or gradient is not finite, or whose loss is a spike. Its update is never taken, and
+    its batches are kept in the run's `divergence/`. `roll_back`: the run goes on from its newest checkpoint with the
+    text after that step."""
+    spike_factor: float | None = Field(None, gt=1)
+    """A loss over the median of the last 100 steps times this is a spike, from the 21st step on; null: none is."""
+    max_roll_backs: int = Field(3, ge=1)
+    """Times that a run rolls back before it stops after all."""
 
     log_every: int = Field(50, ge=1)
     """Steps between rows of `metrics.jsonl`."""

@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unmask.data.encoding import Chunk, Encoder
 from unmask.data.shard_writer import EncodedChunk, ShardWriter, write_manifest
-from unmask.data.store import TokenStore, token_dtype
+from unmask.data.store import TokenStore, token_dtype, word_arrays
+from unmask.tokenization.word_characters import WordTokenizer
 
 Documents = Sequence[Sequence[Sequence[int]]]
 """Documents of sentences of token ids."""
 
 MakeStore = Callable[..., TokenStore]
+MakeWordStore = Callable[..., TokenStore]
 
 
 def chunk_of(documents: Documents, hashes: Sequence[int], vocab_size: int) -> EncodedChunk:
@@ -67,3 +70,27 @@ def number_tokens() -> Callable[[Sequence[Sequence[int]]], list[list[list[int]]]
         return [[[next(tokens) for _ in range(length)] for length in document] for document in lengths]
 
     return number
+
+
+@pytest.fixture(scope="session")
+def make_word_store(tmp_path_factory: pytest.TempPathFactory) -> MakeWordStore:
+    """Writes texts as a store of words, `shard_documents` to a shard, and opens it."""
+    numbers = count()
+
+    def make(texts: Sequence[str], tokenizer: WordTokenizer, shard_documents: int = 3) -> TokenStore:
+        directory: Path = tmp_path_factory.getbasetemp() / f"word-store-{next(numbers)}"
+        (directory / "tokenizer").mkdir(parents=True)
+        tokenizer.save(directory / "tokenizer")
+        encoder, records = Encoder(tokenizer), []
+        for number, start in enumerate(range(0, len(texts), shard_documents)):
+            with ShardWriter(directory, number, token_dtype(tokenizer.vocab_size)) as writer:
+                for text in texts[start : start + shard_documents]:
+                    chunk = Chunk(number)
+                    chunk.add(text)
+                    writer.add(encoder.encode(chunk))
+                records.append(writer.finish({}))
+        description = {"vocab_size": tokenizer.vocab_size, "side_arrays": word_arrays(tokenizer.vocab_size)}
+        write_manifest(directory, records, description)
+        return TokenStore(directory)
+
+    return make

@@ -36,7 +36,10 @@ def cleaned(text: str, settings: CleaningSettings | None = None) -> Draft:
 
 
 def removed(draft: Draft) -> dict[str, int]:
-    return {what: count for what, count, _ in draft.removed}
+    totals: dict[str, int] = {}
+    for what, count, _ in draft.removed:
+        totals[what] = totals.get(what, 0) + count
+    return totals
 
 
 # -------------------------------------------------------------------------------------------------------- characters

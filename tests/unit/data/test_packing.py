@@ -1,4 +1,4 @@
-"""Segment pairs against a plain re-telling with lists, Google's truncation loop, and what must hold of any plan."""
+"""Blocks and splits; segment pairs against a plain re-telling with lists and Google's truncation loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,20 +16,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from unmask.chance import Draws, Permutation, key, mix
-from unmask.data import packing
-from unmask.data.packing import (
-    IS_NEXT,
-    NOT_NEXT,
-    PairPlanner,
-    SegmentPair,
-    Span,
-    Split,
-    fitting_ends,
-    truncate_pair,
-)
-from unmask.data.settings import PackingSettings
+from unmask.data import packing, pair_formats
+from unmask.data.packing import Planner, Span, Split, fitting_ends
+from unmask.data.pair_formats import IS_NEXT, NOT_NEXT, SegmentPairs, truncate_pair
 from unmask.data.store import TokenStore
-from unmask.errors import InputError
 
 Documents = list[list[list[int]]]
 MakeStore = Callable[..., TokenStore]
@@ -38,10 +29,32 @@ IMPROBABLE = 1e-4
 """The seeds are fixed, so a p-value under this would be a fault, not bad luck."""
 
 
+class Pair(NamedTuple):
+    a: Span
+    b: Span
+    next_sentence_label: int
+
+
 def planner(
-    store: TokenStore, *, seed: int = 0, held_out: float = 0.0, held: bool = False, **settings: float
-) -> PairPlanner:
-    return PairPlanner(Split(store, held_out, held), PackingSettings(**settings), seed)
+    store: TokenStore,
+    *,
+    seed: int = 0,
+    held_out: float = 0.0,
+    held: bool = False,
+    max_length: int = 128,
+    short_sequence_prob: float = 0.1,
+) -> Planner:
+    pairs = SegmentPairs(max_length - 3, "nsp", short_sequence_prob)
+    return Planner(Split(store, held_out, held), pairs, seed)
+
+
+def plan_pairs(planned: Planner, copy: int = 0, block: int = 0) -> list[Pair]:
+    pairs = []
+    for sequence in planned.plan_block(copy, block):
+        (a,), (b,) = sequence.segments
+        assert sequence.label is not None
+        pairs.append(Pair(a, b, sequence.label))
+    return pairs
 
 
 def odd_lengths(seed: int, num_documents: int) -> list[list[int]]:
@@ -96,10 +109,15 @@ def google_loop(a: int, b: int, longest: int) -> tuple[int, int]:
 
 
 def plan_plainly(
-    documents: Documents, inside: Callable[[int], bool], settings: PackingSettings, seed: int, copy: int, block: range
+    documents: Documents,
+    inside: Callable[[int], bool],
+    longest: int,
+    short_sequence_prob: float,
+    seed: int,
+    copy: int,
+    block: range,
 ) -> list[tuple[list[int], list[int], int]]:
     """One block as lists of tokens, told as the paper's appendix tells it: sentence by sentence."""
-    longest = settings.max_length - 3
     order = Permutation(len(documents), seed, copy, 1)
     draws = Draws(seed, copy, block.start // packing.BLOCK_DOCUMENTS, 2)
     pairs = []
@@ -110,7 +128,7 @@ def plan_plainly(
         waiting = cut_long_sentences(documents[number], longest)
         while waiting:
             target = longest
-            if draws.uniform() < settings.short_sequence_prob:
+            if draws.uniform() < short_sequence_prob:
                 target = draws.integer(2, longest)
             wants_next = draws.uniform() < 0.5
             chunk: list[list[int]] = []
@@ -160,13 +178,12 @@ def test_a_plan_is_the_plain_one(
     monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 16)
     documents = number_tokens(odd_lengths(max_length, 40))
     store = make_store(documents)
-    settings = PackingSettings(max_length=max_length, short_sequence_prob=short_sequence_prob)
-    planned = PairPlanner(Split(store, 0, False), settings, seed=3)
+    planned = planner(store, seed=3, max_length=max_length, short_sequence_prob=short_sequence_prob)
     assert planned.num_blocks == 3
     for copy in (0, 1):
         for number, block in enumerate([range(16), range(16, 32), range(32, 40)]):
-            expected = plan_plainly(documents, lambda _: True, settings, 3, copy, block)
-            pairs = planned.plan_block(copy, number)
+            expected = plan_plainly(documents, lambda _: True, max_length - 3, short_sequence_prob, 3, copy, block)
+            pairs = plan_pairs(planned, copy, number)
             assert [(tokens_of(store, p.a), tokens_of(store, p.b), p.next_sentence_label) for p in pairs] == expected
 
 
@@ -177,8 +194,8 @@ def test_a_held_out_plan_is_the_plain_one(make_store: MakeStore, number_tokens: 
     held_out = {number for number, text_hash in enumerate(hashes) if text_hash < 0.3 * 2**32}
     for held, members in ((True, held_out), (False, set(range(40)) - held_out)):
         planned = planner(store, seed=5, held_out=0.3, held=held, max_length=24)
-        expected = plan_plainly(documents, members.__contains__, planned.settings, 5, 2, range(40))
-        pairs = planned.plan_block(2, 0)
+        expected = plan_plainly(documents, members.__contains__, 21, 0.1, 5, 2, range(40))
+        pairs = plan_pairs(planned, 2)
         assert [(tokens_of(store, p.a), tokens_of(store, p.b), p.next_sentence_label) for p in pairs] == expected
         assert pairs
 
@@ -201,7 +218,7 @@ def test_every_pair_is_what_it_says(
     documents = number_tokens(lengths)
     store = make_store(documents)
     ends = [np.cumsum([0, *document]).tolist() for document in lengths]
-    for pair in planner(store, seed=seed, max_length=max_length, short_sequence_prob=short).plan_block(0, 0):
+    for pair in plan_pairs(planner(store, seed=seed, max_length=max_length, short_sequence_prob=short)):
         a, b = pair.a, pair.b
         assert len(a) >= 1
         assert len(b) >= 1
@@ -228,14 +245,14 @@ def test_every_token_is_shown_once_an_epoch_unless_truncated(
     store = make_store(number_tokens(lengths))
     planned = planner(store, seed=seed, max_length=max_length)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "truncate_pair", lambda a, b, longest, draws: (a, b))
-        shown = Counter(own_tokens(planned.plan_block(0, 0)))
+        patch.setattr(pair_formats, "truncate_pair", lambda a, b, longest, draws: (a, b))
+        shown = Counter(own_tokens(plan_pairs(planned)))
     assert shown == Counter((d, t) for d, document in enumerate(lengths) for t in range(sum(document)))
-    truncated = planned.plan_block(0, 0)
+    truncated = plan_pairs(planned)
     assert max(Counter(own_tokens(truncated)).values()) == 1
 
 
-def own_tokens(pairs: list[SegmentPair]) -> list[tuple[int, int]]:
+def own_tokens(pairs: list[Pair]) -> list[tuple[int, int]]:
     spans = [span for pair in pairs for span in ([pair.a, pair.b] if pair.next_sentence_label == IS_NEXT else [pair.a])]
     return [(span.document, token) for span in spans for token in range(span.start, span.end)]
 
@@ -252,7 +269,7 @@ def own_tokens(pairs: list[SegmentPair]) -> list[tuple[int, int]]:
 )
 def test_odd_documents_are_packed(make_store: MakeStore, number_tokens: NumberTokens, lengths: list[list[int]]) -> None:
     store = make_store(number_tokens(lengths))
-    pairs = planner(store, max_length=16).plan_block(0, 0)
+    pairs = plan_pairs(planner(store, max_length=16))
     assert {pair.a.document for pair in pairs} == {0, 1}
     assert all(4 < len(pair.a) + len(pair.b) + 3 <= 16 for pair in pairs)
     kept = len(set(own_tokens(pairs)))
@@ -263,13 +280,13 @@ def test_odd_documents_are_packed(make_store: MakeStore, number_tokens: NumberTo
 
 def test_a_one_token_document_is_never_next(make_store: MakeStore, number_tokens: NumberTokens) -> None:
     store = make_store(number_tokens([[1]] * 30))
-    assert {pair.next_sentence_label for pair in planner(store).plan_block(0, 0)} == {NOT_NEXT}
+    assert {pair.next_sentence_label for pair in plan_pairs(planner(store))} == {NOT_NEXT}
 
 
 @pytest.mark.parametrize("lengths", [[9] * 60, [40] * 12, [500], [3]], ids=["short", "long", "one huge", "one small"])
 def test_half_of_the_pairs_are_next(make_store: MakeStore, number_tokens: NumberTokens, lengths: list[int]) -> None:
     store = make_store(number_tokens([lengths] * 300), shard_documents=300)
-    labels = [pair.next_sentence_label for pair in planner(store, max_length=48).plan_block(0, 0)]
+    labels = [pair.next_sentence_label for pair in plan_pairs(planner(store, max_length=48))]
     assert len(labels) >= 300
     assert stats.binomtest(sum(labels), len(labels), 0.5).pvalue > IMPROBABLE
 
@@ -288,7 +305,7 @@ def test_a_random_segment_comes_from_every_other_document_alike(
 def test_the_share_and_the_lengths_of_short_sequences(make_store: MakeStore, number_tokens: NumberTokens) -> None:
     """With sentences of one token each target is met exactly, but where a random B reaches the end of its document."""
     store = make_store(number_tokens([[1] * 60_000] * 2))
-    pairs = planner(store, max_length=35, short_sequence_prob=0.2).plan_block(0, 0)
+    pairs = plan_pairs(planner(store, max_length=35, short_sequence_prob=0.2))
     lengths = np.array([len(pair.a) + len(pair.b) for pair in pairs])
     short = lengths[lengths < 32]
     # A target from 2 to 32 is under 32 in 30 of 31 cases; the ends of documents shorten about 1 in 2,000 random Bs.
@@ -301,7 +318,7 @@ def test_without_short_sequences_only_ends_of_documents_are_short(
     make_store: MakeStore, number_tokens: NumberTokens
 ) -> None:
     store = make_store(number_tokens([[1] * 2000] * 4))
-    pairs = planner(store, max_length=35, short_sequence_prob=0).plan_block(0, 0)
+    pairs = plan_pairs(planner(store, max_length=35, short_sequence_prob=0))
     short = [pair for pair in pairs if len(pair.a) + len(pair.b) < 32]
     assert all(pair.a.end > 2000 - 32 or pair.b.end == 2000 for pair in short)
 
@@ -316,7 +333,7 @@ def test_training_and_held_out_documents_never_mix(make_store: MakeStore, number
     seen = {}
     for held in (True, False):
         planned = planner(store, held_out=0.2, held=held, max_length=16)
-        pairs = [pair for copy in range(3) for pair in planned.plan_block(copy, 0)]
+        pairs = [pair for copy in range(3) for pair in plan_pairs(planned, copy)]
         seen[held] = {span.document for pair in pairs for span in (pair.a, pair.b)}
         assert {pair.b.document for pair in pairs if pair.next_sentence_label == NOT_NEXT} == seen[held]
         assert planned.split.num_documents == len(seen[held])
@@ -335,16 +352,6 @@ def test_the_share_is_of_all_hashes(
     assert [n in Split(store, held_out, True) for n in range(4)] == [n < num_held_out for n in range(4)]
 
 
-@pytest.mark.parametrize(("num_documents", "held"), [(1, False), (3, True)])
-def test_too_few_documents_are_refused(
-    make_store: MakeStore, number_tokens: NumberTokens, num_documents: int, held: bool
-) -> None:
-    store = make_store(number_tokens([[5]] * num_documents))
-    name = "0 held-out document" if held else "1 training document"
-    with pytest.raises(InputError, match=rf"{store.directory}: {name}.*segment pairs need two.*a blank line ends one"):
-        planner(store, held_out=0.1, held=held)
-
-
 # ------------------------------------------------------------------------------------------------------------ chance
 
 
@@ -354,8 +361,8 @@ def test_a_plan_is_a_function_of_seed_copy_and_block(
     monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 10)
     store = make_store(number_tokens([[4, 3, 5] * 6] * 30))
     places = [(seed, copy, block) for seed in (0, 1) for copy in (0, 1) for block in (0, 1, 2)]
-    plans = [planner(store, seed=seed, max_length=20).plan_block(copy, block) for seed, copy, block in places]
-    again = [planner(store, seed=s, max_length=20).plan_block(c, b) for s, c, b in reversed(places)][::-1]
+    plans = [plan_pairs(planner(store, seed=seed, max_length=20), copy, block) for seed, copy, block in places]
+    again = [plan_pairs(planner(store, seed=s, max_length=20), c, b) for s, c, b in reversed(places)][::-1]
     assert plans == again
     assert all(first != second for i, first in enumerate(plans) for second in plans[:i])
     for at in range(0, 12, 3):
@@ -370,7 +377,7 @@ def test_a_plan_is_a_function_of_seed_copy_and_block(
 
 def test_sequences_of_a_block_are_shuffled(make_store: MakeStore, number_tokens: NumberTokens) -> None:
     store = make_store(number_tokens([[5] * 100] * 20))
-    documents = [pair.a.document for pair in planner(store, max_length=24).plan_block(0, 0)]
+    documents = [pair.a.document for pair in plan_pairs(planner(store, max_length=24))]
     neighbours = np.mean(np.array(documents[1:]) == np.array(documents[:-1]))
     assert neighbours < 0.12  # 1 in 20 by chance, nearly all of them in the order of planning
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.data.statistics import unigram_entropy
 from unmask.data.store import TokenStore, manifest_checksum, token_dtype
+from unmask.entropy import unigram_entropy
 from unmask.errors import StoreError
 
 MakeStore = Callable[..., TokenStore]

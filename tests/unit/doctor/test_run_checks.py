@@ -11,7 +11,15 @@ import pytest
 import torch
 
 from unmask.batch import pack
-from unmask.doctor.loss_floors import Floor, check_floor, masked_lm_floors, passed_step
+from unmask.doctor.loss_floors import (
+    Floor,
+    check_floor,
+    discriminator_floors,
+    masked_lm_floors,
+    passed_step,
+    recorded_floors,
+    sentence_floors,
+)
 from unmask.doctor.run_checks import check_run
 
 FLOOR = Floor("mlm-unigram-floor", "knowing frequencies", 5.0, 0.02, "loss/mlm", "eval/mlm_loss", True, "warning")
@@ -19,6 +27,10 @@ ACCURACY = Floor("nsp-majority-floor", "one label", 0.6, 0.1, None, "eval/nsp_ac
 
 
 Rows = list[dict[str, float | None]]
+
+
+def both(*floors: list[Floor]) -> list[Floor]:
+    return [floor for part in floors for floor in part]
 
 
 def losses(*values: float | None) -> Rows:
@@ -36,7 +48,12 @@ def test_floors_of_known_targets() -> None:
         target_positions=torch.tensor([0, 2, 4, 5]),
         next_sentence_label=torch.tensor([0, 1]),
     )
-    floors = {floor.name: floor for floor in masked_lm_floors([batch, batch], np.array([4, 2, 1, 1]), True)}
+    floors = {
+        floor.name: floor
+        for floor in both(
+            masked_lm_floors([batch, batch], np.array([4, 2, 1, 1])), sentence_floors([batch, batch], "nsp")
+        )
+    }
     assert floors["mlm-uniform-floor"].value == pytest.approx(math.log(4))
     expected = (math.log(2) + math.log(2) + math.log(4) + math.log(8)) / 4
     assert floors["mlm-unigram-floor"].value == pytest.approx(expected)
@@ -53,11 +70,28 @@ def test_chance_of_next_sentence_follows_the_labels() -> None:
         target_positions=torch.zeros(0, dtype=torch.int64),
         next_sentence_label=torch.tensor([0, 1, 1, 1]),
     )
-    floors = {floor.name: floor for floor in masked_lm_floors([batch], np.ones(4, dtype=int), True)}
+    assert masked_lm_floors([batch], np.ones(4, dtype=int)) == []  # there is no target
+    floors = {floor.name: floor for floor in sentence_floors([batch], "nsp")}
     assert floors["nsp-chance-floor"].value == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
     assert floors["nsp-majority-floor"].value == 0.75
-    assert set(floors) == {"nsp-chance-floor", "nsp-majority-floor"}  # there is no target
-    assert masked_lm_floors([batch], np.ones(4, dtype=int), False) == []
+    assert set(floors) == {"nsp-chance-floor", "nsp-majority-floor"}
+    assert sentence_floors([batch], "none") == []
+    swapped = batch.with_columns(sentence_order_label=batch.columns["next_sentence_label"])
+    assert [floor.value for floor in sentence_floors([swapped], "sop")] == [floor.value for floor in floors.values()]
+
+
+def test_floors_that_a_run_has_written_down() -> None:
+    (floor,) = recorded_floors({"loss/lm": {"unigram entropy": 7.5}})
+    assert (floor.name, floor.value) == ("lm-unigram-floor", 7.5)
+    assert (floor.training_key, floor.held_out_key) == ("loss/lm", "eval/lm_loss")
+
+
+def test_floors_of_a_discriminator_follow_what_was_replaced() -> None:
+    rows: Rows = [{"step": 1, "eval/replaced_share": 0.5}, {"step": 2, "eval/replaced_share": 0.1}]
+    loss, accuracy = discriminator_floors(rows)
+    assert loss.value == pytest.approx(-0.1 * math.log(0.1) - 0.9 * math.log(0.9))
+    assert accuracy.value == pytest.approx(0.9)
+    assert discriminator_floors([{"step": 1, "eval/generator_loss": 6.0}]) == []
 
 
 @pytest.mark.parametrize(
@@ -143,6 +177,44 @@ def test_rows_of_few_sequences_jump_without_a_fault(tmp_path: Path, seed: int) -
 def test_a_spike_that_is_left_again_is_no_fault(tmp_path: Path) -> None:
     values = [10.0, 8.0, 6.5, 6.0, 7.9, 6.1, 5.9, 5.8, 5.8, 5.7, 5.7, 5.6]
     assert "learning-rate-too-high" not in run_of(tmp_path, PRETRAIN, losses(*values))
+
+
+LEFT_TO_RIGHT = "objective: {name: causal_lm}\nmodel: {architecture: gpt1}\npacking: {format: single_segment}\n"
+REPLACED = "objective: {name: replaced_token}\nmodel: {architecture: electra}\npacking: {format: single_segment}\n"
+
+
+def rows_of(key: str, *values: float | None, held_out: float | None = None) -> Rows:
+    rows: Rows = [{"step": 10 * number, "loss": value, key: value} for number, value in enumerate(values, start=1)]
+    name = key.removeprefix("loss/")
+    return rows if held_out is None else [*rows, {"step": rows[-1]["step"], f"eval/{name}_loss": held_out}]
+
+
+@pytest.mark.parametrize(
+    ("objective", "key"), [(LEFT_TO_RIGHT, "lm"), (REPLACED, "generator")], ids=["gpt1", "electra"]
+)
+def test_figures_of_other_objectives_are_judged_by_the_floors_of_the_run(
+    tmp_path: Path, objective: str, key: str
+) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"floors": {f"loss/{key}": {"unigram entropy": 6.5}}}))
+    recipe = f"{PRETRAIN}{objective}"
+    found = run_of(tmp_path, recipe, rows_of(f"loss/{key}", 9.0, 8.0, 7.0, 6.0, held_out=6.1))
+    assert found[f"{key}-unigram-floor"] == "good"
+    assert (found["not-checked"], found["no-cause"], found["inputs-unreadable"]) == ("note", "good", "warning")
+    found = run_of(tmp_path, recipe, rows_of(f"loss/{key}", 9.0, 8.0, 7.0, 6.9, held_out=6.8))
+    assert found[f"{key}-unigram-floor"] == "warning"
+    found = run_of(tmp_path, recipe, rows_of(f"loss/{key}", 9.0, 7.0, None, None))
+    assert found["learning-rate-too-high"] == "fault"
+    found = run_of(tmp_path, recipe, rows_of(f"loss/{key}", *(9.0, 7.0, 6.0, 5.5, 8.0, 8.1, 8.0, 8.2)))
+    assert found["learning-rate-too-high"] == "fault"
+
+
+@pytest.mark.parametrize(
+    "results", ["{}", '{"floors": 3}', '{"floors": {"loss/lm": 7}}', '{"floors": {"a": {"b": "c"}}}']
+)
+def test_results_that_are_damaged_have_no_floors(tmp_path: Path, results: str) -> None:
+    (tmp_path / "results.json").write_text(results)
+    found = run_of(tmp_path, f"{PRETRAIN}{LEFT_TO_RIGHT}", rows_of("loss/lm", 9.0, 8.0, held_out=7.9))
+    assert not [name for name in found if name.endswith("-floor")]
 
 
 def test_a_run_without_rows(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from unmask.doctor.synthetic_batches import random_batches
 from unmask.models.bert import BertEncoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLM
+from unmask.objectives.settings import MaskedLMSettings
 from unmask.recipe import PretrainRecipe
 from unmask.training.device import choose_compute
 
@@ -44,6 +45,7 @@ class Work:
 
 def probe(work: Work, limit_s: float, most_sequences: int = 64) -> SpeedProbe:
     torch.manual_seed(0)
+    assert isinstance(SETTINGS.objective, MaskedLMSettings)
     objective = MaskedLM(SETTINGS.objective, any_vocabulary(SIZES.vocab_size))
     prepare = objective.prepare
 

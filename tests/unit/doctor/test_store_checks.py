@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from unmask.data.settings import PackingSettings
 from unmask.data.store import TokenStore
 from unmask.doctor.findings import Finding
 from unmask.doctor.store_checks import (
@@ -21,6 +23,7 @@ from unmask.doctor.store_checks import (
     unknown_share,
 )
 from unmask.doctor.store_statistics import StoreStatistics, count_store, find_duplicates
+from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.preparation import prepare
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
@@ -40,9 +43,15 @@ def varied(number: int) -> list[str]:
     return [" ".join(f"{SENTENCES[(n + k) % 4]} The dog is {names[n]}." for k in range(3)) for n in range(number)]
 
 
+def looked_at_for(max_length: int) -> dict[str, Any]:
+    """BERT's segment pairs, with three special tokens."""
+    packing = PackingSettings(max_length=max_length)
+    return {"packing": packing, "room": max_length - 3, "objective": MaskedLMSettings()}
+
+
 def check(directory: Path, tokenizer: Path, documents: list[str], max_length: int = 128) -> dict[str, Finding]:
     store, opened, statistics = make(directory, tokenizer, documents)
-    found = check_store(store, opened, statistics, find_duplicates(store), max_length=max_length, pairs=True)
+    found = check_store(store, opened, statistics, find_duplicates(store), **looked_at_for(max_length))
     return {finding.name: finding for finding in found}
 
 
@@ -104,10 +113,10 @@ def test_another_tokenizer_in_the_store(tmp_path: Path, tiny_model: Path) -> Non
     store, tokenizer, statistics = make(tmp_path, tiny_model, varied(20))
     duplicates = find_duplicates(store)
     store.manifest["tokenizer_fingerprint"] = "0" * 64
-    found = check_store(store, tokenizer, statistics, duplicates, max_length=128, pairs=True)
+    found = check_store(store, tokenizer, statistics, duplicates, **looked_at_for(128))
     assert "is not the one that made its ids" in next(f.message for f in found if f.name == "tokenizer-differs")
     store.manifest["vocab_size"] = 300
-    found = check_store(store, tokenizer, count_store(store), duplicates, max_length=128, pairs=True)
+    found = check_store(store, tokenizer, count_store(store), duplicates, **looked_at_for(128))
     assert "has 400 entries, its ids are of 300" in next(f.message for f in found if f.name == "tokenizer-differs")
 
 
@@ -118,10 +127,39 @@ def test_floors_by_hand() -> None:
     uneven = Floors.of(np.array([3, 1, 0, 0]))
     assert uneven.unigram == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4))
     assert uneven.commonest == 0.75
-    table = {row[0]: row[1] for row in floors_table(even, 4, pairs=True).rows}
+    table = {row[0]: row[1] for row in floors_table(even, 4, MaskedLMSettings()).rows}
     assert table["NSP chance"] == "0.6931"
     assert table["first loss"] == "2.0794"  # ln 4 + ln 2
-    assert "NSP chance" not in {row[0] for row in floors_table(even, 4, pairs=False).rows}
+    assert even.figures(MaskedLMSettings())["nsp_chance"] == pytest.approx(math.log(2))
+
+
+def test_floors_of_other_objectives() -> None:
+    even = Floors.of(np.array([5, 5, 5, 5]))
+    order, left_to_right, replaced = (
+        MaskedLMSettings(sentence_objective="sop"), CausalLMSettings(), ReplacedTokenSettings(target_prob=0.25)
+    )  # fmt: skip
+    assert "SOP chance" in {row[0] for row in floors_table(even, 4, order).rows}
+    rows = {row[0]: row[1:] for row in floors_table(even, 4, left_to_right).rows}
+    assert set(rows) == {"ln V", "unigram entropy", "commonest entry"}
+    assert "where language modelling begins" in rows["ln V"][1]
+    # Of four tokens one is replaced: -(1/4 ln 1/4 + 3/4 ln 3/4).
+    assert {row[0]: row[1] for row in floors_table(even, 4, replaced).rows}["always original"] == "0.5623"
+    assert even.figures(replaced)["discriminator_share_entropy"] == pytest.approx(0.5623, abs=5e-5)
+    assert set(even.figures(left_to_right)) == {"ln_vocab_size", "unigram_entropy", "commonest_share"}
+
+
+def test_one_document_is_enough_for_sequences_of_one_segment(tmp_path: Path, tiny_model: Path) -> None:
+    store, tokenizer, statistics = make(tmp_path, tiny_model, [*varied(1), "man " * 200 + "."][:1])
+    single: dict[str, Any] = {"packing": PackingSettings(format="single_segment", max_length=16), "room": 14}
+    found = check_store(
+        store,
+        tokenizer,
+        statistics,
+        find_duplicates(store),
+        **single,
+        objective=MaskedLMSettings(sentence_objective="none"),
+    )
+    assert not {"too-few-documents", "few-documents", "long-sentences"} & {finding.name for finding in found}
 
 
 def test_tables_and_pictures(tmp_path: Path, tiny_model: Path) -> None:

@@ -36,6 +36,7 @@ NUMBERS = {
     "weighted-last-4": [2, 3, 4, 5],
     "concat-last-4": [2, 3, 4, 5],
     "weighted-all": [1, 2, 3, 4, 5],  # the layers, not the embeddings
+    "weighted-all-and-embeddings": [0, 1, 2, 3, 4, 5],
 }
 
 

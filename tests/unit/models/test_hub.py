@@ -274,7 +274,8 @@ def test_finetuning_from_a_damaged_encoder_is_refused(pretrained: Path) -> None:
         ({"num_hidden_layers": "many"}, ["num_hidden_layers", "many"]),
         ({"num_hidden_layers": 3}, ["encoder.layer.2.attention.self.query.weight", "missing"]),
         ({"vocab_size": 31}, ["word_embeddings.weight", "(30, 12)", "(31, 12)"]),
-        ({"architectures": ["BertLMHeadModel"]}, ["BertLMHeadModel", "BertForPreTraining"]),
+        ({"architectures": ["BertLMHeadModel"]}, ["is_decoder", "None", "true"]),
+        ({"architectures": ["BertForNextSentencePrediction"]}, ["BertForNextSentencePrediction", "BertForPreTraining"]),
         ({"architectures": None}, ["architectures", "None", "BertModel"]),
     ],
 )

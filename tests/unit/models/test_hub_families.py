@@ -28,7 +28,7 @@ from unmask.models.hub import (
     weights_of,
 )
 from unmask.models.hub_config import has_class
-from unmask.models.settings import Architecture, EncoderSettings
+from unmask.models.settings import LEFT_TO_RIGHT, Architecture, EncoderSettings
 
 FAMILIES: tuple[Architecture, ...] = get_args(Architecture)
 KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
@@ -42,6 +42,7 @@ def sizes(family: Architecture, **changes: Any) -> EncoderSettings:
         "num_attention_heads": 3,
         "intermediate_size": 48,
         "max_position_embeddings": 16,
+        **({"num_attention_heads": 1} if family == "lstm" else {}),
     }
     return EncoderSettings(architecture=family, **given | changes)
 
@@ -53,7 +54,7 @@ def save_pretrained(directory: Path, family: Architecture, pooler: bool = False)
     encoder = new_encoder(settings, pooler)
     if family == "electra":
         save_model(directory, encoder, discriminator_head=new_discriminator_head(settings))
-    elif family == "gpt1":
+    elif family in LEFT_TO_RIGHT:
         save_model(directory, encoder, causal_lm=True)
     else:
         save_model(directory, encoder, masked_lm_head=new_masked_lm_head(settings))
@@ -145,7 +146,7 @@ def test_the_head_decides_about_the_pooler(tmp_path: Path, family: Architecture,
     assert set(loaded.fresh) == fresh
     heads = {"bert": "cls.", "roberta": "lm_head.", "electra": "discriminator_predictions."}
     assert all(name.startswith(heads[family]) for name in loaded.unused)
-    assert bool(loaded.unused) == (family != "gpt1")
+    assert bool(loaded.unused) == (family not in LEFT_TO_RIGHT)
 
 
 def test_a_pooler_that_is_not_needed_is_left_and_named(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_pooler_that_is_not_needed_is_left_and_named(tmp_path: Path) -> None:
     assert loaded.unused == ("roberta.pooler.dense.bias", "roberta.pooler.dense.weight")
 
 
-@pytest.mark.parametrize("family", ["electra", "gpt1"])
+@pytest.mark.parametrize("family", ["electra", "gpt1", "lstm"])
 def test_there_is_no_pooler_where_the_family_has_none(tmp_path: Path, family: Architecture) -> None:
     assert load_encoder(save_pretrained(tmp_path, family), pooler=True).encoder.pooler is None
 
@@ -212,6 +213,7 @@ MATRICES = {
     "roberta": ("roberta.encoder.layer.1.intermediate.dense.weight", (48, 12)),
     "electra": ("electra.embeddings_project.weight", (12, 6)),
     "gpt1": ("transformer.h.1.mlp.c_fc.weight", (12, 48)),
+    "lstm": ("encoder.layers.1.lstm.weight_hh_l0", (192, 48)),
 }
 
 
@@ -241,7 +243,7 @@ def test_a_weight_that_does_not_fit_is_named_with_its_shape(tmp_path: Path, fami
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_weights_of_another_family_are_refused(tmp_path: Path, family: Architecture) -> None:
-    other = FAMILIES[(FAMILIES.index(family) + 1) % 4]
+    other = FAMILIES[(FAMILIES.index(family) + 1) % len(FAMILIES)]
     save_pretrained(tmp_path / "one", family)
     save_pretrained(tmp_path / "other", other)
     (tmp_path / "one" / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from unmask.errors import SettingsError
-from unmask.models.settings import PRESETS, EncoderSettings, ModelSettings, Preset
+from unmask.models.settings import PRESETS, PRESETS_OF, Architecture, EncoderSettings, ModelSettings, Preset
 
 
 def test_defaults_are_bert_base() -> None:
@@ -24,6 +24,89 @@ def test_every_preset_resolves_with_a_feed_forward_of_four_times_its_width() -> 
         assert settings.intermediate_size == 4 * settings.hidden_size
         assert settings.head_size == 64
         assert settings.num_hidden_layers == sizes["num_hidden_layers"]
+
+
+EVERY_PRESET = [(architecture, preset) for architecture, presets in PRESETS_OF.items() for preset in presets]
+
+
+@pytest.mark.parametrize(("architecture", "preset"), EVERY_PRESET)
+def test_every_preset_of_every_architecture_takes_512_tokens(architecture: Architecture, preset: Preset) -> None:
+    settings = ModelSettings(architecture=architecture, preset=preset).resolve(100, pad_token_id=1)
+    assert settings.architecture == architecture
+    assert settings.num_positions == 512
+    assert (settings.vocab_size, settings.pad_token_id) == (100, 1)
+    assert settings.is_causal == (architecture in ("gpt1", "lstm"))
+
+
+def test_presets_are_the_papers() -> None:
+    """Layers, hidden, heads, feed-forward, embeddings: Liu et al. 2019, table 9; Clark et al. 2020, table 6; Radford et
+    al. 2018, sections 4.1 and 5."""
+
+    def of(architecture: Architecture, preset: Preset) -> tuple[int | None, ...]:
+        one = ModelSettings(architecture=architecture, preset=preset).resolve(100)
+        return (
+            one.num_hidden_layers,
+            one.hidden_size,
+            one.num_attention_heads,
+            one.intermediate_size,
+            one.embedding_size,
+        )
+
+    assert set(PRESETS_OF) == set(get_args(Architecture))
+    assert of("roberta", "base") == (12, 768, 12, 3072, None)
+    assert of("roberta", "large") == (24, 1024, 16, 4096, None)
+    assert of("electra", "small") == (12, 256, 4, 1024, 128)
+    assert of("electra", "base") == (12, 768, 12, 3072, 768)
+    assert of("electra", "large") == (24, 1024, 16, 4096, 1024)
+    assert of("gpt1", "base") == (12, 768, 12, 3072, None)
+    assert of("lstm", "base") == (1, 768, 1, 2048, None)
+
+
+def test_robertas_rows_are_counted_from_its_padding_token() -> None:
+    base = ModelSettings(architecture="roberta").resolve(50265, pad_token_id=1)
+    assert (base.max_position_embeddings, base.type_vocab_size, base.layer_norm_eps) == (514, 1, 1e-5)
+    short = ModelSettings(architecture="roberta", max_position_embeddings=130).resolve(50265, pad_token_id=1)
+    assert short.num_positions == 128
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "heads"),
+    [(3, 768, 12), (6, 768, 3), (6, 768, 12), (12, 768, 12), (12, 1024, 16), (24, 1024, 16)],
+)
+def test_the_sizes_of_berts_table_6(layers: int, hidden: int, heads: int) -> None:
+    given = ModelSettings(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads)
+    settings = given.resolve(30522)
+    assert (settings.num_hidden_layers, settings.hidden_size, settings.num_attention_heads) == (layers, hidden, heads)
+    assert settings.intermediate_size == 4 * hidden
+
+
+@pytest.mark.parametrize("layers", [2, 4, 6, 8, 10, 12])
+@pytest.mark.parametrize("hidden", [128, 256, 512, 768])
+def test_the_released_miniatures(layers: int, hidden: int) -> None:
+    given = ModelSettings(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64)
+    settings = given.resolve(30522)
+    assert (settings.head_size, settings.intermediate_size) == (64, 4 * hidden)
+
+
+def test_left_to_right_is_for_bert_and_told_of_every_family() -> None:
+    assert ModelSettings(preset="tiny", causal=True).resolve(100).is_causal
+    assert not ModelSettings(preset="tiny").resolve(100).is_causal
+    for architecture, told in (("gpt1", "left-to-right anyway"), ("roberta", "reads in both directions")):
+        with pytest.raises(SettingsError, match=f"causal is True: that is for BERT, and {architecture} .*{told}"):
+            ModelSettings(architecture=architecture, causal=True).resolve(100)
+
+
+def test_a_preset_that_an_architecture_has_not_is_told() -> None:
+    with pytest.raises(ValidationError, match="preset 'large' is none of gpt1: expected one of tiny, mini, base"):
+        ModelSettings(architecture="gpt1", preset="large")
+
+
+@pytest.mark.parametrize(
+    "given", [{"num_attention_heads": 4}, {"attention_probs_dropout_prob": 0.1}, {"hidden_act": "gelu"}]
+)
+def test_what_means_nothing_to_an_lstm_is_told(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=f"{next(iter(given))} .* means nothing to an LSTM"):
+        ModelSettings(architecture="lstm", preset="mini", **given).resolve(100)
 
 
 def test_an_overridden_width_takes_the_feed_forward_with_it() -> None:

@@ -12,7 +12,11 @@ from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 from unmask.batch import Batch, pack
-from unmask.models.hub import load_model
+from unmask.errors import SettingsError
+from unmask.models.encoder import new_encoder
+from unmask.models.hub import load_model, save_model
+from unmask.models.settings import EncoderSettings
+from unmask.models.span_boundary_head import write_span_boundary
 from unmask.models.weight_names import hub_names, split
 from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
 from unmask.objectives.settings import MaskedLMSettings
@@ -194,3 +198,154 @@ def test_a_micro_batch_without_targets_has_a_loss_of_zero_and_a_gradient(
     assert (float(terms["mlm"].total.detach()), terms["mlm"].count) == (0.0, 0)
     terms["mlm"].total.backward()
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in ours.parameters())
+
+
+# Second objectives, other families, and what a run begins and ends with.
+
+SMALL = {"vocab_size": SIZE, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
+
+
+def fresh(
+    settings: MaskedLMSettings, architecture: str = "bert", vocab_size: int = SIZE, seed: int = 0
+) -> MaskedLMModule:
+    """A module whose every weight is random."""
+    torch.manual_seed(seed)
+    family = {"electra": {"embedding_size": 16}, "roberta": {"pad_token_id": 1}}.get(architecture, {})
+    sizes = EncoderSettings.model_validate({**SMALL, **family, "vocab_size": vocab_size, "architecture": architecture})
+    masker = MaskedLM(settings, VOCABULARY)
+    module = masker.build(new_encoder(sizes, pooler=masker.needs_pooler))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_()
+    return module
+
+
+def save(directory: Path, module: MaskedLMModule) -> None:
+    """What a finished run does with `saved()`."""
+    ((folder, saved),) = module.saved().items()
+    parts = dict(saved.parts)
+    head = parts.pop("span_boundary_head", None)
+    save_model(directory / folder, saved.encoder, **parts)
+    write_span_boundary(directory / folder, head)
+
+
+def settings_of(**values: object) -> MaskedLMSettings:
+    return MaskedLMSettings.model_validate({"sentence_objective": "none", **values})
+
+
+def test_sentence_order_is_a_second_term_with_labels_of_its_own() -> None:
+    masker = MaskedLM(settings_of(sentence_objective="sop"), VOCABULARY)
+    assert masker.columns == ("special_tokens_mask", "sentence_order_label")
+    module = fresh(settings_of(sentence_objective="sop")).eval()
+    drawn = draw_batch()
+    batch = masker.prepare(drawn.with_columns(sentence_order_label=1 - drawn.columns["next_sentence_label"]))
+    terms = {term.name: term for term in module(batch)}
+    assert masker.counts(batch) == {name: term.count for name, term in terms.items()}
+    assert list(terms) == ["mlm", "sop"]
+    _, _, logits = module.logits(batch)
+    assert logits is not None
+    expected = torch.nn.functional.cross_entropy(logits, batch.columns["sentence_order_label"], reduction="sum")
+    assert float(terms["sop"].total.detach()) == pytest.approx(float(expected.detach()), rel=TOLERANCE)
+    assert set(module.scores(batch)) == {"mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra"])
+def test_every_bidirectional_family_learns_and_has_its_own_head(architecture: str) -> None:
+    settings = settings_of(masking="span", span_boundary=True, target_prob=0.4)
+    module, masker = fresh(settings, architecture), MaskedLM(settings, VOCABULARY)
+    batch = masker.prepare(draw_batch())
+    terms = module(batch)
+    assert masker.counts(batch) == {term.name: term.count for term in terms}
+    torch.stack([term.total / term.count for term in terms]).sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"architecture": "gpt1"}, "architecture=gpt1.*from both sides"),
+        ({"architecture": "bert", "causal": True}, "causal=True.*from both sides"),
+    ],
+)
+def test_a_causal_encoder_is_refused(sizes: dict[str, object], told: str) -> None:
+    encoder = new_encoder(EncoderSettings.model_validate({**SMALL, **sizes}), pooler=False)
+    with pytest.raises(SettingsError, match=f"objective.name=masked_lm.*{told}"):
+        objective(False).build(encoder)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "electra"])
+def test_a_family_without_a_head_for_sentences_is_refused(architecture: str) -> None:
+    with pytest.raises(SettingsError, match=f"sentence_objective=sop.*architecture={architecture}"):
+        fresh(settings_of(sentence_objective="sop"), architecture)
+
+
+def test_a_vocabulary_without_a_mask_token_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"objective\.name=masked_lm needs a tokenizer with a mask token"):
+        MaskedLM(settings_of(), Vocabulary(SIZE, None, (0, 1), np.zeros(SIZE, dtype=np.bool_)))
+
+
+def test_the_floor_is_the_entropy_of_the_entries() -> None:
+    counts = np.array([4, 0, 2, 1, 1])
+    expected = {"unigram entropy": pytest.approx(1.75 * np.log(2))}
+    assert MaskedLM(settings_of(), VOCABULARY).floors(counts) == {"loss/mlm": expected}
+    with_boundaries = MaskedLM(settings_of(span_boundary=True), VOCABULARY)
+    assert with_boundaries.floors(counts) == {"loss/mlm": expected, "loss/sbo": expected}
+
+
+VARIANTS = [
+    {"sentence_objective": "nsp"},
+    {"sentence_objective": "sop"},
+    {"masking": "span", "span_boundary": True},
+    {"sentence_objective": "nsp", "masking": "span", "span_boundary": True},
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_run_goes_on_with_the_heads_that_another_saved(tmp_path: Path, variant: dict[str, object]) -> None:
+    settings = settings_of(**variant)
+    before, after = fresh(settings), fresh(settings, seed=1)
+    save(tmp_path, before)
+    MaskedLM(settings, VOCABULARY).restore_heads(after, tmp_path)
+    ours = {name: weight for name, weight in after.state_dict().items() if not name.startswith("encoder.")}
+    assert len(ours) > 5
+    for name, weight in ours.items():
+        assert torch.equal(weight, before.state_dict()[name]), name
+
+
+def test_a_head_for_the_other_sentence_objective_stays_out(tmp_path: Path) -> None:
+    save(tmp_path, fresh(settings_of(sentence_objective="sop")))
+    settings = settings_of(sentence_objective="nsp")
+    module = fresh(settings, seed=1)
+    assert module.next_sentence_head is not None
+    was = module.next_sentence_head.dense.weight.clone()
+    MaskedLM(settings, VOCABULARY).restore_heads(module, tmp_path)
+    assert torch.equal(module.next_sentence_head.dense.weight, was)
+
+
+def test_new_entries_start_with_a_bias_of_zero(tmp_path: Path) -> None:
+    before, after = fresh(settings_of()), fresh(settings_of(), vocab_size=SIZE + 3, seed=1)
+    save(tmp_path, before)
+    MaskedLM(settings_of(), VOCABULARY).restore_heads(after, tmp_path)
+    assert torch.equal(after.masked_lm_head.bias, torch.cat([before.masked_lm_head.bias, torch.zeros(3)]))
+    assert after.masked_lm_head.bias.requires_grad
+
+
+def test_a_model_with_a_boundary_head_opens_in_transformers(tmp_path: Path) -> None:
+    module = fresh(settings_of(masking="span", span_boundary=True)).eval()
+    save(tmp_path, module)
+    theirs, report = BertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    batch = MaskedLM(settings_of(), VOCABULARY).prepare(draw_batch())
+    with torch.no_grad():
+        logits, _, _ = module.logits(batch.with_columns(**EMPTY_BOUNDARIES))
+        expected = their_output(theirs.eval(), batch, False).logits  # type: ignore[attr-defined]
+    is_target = pad(batch, batch.columns["labels"], -100) != -100
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(logits / scale, expected[is_target] / scale, rtol=0, atol=TOLERANCE)
+
+
+EMPTY_BOUNDARIES = {
+    name: torch.zeros(0, dtype=torch.int64)
+    for name in ("boundary_positions", "boundary_targets", "boundary_left", "boundary_right")
+}

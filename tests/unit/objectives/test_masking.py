@@ -16,6 +16,7 @@ from scipy.stats import chisquare
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.chance import uniform
 from unmask.objectives import masking
+from unmask.objectives.drawing import lay_out
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -26,6 +27,8 @@ SIZE = 105
 ORDINARY = range(len(SPECIAL), SIZE)
 CONTINUATION = np.arange(SIZE) >= 65
 VOCABULARY = Vocabulary(SIZE, MASK, SPECIAL, CONTINUATION)
+
+KINDS = ["token", "whole_word", "span", "entity", "noun_phrase"]
 
 SIGNIFICANCE = 1e-3
 """Seeds are fixed, so a test that passes goes on passing; that shares off by a tenth fail is tested too."""
@@ -44,7 +47,19 @@ def draw_batch(lengths: Sequence[int], seed: int = 0) -> Batch:
 
 
 def with_specials(batch: Batch) -> Batch:
-    return batch.with_columns(special_tokens_mask=torch.isin(batch.input_ids, torch.tensor(SPECIAL)))
+    """With the columns that packing formats give; every entry whose number ends in 7 is annotated, with those after
+    it up to the next special token or the next entry that ends in 1."""
+    special = torch.isin(batch.input_ids, torch.tensor(SPECIAL))
+    annotation, number, is_open = [], 0, False
+    for token, is_special, position in zip(
+        batch.input_ids.tolist(), special.tolist(), batch.position_ids.tolist(), strict=True
+    ):
+        is_open = is_open and not is_special and token % 10 != 1 and position > 0
+        if token % 10 == 7 and not is_special:
+            number, is_open = number + 1, True
+        annotation.append(number if is_open else 0)
+    column = torch.tensor(annotation)
+    return batch.with_columns(special_tokens_mask=special, entity=column, noun_phrase=column)
 
 
 def parts_of(batch: Batch, sizes: Sequence[int]) -> list[Batch]:
@@ -135,7 +150,7 @@ def test_every_place_and_every_replacement_is_as_likely() -> None:
     assert chisquare(entries[len(SPECIAL) :].numpy()).pvalue > SIGNIFICANCE
 
 
-@pytest.mark.parametrize("kind", ["token", "whole_word"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_specials_are_never_chosen_nor_drawn_and_labels_are_the_originals(kind: str) -> None:
     batch = draw_batch([5, 6, 128, 60, 17] * 40, seed=2)
     prepared = objective(masking=kind, target_prob=0.5, mask_token_prob=0.3, random_token_prob=0.6).prepare(batch)
@@ -168,7 +183,7 @@ def choose_words_slowly(row: Sequence[int], key: int, target_prob: float) -> set
     number = max(1, int(len(row) * target_prob + 0.5))
 
     def drawn(word: list[int]) -> float:
-        return float(uniform(torch.tensor([key]), torch.tensor([word[0]]), masking._CHOICE))
+        return float(uniform(torch.tensor([key]), torch.tensor([word[0]]), masking.CHOICE))
 
     chosen: set[int] = set()
     for word in sorted(words_of(row), key=drawn):
@@ -222,7 +237,15 @@ def test_a_sequence_of_words_that_do_not_fit_has_no_target() -> None:
     assert num_targets(objective(masking="whole_word").prepare(batch)) == [0, 1]
 
 
-@pytest.mark.parametrize("kind", ["token", "whole_word"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_special_tokens_alone_has_no_target(kind: str) -> None:
+    batch = with_specials(pack([[CLS, SEP], [CLS, SEP, SEP]], keys=[1, 2]))
+    prepared = objective(masking=kind, span_boundary=True).prepare(batch)
+    assert num_targets(prepared) == [0, 0]
+    assert torch.equal(prepared.input_ids, batch.input_ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", [[1] * 12, [3, 3, 3, 3], [5, 7], [11, 1]], ids=str)
 def test_the_same_masks_in_whatever_micro_batches(kind: str, sizes: list[int]) -> None:
     batch = draw_batch([20, 5, 128, 64, 9, 33, 128, 5, 77, 12, 50, 31], seed=3)
@@ -234,12 +257,12 @@ def test_the_same_masks_in_whatever_micro_batches(kind: str, sizes: list[int]) -
 
 def test_draws_that_differ_in_their_last_bit_keep_their_order_in_a_large_batch() -> None:
     """Where sequence and draw are added first, the thousandth sequence loses ten bits of the draw."""
-    draws = torch.tensor([0.5, 0.5 - 2**-53, 1 - 2**-53, 0.25], dtype=torch.float64)
-    sequence = torch.tensor([999, 999, 999, 1000])
-    assert masking._order_within(sequence, draws).tolist() == [1, 0, 2, 3]
+    rows = lay_out(draw_batch([5] * 1000))
+    draws = torch.tensor([0.5, 0.5 - 2**-53, 1 - 2**-53, 0.25, 0.0], dtype=torch.float64).repeat(1000)
+    assert rows.ranks(draws)[-5:].tolist() == [3, 2, 4, 1, 0]
 
 
-@pytest.mark.parametrize("kind", ["token", "whole_word"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_masks_are_a_function_of_the_key_alone(kind: str) -> None:
     row = draw_batch([60], seed=4).input_ids.tolist()
     batch = with_specials(pack([row, row, row], keys=[11, 12, 11]))

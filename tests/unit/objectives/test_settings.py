@@ -19,6 +19,10 @@ def test_the_defaults_are_those_of_the_paper() -> None:
         "target_prob": 0.15,
         "mask_token_prob": 0.8,
         "random_token_prob": 0.1,
+        "span_boundary": False,
+        "span_length_prob": 0.2,
+        "max_span_words": 10,
+        "max_boundary_targets": 20,
     }
     assert MaskedLMSettings().name in OBJECTIVES
 
@@ -39,7 +43,9 @@ def test_shares_that_leave_nothing_unchanged_are_fine(shares: tuple[float, float
         ({"target_prob": "1.5"}, "target_prob=.?1.5"),
         ({"mask_token_prob": "-0.1"}, "mask_token_prob=.?-0.1"),
         ({"masking": "words"}, "masking=.?words.*token.*whole_word"),
-        ({"sentence_objective": "sop"}, "sentence_objective=.?sop.*none.*nsp"),
+        ({"sentence_objective": "order"}, "sentence_objective=.?order.*none.*nsp.*sop"),
+        ({"span_length_prob": "1"}, "span_length_prob=.?1"),
+        ({"max_span_words": "0"}, "max_span_words=.?0"),
         ({"masking_prob": "0.2"}, "unknown key masking_prob"),
     ],
 )

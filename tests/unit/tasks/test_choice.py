@@ -87,7 +87,7 @@ def test_story_cloze_as_published(tmp_path: Path) -> None:
     assert (first.question, first.choices, first.label) == ("", ("She had flowers.", "She sold a boat."), 0)
     assert second.label == 1
     write(path, path.read_text("utf-8").splitlines()[0], "5a,A.,B.,C.,D.,E.,F.,0")
-    with pytest.raises(InputError, match=r"val\.csv:2: the label AnswerRightEnding is \"0\".*number, 1 to 2"):
+    with pytest.raises(InputError, match=r"val\.csv:2: the column 'AnswerRightEnding' holds \"0\".*number, 1 to 2"):
         load(open_task(TaskSettings(name="storycloze"), ColumnSettings()), path)
 
 
@@ -137,7 +137,7 @@ def test_what_is_wrong_with_race_is_told(tmp_path: Path) -> None:
         ("[]", r"1\.txt: expected a JSON object"),
         (json.dumps({**ARTICLE, "answers": ["A"]}), r"1\.txt:1: answers is \[\"A\"\]: expected a list as long"),
         (json.dumps({**ARTICLE, "answers": ["A", "?"]}), r"1\.txt:1, question 2: the answer is \"\?\""),
-        (json.dumps({**ARTICLE, "answers": ["A", "E"]}), r"question 2: the label label is 4: expected .* 0 to 3"),
+        (json.dumps({**ARTICLE, "answers": ["A", "E"]}), r"question 2: the column 'label' holds 4: expected .* 0 to 3"),
         (json.dumps({"questions": ["a"], "options": [["a"]], "answers": ["A"]}), "no field 'article'"),
     ):
         write(file, text)
@@ -154,7 +154,10 @@ def test_codah_as_published(tmp_path: Path) -> None:
     assert read.fields["category"] == "n"
     for line, message in (
         ("n\ta\tb\tc\td\t0", r"train\.tsv:2: 6 fields where the header has 7 \(category, context, choice_0"),
-        ("n\ta\tb\tc\td\te\t4", r"train\.tsv:2: the label label is \"4\": expected the right choice's number, 0 to 3"),
+        (
+            "n\ta\tb\tc\td\te\t4",
+            r"train\.tsv:2: the column 'label' holds \"4\": expected the right choice's number, 0 to 3",
+        ),
         ("n\ta\tb\tc\t \te\t0", r"train\.tsv:2: the choice choices\[2\] is empty"),
     ):
         write(path, "n\ta\tb\tc\td\te\t0", line)
@@ -199,13 +202,16 @@ def test_any_file_with_named_columns(tmp_path: Path) -> None:
         ({"context": 3, "choices": ["a", "b"], "label": 0}, "a.jsonl:1: context is 3: expected a text"),
         ({"context": "\ud800", "choices": ["a", "b"], "label": 0}, "a.jsonl:1: context holds half of a surrogate"),
         ({"context": "c", "choices": ["a", "b"]}, "a.jsonl:1: no column 'label' for the label"),
-        ({"context": "c", "choices": ["a", "b"], "label": None}, "a.jsonl:1: the label label is empty"),
-        ({"context": "c", "choices": ["a", "b"], "label": 2}, "a.jsonl:1: the label label is 2: expected .* 0 to 1"),
-        ({"context": "c", "choices": ["a", "b"], "label": -1}, "a.jsonl:1: the label label is -1"),
-        ({"context": "c", "choices": ["a", "b"], "label": 0.5}, "a.jsonl:1: the label label is 0.5"),
-        ({"context": "c", "choices": ["a", "b"], "label": math.nan}, "a.jsonl:1: the label label is NaN"),
-        ({"context": "c", "choices": ["a", "b"], "label": True}, "a.jsonl:1: the label label is true"),
-        ({"context": "c", "choices": ["a", "b"], "label": "z"}, 'a.jsonl:1: the label label is "z"'),
+        ({"context": "c", "choices": ["a", "b"], "label": None}, "a.jsonl:1: the column 'label' is empty"),
+        (
+            {"context": "c", "choices": ["a", "b"], "label": 2},
+            "a.jsonl:1: the column 'label' holds 2: expected .* 0 to 1",
+        ),
+        ({"context": "c", "choices": ["a", "b"], "label": -1}, "a.jsonl:1: the column 'label' holds -1"),
+        ({"context": "c", "choices": ["a", "b"], "label": 0.5}, "a.jsonl:1: the column 'label' holds 0.5"),
+        ({"context": "c", "choices": ["a", "b"], "label": math.nan}, "a.jsonl:1: the column 'label' holds NaN"),
+        ({"context": "c", "choices": ["a", "b"], "label": True}, "a.jsonl:1: the column 'label' holds true"),
+        ({"context": "c", "choices": ["a", "b"], "label": "z"}, "a.jsonl:1: the column 'label' holds \"z\""),
         ({"context": "c", "choices": ["a", "a"], "label": "a"}, "a.jsonl:1: .* fits more than one of the choices"),
         ({"context": "c", "choices": ["1", "0"], "label": "1"}, "a.jsonl:1: .* fits more than one of the choices"),
     ],

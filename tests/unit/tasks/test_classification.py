@@ -99,6 +99,17 @@ def write(path: Path, *labels: Any) -> Path:
     return path
 
 
+def test_labels_that_differ_in_blanks_alone_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", "neg", "pos", "neg", "pos ", "\u00a0pos")
+    with pytest.raises(
+        InputError, match=r"a\.jsonl:4: the label 'pos ' differs from 'pos' \(.*a\.jsonl:2\) in nothing"
+    ):
+        opened().fit_to(path)
+    assert opened().fit_to(write(path, "pos ", "neg")).labels == ("neg", "pos ")  # there is no other
+    both = ["pos", "pos ", "\u00a0pos", "neg"]
+    assert opened(labels=both).fit_to(write(path, "neg", "pos", "pos ")).labels == tuple(both)
+
+
 def test_labels_of_the_training_file_are_sorted(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     assert opened().fit_to(write(path, "yes", "no", "yes")).labels == ("no", "yes")

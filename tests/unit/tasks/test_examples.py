@@ -83,7 +83,7 @@ def test_examples_without_label_are_left_out_and_counted_or_kept(tmp_path: Path)
         load(path)
     path.write_text('{"text": "a", "label": null}\n{"text": "b"}\n{"text": "c", "label": ""}\n')
     assert load(path, unlabelled=True)[0] == [None] * 3
-    with pytest.raises(InputError, match=r"a\.jsonl:1: the label label is empty"):
+    with pytest.raises(InputError, match=r"a\.jsonl:1: the column 'label' is empty"):
         load(path)
 
 
@@ -98,6 +98,34 @@ def test_broken_rows_of_published_files_are_listed(tmp_path: Path) -> None:
     )
 
 
+def test_the_first_faulty_rows_are_told_together(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    faulty = ["b\t", "too\tmany\tfields", "d\t", "e\t", "f\t", "g\t", "h"]
+    path.write_text("text\tlabel\n" + "".join(f"{row}\nfine\tx\n" for row in faulty))
+    with pytest.raises(InputError) as told:
+        load(path)
+    assert str(told.value) == "\n  ".join(
+        [
+            f"{path}:2: the column 'label' is empty: fill it in, or take the row out",
+            f"{path}:4: 3 fields where the header has 2 (text, label): mend the row (in a .tsv nothing is quoted: a "
+            "text holds no tab and no line break)",
+            f"{path}:6: the same",
+            f"{path}:8: the same",
+            f"{path}:10: the same",
+            "7 rows in all cannot be used",
+        ]
+    )
+
+
+def test_the_examples_before_a_faulty_row_are_read_and_none_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": "x"}\n{"text": 7, "label": "x"}\n{"text": "c", "label": "x"}\n')
+    examples = TextFiles().load(path, ExampleCounts(), read_label, False)
+    assert next(examples).text_a == "a"
+    with pytest.raises(InputError, match=r"^[^\n]*a\.jsonl:2: text is 7: expected a text$"):
+        next(examples)
+
+
 @pytest.mark.parametrize(("value", "label"), [("a", "a"), (3, "3"), (True, "true"), (0.5, "0.5"), (" ", " ")])
 def test_labels_are_read_as_text(value: object, label: str) -> None:
     assert read_label(Row({"label": value}, "x:1"), "label") == label
@@ -108,9 +136,9 @@ def test_labels_are_read_as_text(value: object, label: str) -> None:
     ("row", "told"),
     [
         ({"text": "a"}, "x:7: no column 'label' for the label: there is text"),
-        ({"label": ""}, "x:7: the label label is empty"),
-        ({"label": None}, "x:7: the label label is empty"),
-        ({"label": ["b"]}, r'x:7: the label label is \["b"\].*task\.multi_label'),
+        ({"label": ""}, "x:7: the column 'label' is empty"),
+        ({"label": None}, "x:7: the column 'label' is empty"),
+        ({"label": ["b"]}, r'x:7: the column \'label\' holds \["b"\].*task\.multi_label'),
         ({"label": json.loads('"\\udc00"')}, r"x:7: label holds half of a surrogate pair"),
     ],
 )
@@ -154,12 +182,12 @@ def test_lists_of_labels(value: object, labels: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("a,,b", "x:1: the label label is empty"),
-        ([""], "x:1: the label label is empty"),
-        ([None], "x:1: the label label is empty"),
-        ([["a"]], r'x:1: the labels label are \[\["a"\]\]'),
-        (None, r"x:1: the labels label are null: expected a list, \[\] for none"),
-        ({"a": 1}, r'x:1: the labels label are \{"a": 1\}'),
+        ("a,,b", "x:1: a label in the column 'label' is empty"),
+        ([""], "x:1: a label in the column 'label' is empty"),
+        ([None], "x:1: a label in the column 'label' is empty"),
+        ([["a"]], r'x:1: the column \'label\' holds \[\["a"\]\]'),
+        (None, r"x:1: the column 'label' holds null: expected a list of labels, \[\] for none"),
+        ({"a": 1}, r'x:1: the column \'label\' holds \{"a": 1\}'),
     ],
 )
 def test_lists_of_labels_refused(value: object, told: str) -> None:
@@ -176,11 +204,13 @@ def test_numbers(value: object, number: float) -> None:
     "value", ["nan", "inf", "-Infinity", "three", "3,5", "1_000", "1e39", True, float("nan"), "x" * 99]
 )
 def test_numbers_refused(value: object) -> None:
-    with pytest.raises(InputError, match=r"x:1: the value score is '.{1,60}': expected a finite number such as 3\.5"):
+    with pytest.raises(
+        InputError, match=r"x:1: the column 'score' holds '.{1,60}': expected a finite number such as 3\.5"
+    ):
         read_number(Row({"score": value}, "x:1"), "score")
 
 
 @pytest.mark.parametrize("value", ["", None])
 def test_missing_numbers_refused(value: object) -> None:
-    with pytest.raises(InputError, match="x:1: the label score is empty"):
+    with pytest.raises(InputError, match="x:1: the column 'score' is empty"):
         read_number(Row({"score": value}, "x:1"), "score")

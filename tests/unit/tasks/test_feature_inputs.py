@@ -15,11 +15,13 @@ from unmask.tasks.feature_inputs import (
     FeatureInput,
     RowMaker,
     describe_tokens,
+    feature_layouts,
     read_feature_input,
     tokenize,
     windows_of,
 )
 from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
 
@@ -118,7 +120,7 @@ def test_what_an_index_tells(tokenizer: TextTokenizer) -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"sentence": "a"}, "no text: expected text, or text_a and text_b, or tokens; there is sentence"),
+        ({"sentence": "a"}, "no text: expected tokens, or text, or text_a and text_b; there is sentence"),
         ({"text_a": "a"}, "no text"),
         ({"text": None}, "text is null: expected a text"),
         ({"tokens": 3}, "tokens is 3: expected a list of words"),
@@ -134,3 +136,40 @@ def test_refused(fields: dict[str, object], told: str) -> None:
 def test_words_in_one_text_are_parted_by_blanks() -> None:
     assert read(tokens="a  man ").words == ("a", "man")
     assert read(tokens=["New York", "!"]).text_a == "New York !"
+
+
+NONE = ColumnSettings()
+REMEMBERED = ColumnSettings(text_a="premise", text_b="hypothesis", id="key", label="gold")
+
+
+@pytest.mark.parametrize(
+    ("said", "remembered", "fields", "texts"),
+    [
+        (NONE, REMEMBERED, {"premise": "a", "hypothesis": "b", "text": "c", "key": 7}, ("a", "b", 7)),
+        (NONE, REMEMBERED, {"text": "c", "key": 7}, ("c", None, 7)),
+        (
+            ColumnSettings(text="review"),
+            REMEMBERED,
+            {"review": "a", "premise": "b", "hypothesis": "c"},
+            ("a", None, None),
+        ),
+        (ColumnSettings(id="n"), REMEMBERED, {"premise": "a", "hypothesis": "b", "key": 7, "n": 8}, ("a", "b", 8)),
+        (NONE, ColumnSettings(tokens="words"), {"words": ["a", "b"], "tokens": ["c"]}, ("a b", None, None)),
+        (ColumnSettings(tokens="words"), NONE, {"words": "a b", "text": "c"}, ("a b", None, None)),
+        (ColumnSettings(text="body.text"), NONE, {"body": {"text": "a"}, "id": "x"}, ("a", None, "x")),
+        (NONE, ColumnSettings(question="q", context="c"), {"text": "a"}, ("a", None, None)),
+    ],
+)
+def test_columns_are_the_users_then_the_models_then_the_usual(
+    said: ColumnSettings, remembered: ColumnSettings, fields: dict[str, object], texts: tuple[str, str | None, object]
+) -> None:
+    given = read_feature_input(Row(fields, "file:1"), feature_layouts(said, remembered))
+    assert (given.text_a, given.text_b, given.id) == texts
+
+
+def test_a_column_that_is_named_has_to_be_there() -> None:
+    layouts = feature_layouts(ColumnSettings(text="reviw"), NONE)
+    with pytest.raises(
+        InputError, match=r"file:1: no text: expected reviw; there is review, text\. Name yours with --"
+    ):
+        read_feature_input(Row({"review": "a", "text": "b"}, "file:1"), layouts)

@@ -354,4 +354,5 @@ def test_figures_that_are_none_of_glues_are_refused() -> None:
     with pytest.raises(SettingsError, match="mrpc has 1 figures: expected accuracy and f1, None for what is not known"):
         glue_averages({"mrpc": 88.9})
     assert glue_averages({}) == {}
+    assert glue.AVERAGE_RULES.keys() == glue.AVERAGES.keys()
     assert all(name in FIGURE_NAMES for average in glue.AVERAGES.values() for name in average)

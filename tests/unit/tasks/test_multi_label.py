@@ -70,6 +70,15 @@ def test_labels_refused(tmp_path: Path) -> None:
     TASK.check(of_labels([1, 0, 0], [0, 1, 1]), path)
 
 
+def test_labels_that_differ_in_blanks_alone_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", ["news", "art"], ["sport"], ["art", "news "])
+    with pytest.raises(
+        InputError, match=r"a\.jsonl:3: the label 'news ' differs from 'news' \(.*a\.jsonl:1\) in nothing"
+    ):
+        opened().fit_to(path)
+    assert opened().fit_to(write(path, "news , art", "art,news")).labels == ("art", "news")  # a table's are stripped
+
+
 def test_the_loss_is_binary_cross_entropy_over_every_label(tiny_model: Path) -> None:
     tokenizer = load_tokenizer(tiny_model)
     examples = [example("a man", "a", "c"), example("a dog"), TextExample("two women", None, None, {}, "x:1")]

@@ -34,10 +34,23 @@ def of_values(*values: float) -> EncodedExamples:
 def test_what_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
     path = tmp_path / "a.tsv"
     path.write_text(f"text\tlabel\na\t1\nb\t{value}\n")
-    with pytest.raises(
-        InputError, match=r"a\.tsv:3: the (value label is .* expected a finite number|label label is empty)"
-    ):
+    with pytest.raises(InputError, match=r"a\.tsv:3: the column 'label' (holds .* expected a finite number|is empty)"):
         list(TASK.load(path, ExampleCounts()))
+
+
+@pytest.mark.parametrize(("name", "label"), [("stsb", "score"), ("korsts", "score"), ("klue-sts", "label")])
+def test_values_outside_of_a_data_sets_range_are_refused(tmp_path: Path, name: str, label: str) -> None:
+    task = open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"sentence1": "a", "sentence2": "b", "{label}": {value}}}\n' for value in (0, 5, 5.2)))
+    with pytest.raises(
+        InputError, match=rf"a\.jsonl:3: the column '{label}' holds 5\.2, and .* {name} lie between 0 and 5"
+    ):
+        list(task.load(path, ExampleCounts()))
+    with pytest.raises(InputError, match=r"a\.jsonl:3: .* holds 5\.2"):
+        list(task.load(path, ExampleCounts(), unlabelled=True))
+    path.write_text(f'{{"sentence1": "a", "sentence2": "b", "{label}": 4.75}}\n')
+    assert [one.label for one in task.load(path, ExampleCounts())] == [4.75]
 
 
 def test_values_that_are_all_alike_are_refused() -> None:

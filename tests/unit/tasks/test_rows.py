@@ -264,6 +264,22 @@ def test_refused(tmp_path: Path, name: str, content: bytes, told: str) -> None:
         fields(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "told"),
+    [
+        ("a.tsv", ["text\tlabel", "a\t0", "b", "c\t1", "d"], "1 fields where the header has 2"),
+        ("a.csv", ["text,label", "a,0", "b", "c,1", "d"], "1 fields where the header has 2"),
+        ("a.jsonl", ["", '{"text": "a"}', "b", '{"text": "c"}', "[]"], "not JSON"),
+    ],
+)
+def test_all_lines_that_hold_no_row_are_told(tmp_path: Path, name: str, rows: list[str], told: str) -> None:
+    path = write(tmp_path / name, "\n".join(rows) + "\n")
+    found = read_rows(path)
+    assert next(found).fields["text"] == "a"
+    with pytest.raises(InputError, match=rf"{name}:3: {told}(.|\n)*{name}:5: (.|\n)*\n  2 rows in all cannot be used$"):
+        next(found)
+
+
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"absent\.tsv: cannot be read: No such file"):
         fields(tmp_path / "absent.tsv")

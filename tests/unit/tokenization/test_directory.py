@@ -65,8 +65,9 @@ def test_gpt2_as_published(names: tuple[str, str], tmp_path: Path) -> None:
         assert tokens(opened, "lower low é") == ["low", "er", "Ġlow", "Ġ", "Ã", "©"]
         assert opened.decode(opened.encode_batch(["low é"])[0]) == "low é"
         assert opened.bos_id == opened.eos_id == opened.vocab_size - 1
+        assert opened.vocabulary.mask_id is None
         with pytest.raises(ModelError, match=r"t has no mask_token|again has no mask_token"):
-            _ = opened.vocabulary
+            _ = opened.mask_id
 
 
 def test_roberta_as_transformers_once_saved_it(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from unmask.tokenization.offsets import PairFrame, align, pair_frame
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.tokenization.train import train_tokenizer
+from unmask.tokenization.word_characters import SPECIAL_WORDS, WordTokenizer
 
 TEXTS = ["대한민국의 각각 값을 café naïve 漢字 hello world 🙂 a b c"] * 8
 TOKENIZERS = {
@@ -82,3 +83,10 @@ def test_what_cannot_be_done_is_said() -> None:
     definition = json.loads(tokenizer._files["tokenizer.json"]) | {"post_processor": None}
     with pytest.raises(ModelError, match="no cls_token"):
         pair_frame(TextTokenizer({"tokenizer.json": json.dumps(definition).encode()}, {}))
+
+
+def test_words_have_their_places_too() -> None:
+    tokenizer = WordTokenizer([*SPECIAL_WORDS, "a"])
+    (aligned,) = align(tokenizer, ["a cafe\u0301, 한국"])
+    assert (aligned.starts, aligned.ends) == ([0, 2, 7, 9], [1, 7, 8, 11])
+    assert tokenizer.tokens(aligned.ids) == ["a", "caf\u00e9", ",", "한국"]

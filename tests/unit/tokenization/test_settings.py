@@ -40,9 +40,10 @@ def test_settings_survive_their_own_file(tmp_path: Path) -> None:
 
 
 def test_presets_are_the_sizes_of_what_was_released() -> None:
-    assert list(PRESETS) == ["bert", "bert-cased", "roberta", "gpt1"]
+    assert list(PRESETS) == ["bert", "bert-cased", "roberta", "gpt1", "elmo"]
     assert (PRESETS["roberta"].kind, PRESETS["roberta"].vocab_size) == ("byte_bpe", 50265)
     assert (PRESETS["gpt1"].kind, PRESETS["gpt1"].num_merges) == ("bpe", 40000)
+    assert (PRESETS["elmo"].kind, PRESETS["elmo"].vocab_size) == ("word", 793471)
 
 
 def test_importing_the_settings_loads_nothing_heavy() -> None:

@@ -91,7 +91,7 @@ def run(
             "testing",
             directory,
             module=module,
-            steps=steps_from(0 if checkpoint is None else checkpoint.state["position"]["step"]),
+            steps=lambda progress: steps_from(0 if checkpoint is None else checkpoint.state["position"]["step"]),
             prepare=prepare,
             counts=lambda batch: {"task": 3},
             settings=TrainSettings.model_validate({"steps": 20, "eval_every": 2, "log_every": 3, **settings}),

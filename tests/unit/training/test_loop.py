@@ -137,6 +137,55 @@ def test_a_mean_of_the_micro_batches_means_would_be_seen() -> None:
     assert float((wrong - expected_gradient()).abs().max()) > 0.01
 
 
+def test_a_batch_of_8192_sequences_is_256_micro_batches_of_32() -> None:
+    """RoBERTa's batch size; the gradient is that of all of it at once."""
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(1, 6, (8192,), generator=generator).tolist()
+    rows = [torch.randint(50, (length,), generator=generator).tolist() for length in lengths]
+    ends: list[Tensor] = []
+    for size in (32, 8192):
+        module = Regressor()
+        step = Step(cut(rows, [size] * (8192 // size)), 1, 1.0)
+        run(TrainSettings(steps=1, max_grad_norm=None), module=module, steps=iter([step]))
+        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    # doubles: sums of 8,192 numbers of order 1, each sum then divided by their number
+    assert float((ends[0] - ends[1]).abs().max()) < ROUNDING
+    assert not torch.equal(ends[0], torch.cat([p.detach().flatten() for p in Regressor().parameters()]))
+
+
+@pytest.mark.parametrize("budget", [{"steps": 6}, {"epochs": 1.5}, {"tokens": 6 * sum(LENGTHS)}], ids=str)
+def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> None:
+    """They see the share done that they would have seen, and none is asked for after the last step."""
+    ends, asked = [], []
+    for reads_ahead in (False, True):
+        module, state, shares = Regressor(), TrainState(), list[float]()
+        settings = TrainSettings.model_validate(budget)
+
+        def steps(state: TrainState, settings: TrainSettings, shares: list[float]) -> Iterator[Step]:
+            for step in endless((5, 3)):
+                shares.append(state.progress(settings))
+                yield step
+
+        train(
+            module,
+            steps(state, settings, shares),
+            lambda batch: batch,
+            count,
+            torch.optim.SGD(module.parameters(), lr=0.01),
+            Schedule(ScheduleSettings()),
+            settings,
+            state,
+            CPU,
+            nullcontext,
+            lambda state, result: None,
+            reads_ahead=reads_ahead,
+        )
+        ends.append([parameter.tolist() for parameter in module.parameters()])
+        asked.append(shares)
+    assert ends[0] == ends[1]
+    assert asked[0] == asked[1] == pytest.approx([number / 6 for number in range(6)])
+
+
 class LongOnly(Regressor):
     """Only sequences of more than five tokens have a target."""
 

@@ -6,8 +6,14 @@ import math
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
-from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
+from transformers import (
+    get_cosine_schedule_with_warmup,
+    get_inverse_sqrt_schedule,
+    get_linear_schedule_with_warmup,
+    get_wsd_schedule,
+)
 
 from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder
@@ -18,6 +24,7 @@ from unmask.training.optimizer import (
     UncorrectedAdamW,
     build_optimizer,
     clip_gradients,
+    depth,
     parameter_groups,
     share_done,
 )
@@ -29,12 +36,12 @@ def small_module() -> MaskedLMModule:
     settings = EncoderSettings(
         vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
     )
-    return MaskedLMModule(BertEncoder(settings), with_next_sentence=True)
+    return MaskedLMModule(BertEncoder(settings), sentence_objective="nsp")
 
 
 def test_biases_and_norms_do_not_decay_and_all_else_does() -> None:
     module = small_module()
-    decayed, plain = parameter_groups(module, 0.01)
+    decayed, plain = parameter_groups(module, 0.01, 1e-3)
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     grouped = [id(parameter) for group in (decayed, plain) for parameter in group["params"]]
@@ -104,7 +111,7 @@ def test_no_layer_decay_gives_the_two_groups_alone() -> None:
     module = small_module()
     found = build_optimizer(module, OptimizerSettings(layer_decay=1.0, weight_decay=0.01)).param_groups
     assert len(found) == 2
-    for group, expected in zip(found, parameter_groups(module, 0.01), strict=True):
+    for group, expected in zip(found, parameter_groups(module, 0.01, 1e-3), strict=True):
         assert [id(p) for p in group["params"]] == [id(p) for p in expected["params"]]
 
 
@@ -164,6 +171,49 @@ def test_uncorrected_adamw_passes_over_what_has_no_gradient() -> None:
     assert torch.equal(unused, torch.ones(2))
 
 
+def test_adagrad_is_elmos_update() -> None:
+    """TensorFlow's `AdagradOptimizer` from 1, number by number: sum += g^2; w -= rate * g / sqrt(sum)."""
+    module = nn.Linear(3, 1).double()
+    settings = OptimizerSettings(name="adagrad", learning_rate=0.2, weight_decay=0, epsilon=1e-15)
+    optimizer = build_optimizer(module, settings)
+    assert isinstance(optimizer, torch.optim.Adagrad)
+    expected = [*module.weight.flatten().tolist(), *module.bias.tolist()]
+    sums, generator = [1.0] * 4, torch.Generator().manual_seed(0)
+    for _ in range(10):
+        gradients = torch.randn(4, generator=generator, dtype=torch.float64)
+        module.weight.grad, module.bias.grad = gradients[:3].clone()[None], gradients[3:].clone()
+        optimizer.step()
+        for place, gradient in enumerate(gradients.tolist()):
+            sums[place] += gradient**2
+            expected[place] -= 0.2 * gradient / math.sqrt(sums[place])
+    # doubles, and an epsilon of 1e-15 beside a sum of at least 1
+    assert [*module.weight.flatten().tolist(), *module.bias.tolist()] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_biases_of_an_lstm_do_not_decay() -> None:
+    module = nn.LSTM(2, 3)
+    decayed, plain = parameter_groups(module, 0.1, 1e-3)
+    assert [id(p) for p in decayed["params"]] == [id(module.weight_ih_l0), id(module.weight_hh_l0)]
+    assert [id(p) for p in plain["params"]] == [id(module.bias_ih_l0), id(module.bias_hh_l0)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"betas": (0.9, 1.0)}, "less than 1"),
+        ({"betas": (-0.1, 0.9)}, "greater than or equal to 0"),
+        ({"name": "adagrad"}, "adagrad has no weight decay, and weight_decay is 0.01: set it to 0"),
+        ({"name": "adagrad", "weight_decay": 0, "betas": (0.8, 0.9)}, r"betas=.* is for adamw and lamb and muon"),
+        ({"muon_learning_rate": 0.1}, "muon_learning_rate=0.1 is for muon, and name is adamw"),
+        ({"name": "lamb", "initial_accumulator": 0.5}, "initial_accumulator=0.5 is for adagrad, and name is lamb"),
+    ],
+    ids=str,
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        OptimizerSettings.model_validate(settings)
+
+
 @pytest.mark.parametrize("max_norm", [0.5, 1e6, None])
 def test_clipping_is_torchs(max_norm: float | None) -> None:
     def with_gradients() -> nn.Module:
@@ -214,6 +264,70 @@ def test_budgets_in_steps_have_the_rates_of_transformers(name: str, steps: int, 
     assert found == pytest.approx(expected, abs=1e-12)  # roundings of doubles
 
 
+@pytest.mark.parametrize(("steps", "warmup_steps"), [(20, 1), (20, 7), (1000, 100), (33, 32)])
+def test_inverse_square_roots_are_those_of_transformers(steps: int, warmup_steps: int) -> None:
+    theirs = get_inverse_sqrt_schedule(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), warmup_steps)
+    expected = [theirs.lr_lambdas[0](step) for step in range(steps)]
+    found = factors(ScheduleSettings(name="inverse_sqrt", warmup_steps=warmup_steps), steps)
+    assert found == pytest.approx(expected, abs=1e-12)  # roundings of doubles
+    assert found[-1] == pytest.approx(math.sqrt(warmup_steps / (steps - 1)), abs=1e-12) or steps - 1 < warmup_steps
+
+
+@pytest.mark.parametrize(("steps", "warmup_steps", "decay_steps"), [(20, 0, 2), (20, 5, 10), (1000, 100, 100)])
+def test_warm_up_stable_decay_is_that_of_transformers(steps: int, warmup_steps: int, decay_steps: int) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = get_wsd_schedule(
+        optimizer, warmup_steps, decay_steps, num_training_steps=steps, warmup_type="linear", decay_type="linear"
+    )
+    settings = ScheduleSettings(name="wsd", warmup_steps=warmup_steps, decay_ratio=decay_steps / steps)
+    expected = [theirs.lr_lambdas[0](step) for step in range(steps)]
+    assert factors(settings, steps) == pytest.approx(expected, abs=1e-12)  # roundings of doubles
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"name": "inverse_sqrt"}, "counted from the end of the warm-up: give warmup_steps or warmup_ratio"),
+        ({"name": "inverse_sqrt", "warmup_steps": 0}, "counted from the end of the warm-up"),
+        ({"name": "cosine", "decay_ratio": 0.2}, "decay_ratio=0.2 is for wsd, and name is cosine"),
+        ({"name": "wsd", "warmup_ratio": 0.6, "decay_ratio": 0.5}, r"warmup_ratio 0.6 \+ decay_ratio 0.5 is over 1"),
+    ],
+    ids=str,
+)
+def test_schedules_that_cannot_be_are_refused(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        ScheduleSettings.model_validate(settings)
+
+
+def stage_factors(schedule: Schedule, steps: range, budget: TrainSettings) -> list[float]:
+    return [schedule.factor(done_after(step, tokens=step * 10), budget) for step in steps]
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "wsd", "inverse_sqrt"])
+@pytest.mark.parametrize("warmup", [{"warmup_steps": 4}, {"warmup_ratio": 0.2}], ids=str)
+@pytest.mark.parametrize("unit", ["steps", "tokens"])
+def test_a_stage_has_the_schedule_of_a_run_of_its_length(name: str, warmup: dict[str, float], unit: str) -> None:
+    """Stages of the first 40 and the next 60 steps of 100, beside runs of 40 and of 60 steps."""
+    settings = ScheduleSettings.model_validate({"name": name, **warmup})
+    size = 1 if unit == "steps" else 10
+    whole, first, second = (TrainSettings.model_validate({unit: steps * size}) for steps in (100, 40, 60))
+    schedule = Schedule(settings)
+    schedule.begin_stage(done_after(0), 0.4)
+    found = stage_factors(schedule, range(40), whole)
+    schedule.begin_stage(done_after(40, tokens=400))
+    found += stage_factors(schedule, range(40, 100), whole)
+    expected = stage_factors(Schedule(settings), range(40), first) + stage_factors(
+        Schedule(settings), range(60), second
+    )
+    assert found == pytest.approx(expected, abs=1e-12)  # roundings of doubles
+
+
+def test_a_stage_that_is_over_stays_at_its_end() -> None:
+    schedule = Schedule(ScheduleSettings())
+    schedule.begin_stage(done_after(0), 0.4)
+    assert stage_factors(schedule, range(100), TrainSettings(steps=100))[40:] == [0.0] * 60
+
+
 def test_a_constant_rate_stays_after_its_warm_up() -> None:
     assert factors(ScheduleSettings(name="constant", warmup_steps=4), 8) == [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]
     assert factors(ScheduleSettings(name="constant"), 3) == [1, 1, 1]
@@ -224,7 +338,7 @@ def test_a_warm_up_ratio_is_that_share_of_the_steps() -> None:
     assert by_ratio == pytest.approx(factors(ScheduleSettings(warmup_steps=10), 40), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine"])
+@pytest.mark.parametrize("name", ["linear", "cosine", "wsd"])
 @pytest.mark.parametrize("warmup", [{"warmup_steps": 3}, {"warmup_ratio": 0.2}, {}], ids=str)
 @pytest.mark.parametrize("unit", ["tokens", "epochs", "minutes"])
 def test_other_budgets_rise_to_one_and_end_at_zero(name: str, warmup: dict[str, float], unit: str) -> None:
@@ -275,3 +389,9 @@ def test_a_longer_budget_at_a_resume_gives_the_rates_of_that_budget(warmup: dict
 def test_the_share_done_of_each_budget(budget: dict[str, float], share: float) -> None:
     done = done_after(10, tokens=200, epochs=1.5, minutes=2.5)
     assert share_done(done, TrainSettings.model_validate(budget)) == share
+
+
+def test_both_directions_of_an_elmo_are_as_deep() -> None:
+    for direction in (0, 1):
+        assert [depth(f"blocks.{direction}.layers.{layer}.bias", 2) for layer in (0, 1)] == [1, 2]
+    assert depth("embeddings.convolutions.3.weight", 2) == 0

@@ -1,0 +1,51 @@
+"""Annotations as columns of a batch: entities and noun phrases, as targets of masking (SpanBERT, section 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.data.annotations import FIELD
+from unmask.data.loader import TokenColumn
+from unmask.data.packing import Span
+from unmask.data.store import TokenStore
+from unmask.errors import SettingsError
+
+
+def annotation_column(kind: str) -> TokenColumn:
+    """The column of one kind: 0 where there is no annotation, else its number, from 1 within the batch.
+
+    An annotation ends with the segment that holds its beginning; what the next segment has of it is another one.
+
+    Args:
+        kind: a key of `unmask.data.annotations.KINDS`.
+    """
+
+    def make(store: TokenStore, spans: Sequence[Span], places: Sequence[int], num_tokens: int) -> NDArray[np.int64]:
+        column = np.zeros(num_tokens, dtype=np.int64)
+        number = 0
+        for span, place in zip(spans, places, strict=True):
+            for start, end in (store.spans(span.document, span.start, span.end, kind) + (place - span.start)).tolist():
+                number += 1
+                column[start:end] = number
+        return column
+
+    return make
+
+
+def check_annotations(store: TokenStore, kind: str) -> None:
+    """Refuses a store that has no annotation of a kind.
+
+    Raises:
+        SettingsError: it has none.
+    """
+    if store.num_spans(kind):
+        return
+    raise SettingsError(
+        f"objective.masking={kind} needs text in which such runs are marked, and {store.directory} has none: give each "
+        f'document of a .jsonl corpus `"{FIELD}": [[start, end, "{kind}"], ...]`, in characters of its text, and '
+        "prepare the store anew, with a tokenizer that has no segmenter; or take objective.masking=span, which needs "
+        "no annotations"
+    )

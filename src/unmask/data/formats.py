@@ -1,0 +1,127 @@
+"""The formats of sequences, by `packing.format`, and the loader of each.
+
+`stream` is not among them: its lanes are no sequences that could be shown in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from unmask.data.frame import SequenceFrame
+from unmask.data.loader import SequenceLoader, TokenColumn
+from unmask.data.packing import Planner, SequenceFormat, Split
+from unmask.data.pair_formats import SegmentPairs, SentencePairs
+from unmask.data.settings import PackingSettings, SentenceObjective
+from unmask.data.single_formats import DocSentences, FullSentences, SingleSegments
+from unmask.errors import InputError, SettingsError
+
+PAIRED = {"segment_pair": "segment pairs", "sentence_pair": "sentence pairs"}
+"""The formats of two segments, with what their sequences are called in messages."""
+
+LABEL_COLUMNS: dict[SentenceObjective, str | None] = {
+    "none": None,
+    "nsp": "next_sentence_label",
+    "sop": "sentence_order_label",
+}
+"""The column that holds the labels of a sentence objective, (sequences,) int64."""
+
+FORMATS: dict[str, Callable[[int, PackingSettings, SentenceObjective], SequenceFormat]] = {
+    "segment_pair": lambda longest, packing, objective: SegmentPairs(longest, objective, packing.short_sequence_prob),
+    "sentence_pair": lambda longest, packing, objective: SentencePairs(longest, objective),
+    "full_sentences": lambda longest, packing, objective: FullSentences(longest),
+    "doc_sentences": lambda longest, packing, objective: DocSentences(longest),
+    "single_segment": lambda longest, packing, objective: SingleSegments(longest),
+}
+"""Each format, made from the most tokens of text in a sequence."""
+
+
+def open_loader(
+    split: Split,
+    packing: PackingSettings,
+    sentence_objective: SentenceObjective,
+    frame: SequenceFrame,
+    *,
+    seed: int,
+    batch_size: int,
+    micro_batch_size: int | None = None,
+    plan_copies: int | None = None,
+    mask_copies: int | None = None,
+    token_columns: Mapping[str, TokenColumn] = {},
+) -> SequenceLoader:
+    """The loader of a split in one of the formats.
+
+    Args:
+        split: the documents.
+        packing: the format and its lengths; `copies` is not looked at.
+        sentence_objective: what pairs are for; "none" for a format of one segment.
+        frame: the special tokens around segments.
+        seed: the run's.
+        batch_size: sequences in a step.
+        micro_batch_size: sequences in a batch; None for all of the step.
+        plan_copies, mask_copies, token_columns: see `SequenceLoader`.
+
+    Raises:
+        InputError: the split has too few documents.
+        SettingsError: special tokens leave no room for text, or documents in one segment have nothing between them.
+    """
+    assert packing.format in FORMATS, f"{packing.format} has a loader of its own"
+    is_paired = packing.format in PAIRED
+    assert is_paired or sentence_objective == "none", f"{sentence_objective} needs two segments"
+    check_documents(split.num_documents, split.name, split.store.directory, packing, sentence_objective)
+    check_separator(packing, frame)
+    longest = frame.room(packing.max_length, 2 if is_paired else 1)
+    return SequenceLoader(
+        planner=Planner(split, FORMATS[packing.format](longest, packing, sentence_objective), seed),
+        frame=frame,
+        batch_size=batch_size,
+        micro_batch_size=micro_batch_size or batch_size,
+        label_column=LABEL_COLUMNS[sentence_objective],
+        plan_copies=plan_copies,
+        mask_copies=mask_copies,
+        token_columns=token_columns,
+    )
+
+
+def check_separator(packing: PackingSettings, frame: SequenceFrame) -> None:
+    """Refuses a format of several documents in a segment where nothing can stand between them.
+
+    Raises:
+        SettingsError: the tokenizer has no separator.
+    """
+    if packing.format == "full_sentences" and frame.document_separator_id is None:
+        raise SettingsError(
+            "packing.format=full_sentences sets a separator token between documents, and the tokenizer has none: take "
+            "packing.format=doc_sentences or single_segment, or another tokenizer"
+        )
+
+
+def documents_needed(packing: PackingSettings, sentence_objective: SentenceObjective) -> int:
+    """How many documents a split must have: two where a random segment B comes from another one."""
+    return 2 if packing.format in PAIRED and sentence_objective != "sop" else 1
+
+
+def check_documents(
+    num_documents: int, split: str, where: object, packing: PackingSettings, sentence_objective: SentenceObjective
+) -> None:
+    """Refuses a split of too few documents.
+
+    Args:
+        num_documents: how many it has.
+        split: "training" or "held-out", for the message.
+        where: what they were read from, for the message.
+        packing, sentence_objective: what they are for.
+
+    Raises:
+        InputError: they are fewer than `documents_needed`.
+    """
+    if num_documents >= documents_needed(packing, sentence_objective):
+        return
+    needs = (
+        f"{PAIRED[packing.format]} need two, since a random segment B comes from another document"
+        if packing.format in PAIRED and sentence_objective != "sop"
+        else "sequences are made of at least one"
+    )
+    raise InputError(
+        f"{where}: {num_documents} {split} document(s), but {needs}: give more documents (in .txt a blank line ends "
+        "one), or change held_out"
+    )

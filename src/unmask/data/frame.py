@@ -1,0 +1,51 @@
+"""The special tokens around the segments of a sequence: the tokenizer's own, or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unmask.errors import SettingsError
+from unmask.tokenization.definition import Framing, Piece
+
+_UNFRAMED = Framing((Piece("A", (), 0),), (Piece("A", (), 0), Piece("B", (), 0)))
+
+
+@dataclass(frozen=True)
+class SequenceFrame:
+    """What stands around and between segments, such as `[CLS] A [SEP] B [SEP]`.
+
+    Attributes:
+        framing: the pieces of a sequence of one segment, and of a pair, as `TextTokenizer.framing` has them.
+        document_separator_id: what stands between documents in one segment (`[SEP]`, `</s>`); None where there is
+            nothing.
+    """
+
+    framing: Framing
+    document_separator_id: int | None = None
+
+    def pieces(self, num_segments: int) -> tuple[Piece, ...]:
+        """The pieces of a sequence of one or two segments, in their order."""
+        return self.framing.single if num_segments == 1 else self.framing.pair
+
+    def room(self, max_length: int, num_segments: int) -> int:
+        """How many tokens of text a sequence has room for.
+
+        Args:
+            max_length: most tokens of a sequence, special ones included.
+            num_segments: 1 or 2.
+
+        Raises:
+            SettingsError: there is no room for a token of each segment.
+        """
+        num_special = sum(len(piece.ids) for piece in self.pieces(num_segments))
+        if max_length < num_special + num_segments:
+            raise SettingsError(
+                f"packing.max_length {max_length} has no room for the {num_special} special tokens of a sequence and a "
+                f"token of each segment: set packing.max_length to at least {num_special + num_segments}"
+            )
+        return max_length - num_special
+
+
+def bare_frame(document_separator_id: int | None = None) -> SequenceFrame:
+    """No special tokens around text: GPT-1's contiguous sequences (Radford et al. 2018, section 4.1)."""
+    return SequenceFrame(_UNFRAMED, document_separator_id)

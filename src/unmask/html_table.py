@@ -1,0 +1,32 @@
+"""Tables of the pages that tell of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+
+class Html(str):
+    """Text that is HTML already and is not escaped again."""
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[Any]], name: str = "") -> str:
+    """A table as HTML; what is no text is written as JSON.
+
+    Args:
+        head: of the columns; empty for none.
+        lines: of as many cells each.
+        name: its class in the style sheet.
+    """
+    kind = f' class="{name}"' if name else ""
+    top = "<thead><tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr></thead>" if head else ""
+    body = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in line) + "</tr>" for line in lines)
+    return f'<div class="scroll"><table{kind}>{top}<tbody>{body}</tbody></table></div>'
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Html):
+        return value
+    return escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))

@@ -1,0 +1,99 @@
+"""A left-to-right language model with its tokenizer, loaded: what comes next, and how likely a text is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.batch import pack
+from unmask.model_uses import CAUSAL, check_kind
+from unmask.models.decoder_loss import score_decoder
+from unmask.models.encoder import Encoder
+from unmask.models.heads import MaskedLMHead
+from unmask.models.hub import load_causal_lm
+from unmask.models.settings import LEFT_TO_RIGHT
+from unmask.objectives.causal_lm import next_token_decoder
+from unmask.paths import model_directory
+from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.training.device import Compute, choose_compute
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A left-to-right language model with its tokenizer, in eval mode on its device.
+
+    Attributes:
+        masked_lm_head: of BERT's; None where the word embeddings decode alone.
+        prefix: ids before every text, as in pre-training: `[CLS]` of BERT's; none of GPT-1 and LSTMs, which read text
+            as it runs.
+    """
+
+    encoder: Encoder
+    masked_lm_head: MaskedLMHead | None
+    tokenizer: TextTokenizer
+    compute: Compute
+    prefix: tuple[int, ...]
+
+    @torch.no_grad()
+    def next_logits(self, ids: Sequence[int]) -> Tensor:
+        """(vocab,) float32 on the CPU: of the token after `ids`, of which there is at least one; the last that fit are
+        read. Rows that no entry of the tokenizer has are left out."""
+        window = list(ids[-self.encoder.settings.num_positions :])
+        batch = pack([window]).to(self.compute.device)
+        with self.compute.autocast():
+            hidden = self.encoder(batch, torch.tensor([len(window) - 1], device=self.compute.device))
+            states, weight, bias = next_token_decoder(self.encoder, self.masked_lm_head, hidden)
+            logits = functional.linear(states, weight, bias)
+        return logits[0, : self.tokenizer.vocab_size].float().cpu()
+
+    @torch.no_grad()
+    def log_probabilities(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Of every token but the first of each sequence, given those before it: (tokens - 1,) float32 on the CPU each.
+
+        Args:
+            sequences: ids, at least one each; no longer than `num_positions`.
+        """
+        results: list[Tensor] = [torch.zeros(0)] * len(sequences)
+        by_length = sorted(range(len(sequences)), key=lambda number: -len(sequences[number]))
+        start = 0
+        while start < len(by_length):
+            longest = len(sequences[by_length[start]])
+            chosen = by_length[start : start + max(1, BATCH_TOKENS[self.compute.device.type] // longest)]
+            batch = pack([list(sequences[number]) for number in chosen]).to(self.compute.device)
+            with self.compute.autocast():
+                decoder = next_token_decoder(self.encoder, self.masked_lm_head, self.encoder(batch))
+                labels = torch.cat([batch.input_ids[1:], batch.input_ids[:1]])
+                losses = score_decoder(decoder, labels).losses.cpu()
+            for number, its_losses in zip(chosen, torch.split(losses, list(batch.lengths)), strict=True):
+                results[number] = -its_losses[:-1]
+            start += len(chosen)
+        return results
+
+
+def load_language_model(model: str | Path, *, device: str = "auto", precision: str = "fp32") -> LanguageModel:
+    """Loads a left-to-right language model.
+
+    Args:
+        model: a model's directory, or that of the run that made it.
+        device: `auto`, `cpu` or `cuda`.
+        precision: `fp32`, `bf16` or `auto`.
+
+    Raises:
+        ModelError: there is no such model, it is none that predicts the next token, or it does not load.
+        SettingsError: no such device.
+    """
+    compute = choose_compute(device, precision)
+    directory = model_directory(model)
+    check_kind(directory, CAUSAL)
+    loaded = load_causal_lm(directory)
+    tokenizer = load_tokenizer(directory)
+    reads_bare_text = loaded.encoder.settings.architecture in LEFT_TO_RIGHT
+    prefix = () if reads_bare_text else tokenizer.framing.single[0].ids
+    head = None if loaded.masked_lm_head is None else loaded.masked_lm_head.to(compute.device).eval()
+    return LanguageModel(loaded.encoder.to(compute.device).eval(), head, tokenizer, compute, prefix)

@@ -1,0 +1,88 @@
+"""What a model is for, as the class that its `config.json` names says. Torch is not imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError
+
+HEAD_KIND = "unmask_head"
+"""The key of `config.json` where a fine-tuned head stands in a file of its own, as `unmask.models.hub_config` has it,
+which imports torch: its architecture is then a bare encoder's."""
+
+CAUSAL = "a left-to-right language model"
+MASKED = "a masked language model"
+
+
+@dataclass(frozen=True)
+class Use:
+    """What models of a class are, and the commands for them."""
+
+    kind: str
+    commands: tuple[str, ...]
+
+
+_ANY = ("finetune", "features")
+_CAUSAL = Use(CAUSAL, ("generate", "score", *_ANY))
+_MASKED = Use(MASKED, ("fill-mask", *_ANY))
+_FINE_TUNED = Use("a fine-tuned model", ("predict", "evaluate", *_ANY))
+
+_CLASSES = {
+    "BertForPreTraining": _MASKED,
+    "ElectraForPreTraining": Use("a discriminator of replaced tokens", _ANY),
+    "ElmoForPreTraining": Use("a pair of language models, forward and backward", _ANY),
+}
+"""Those whose name does not end in what they are."""
+_ENDINGS = {
+    "LMHeadModel": _CAUSAL,
+    "ForCausalLM": _CAUSAL,
+    "ForMaskedLM": _MASKED,
+    "ForSequenceClassification": _FINE_TUNED,
+    "ForTokenClassification": _FINE_TUNED,
+    "ForQuestionAnswering": _FINE_TUNED,
+    "ForMultipleChoice": _FINE_TUNED,
+    "Model": Use("an encoder without a head", _ANY),
+}
+
+HINTS = {
+    CAUSAL: "as `unmask pretrain` with objective.name=causal_lm makes one",
+    MASKED: "as `unmask pretrain` with objective.name=masked_lm makes one",
+}
+"""Where a model of a kind comes from."""
+
+
+def use_of(config: Mapping[str, Any]) -> Use | None:
+    """What the model of a `config.json` is for; None where its class is not known."""
+    if HEAD_KIND in config:
+        return _FINE_TUNED
+    classes = config.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else ""
+    return _CLASSES.get(name) or next((use for ending, use in _ENDINGS.items() if name.endswith(ending)), None)
+
+
+def check_kind(directory: Path, wanted: str) -> None:
+    """Refuses a model of another kind, and names the commands that are for it. One that is not known, or damaged, is
+    left to who loads it.
+
+    Args:
+        wanted: a key of `HINTS`.
+
+    Raises:
+        ModelError: it is of another kind.
+    """
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return
+    use = use_of(config) if isinstance(config, dict) else None
+    if use is None or use.kind == wanted or not config.get("architectures"):
+        return
+    commands = ", ".join(f"`unmask {command}`" for command in use.commands)
+    raise ModelError(
+        f"{directory} ({config['architectures'][0]}) is {use.kind}: expected {wanted}, {HINTS[wanted]}; "
+        f"this one is for {commands}"
+    )

@@ -1,0 +1,130 @@
+"""The loss of a decoder over the vocabulary where every token is a target, without all logits at once.
+
+Left-to-right models predict the next token of every token: of 64 sequences of 512 tokens the logits over 40,000 entries
+are 5 GB, and their gradient as much again. Here decoder, softmax and loss go through some rows at a time, gradients and
+all, so that only a slice of the logits is ever there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.models.layers import linear
+
+_SLICE_LOGITS = {"cpu": 2**23, "cuda": 2**27}
+"""Logits of a slice, by the type of device: 32 MB in float32 (as fast there as all at once), and 512 MB on a GPU,
+whose matrix products want many rows."""
+_MIN_ROWS = 64
+
+
+class Decoder(NamedTuple):
+    """What a language model's logits are computed from: `states @ weight.T + bias`.
+
+    Attributes:
+        states: (targets, width) float.
+        weight: (vocab, width) float, the word embeddings.
+        bias: (vocab,), or None for none.
+    """
+
+    states: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+class DecoderScores(NamedTuple):
+    """Of each target: its loss in nats, and whether the likeliest entry is the right one."""
+
+    losses: Tensor
+    right: Tensor
+
+
+def summed_decoder_loss(decoder: Decoder, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The sum over targets of -log softmax(logits)[label], each times its weight.
+
+    Args:
+        labels: (targets,) int64.
+        weights: (targets,) float32; None counts each as one.
+
+    Returns:
+        () float32, with a gradient for states, weight and bias; matrix products are in autocast's precision where that
+        is on, all sums in float32.
+    """
+    if not (torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in decoder)):
+        losses = score_decoder(decoder, labels).losses
+        return (losses if weights is None else losses * weights).sum()
+    return _SummedDecoderLoss.apply(*decoder, labels, weights)  # type: ignore[no-untyped-call, no-any-return]
+
+
+@torch.no_grad()
+def score_decoder(decoder: Decoder, labels: Tensor) -> DecoderScores:
+    """The loss of every target, and whether it was guessed; without a gradient.
+
+    Args:
+        labels: (targets,) int64.
+
+    Returns:
+        (targets,) float32 and (targets,) bool.
+    """
+    losses = torch.empty(labels.shape, dtype=torch.float32, device=labels.device)
+    right = torch.empty(labels.shape, dtype=torch.bool, device=labels.device)
+    for rows in _slices(decoder):
+        logits = linear(decoder.states[rows], decoder.weight, decoder.bias)
+        losses[rows] = functional.cross_entropy(logits.float(), labels[rows], reduction="none")
+        right[rows] = logits.argmax(-1) == labels[rows]
+    return DecoderScores(losses, right)
+
+
+def _slices(decoder: Decoder) -> Iterator[slice]:
+    size = max(_MIN_ROWS, _SLICE_LOGITS.get(decoder.states.device.type, 2**27) // len(decoder.weight))
+    for start in range(0, len(decoder.states), size):
+        yield slice(start, start + size)
+
+
+class _SummedDecoderLoss(torch.autograd.Function):
+    """Works all gradients out in the forward pass, slice by slice: softmax(logits), less one at the label."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, weights: Tensor | None
+    ) -> Tensor:
+        decoder = Decoder(states, weight, bias)
+        total = torch.zeros((), device=states.device)
+        of_states = torch.empty_like(states)
+        of_weight = torch.zeros_like(weight, dtype=torch.float32)
+        of_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        for rows in _slices(decoder):
+            its_states, its_labels = states[rows], labels[rows, None]
+            logits = linear(its_states, weight, bias)
+            precision = logits.dtype
+            gradient = torch.log_softmax(logits, -1, dtype=torch.float32)
+            losses = gradient.gather(1, its_labels).squeeze(1).neg_()
+            gradient.exp_().scatter_add_(1, its_labels, gradient.new_full((1, 1), -1.0).expand(len(its_labels), 1))
+            if weights is not None:
+                losses *= weights[rows]
+                gradient *= weights[rows, None]
+            total += losses.sum()
+            if of_bias is not None:
+                of_bias += gradient.sum(0)
+            gradient = gradient.to(precision)
+            of_states[rows] = linear(gradient, weight.to(precision).T, None)
+            of_weight += linear(gradient.T, its_states.to(precision).T, None)
+        ctx.save_for_backward(of_states, of_weight, of_bias)
+        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        of_states, of_weight, of_bias = ctx.saved_tensors
+        factor, (weight_dtype, bias_dtype) = gradients[0], ctx.dtypes
+        return (
+            (of_states * factor).to(of_states.dtype),
+            (of_weight * factor).to(weight_dtype),
+            None if of_bias is None else (of_bias * factor).to(bias_dtype),
+            None,
+            None,
+        )

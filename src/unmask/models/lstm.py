@@ -1,0 +1,98 @@
+"""The LSTM that stands in the Transformer's place in GPT-1's ablation (Radford et al. 2018, section 5, table 5).
+
+Of it the paper says "a single layer 2048 unit LSTM", and no code of it was released. Taken here: word embeddings as
+wide as GPT-1's (768), the LSTM with 2,048 units, and a linear projection of its output back to that width, so that
+language modelling is decoded by the word embeddings as GPT-1's is; where the units are as many as that, there is no
+projection. Everything else that a task or an objective asks of an encoder is as in GPT-1: the last token sums up a
+sequence, there are no segments and no pooler. There are no positions either. The LSTM's weights start as PyTorch starts
+them.
+`transformers` has no such model: its directories are in our layout alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+
+from unmask.batch import Batch
+from unmask.models.layers import Linear, dropout, initialise, new_embedding, to_autocast
+from unmask.models.settings import EncoderSettings
+from unmask.models.transformer import check_lengths
+
+
+class LstmEmbeddings(nn.Module):
+    """Word embeddings, dropped out."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.word = new_embedding(settings.vocab_size, settings.hidden_size)
+        self.dropout_prob = settings.hidden_dropout_prob
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """(tokens, hidden)."""
+        return dropout(to_autocast(self.word(input_ids)), self.dropout_prob, self.training)
+
+
+class LstmLayer(nn.Module):
+    """An LSTM that reads each sequence from its beginning, and the projection of its output.
+
+    The recurrence computes in float32 whatever the precision of the run: it loses most in a shorter one.
+    """
+
+    def __init__(self, hidden_size: int, num_units: int, dropout_prob: float) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(hidden_size, num_units)
+        self.projection = Linear(num_units, hidden_size) if num_units != hidden_size else None
+        self.dropout_prob = dropout_prob
+
+    def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """(tokens, hidden) from the same shape, packed."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            packed = pack_sequence(list(torch.split(hidden.float(), list(lengths))), enforce_sorted=False)
+            states = torch.cat(unpack_sequence(self.lstm(packed)[0]))  # (tokens, units)
+        states = to_autocast(states)
+        output = states if self.projection is None else self.projection(states)
+        return dropout(output, self.dropout_prob, self.training)
+
+
+class LstmEncoder(nn.Module):
+    """Embeddings and LSTMs, one on another; `token_type_ids` and `position_ids` of a batch are not looked at.
+
+    Args:
+        settings: every size; kept as `encoder.settings`. `intermediate_size` are the units.
+    """
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embeddings = LstmEmbeddings(settings)
+        self.blocks = nn.ModuleList(
+            LstmLayer(settings.hidden_size, settings.intermediate_size, settings.hidden_dropout_prob)
+            for _ in range(settings.num_hidden_layers)
+        )
+        initialise(self, settings.initializer_range)
+        self.pooler = None
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """(vocab, hidden): the decoder of language modelling is tied to it."""
+        return self.embeddings.word.weight
+
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """The last hidden states, as `BertEncoder.forward`."""
+        hidden = self.hidden_states(batch)[-1]
+        return hidden if positions is None else hidden[positions]
+
+    def summary(self, batch: Batch) -> Tensor:
+        """(sequences, hidden): the last token of each sequence, the only one that comes after all of it."""
+        last: Tensor = self(batch, batch.bounds[1:].long() - 1)
+        return last
+
+    def hidden_states(self, batch: Batch) -> list[Tensor]:
+        """The embeddings' output, then each layer's; each (tokens, hidden)."""
+        check_lengths(batch, self.settings)
+        states = [self.embeddings(batch.input_ids)]
+        for layer in self.blocks:
+            states.append(layer(states[-1], batch.lengths))
+        return states

@@ -1,0 +1,203 @@
+"""A forward and a backward language model, trained jointly (Peters et al. 2018, section 3.1).
+
+They share the character CNN and the softmax; only the LSTMs are separate. What the LSTMs remember of a lane is carried
+from each window to the next, without its gradient, is part of every checkpoint, and is never emptied in training, at
+the ends of documents and epochs neither, as in the released code.
+
+The loss `lm` is the mean over the targets of both directions, which are as many: half the sum of the two models' mean
+losses, as in the released code, and its exponential is the perplexity that the paper gives ("the average of forward
+and backward"). Sampled softmax makes the training loss lower than the true one; evaluation uses the full softmax.
+
+The released code multiplies the loss by the number of steps in a window before it takes the gradient. Under Adagrad
+with a first accumulator of 1 and clipping at 10 that is the same as this loss with 1 / 400 and .5, for windows of 20.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm
+from unmask.entropy import unigram_entropy
+from unmask.errors import ModelError
+from unmask.models.decoder_loss import Decoder, score_decoder, summed_decoder_loss
+from unmask.models.elmo import BACKWARD, FORWARD, ElmoEncoder
+from unmask.models.elmo_directory import load_elmo
+from unmask.models.encoder import Encoder
+from unmask.models.layers import dropout
+from unmask.models.projected_lstm import Memory
+from unmask.models.word_softmax import WordSoftmax
+from unmask.objectives.base import ObjectiveModule, Saved
+from unmask.objectives.sampled_softmax import draw_candidates, summed_sampled_loss
+from unmask.objectives.settings import BiLMSettings
+from unmask.tokenization.vocabulary import Vocabulary
+
+
+class BiLM:
+    """The objective: draws the words that the softmax is sampled from.
+
+    Args:
+        settings: how many.
+        vocabulary: of a word tokenizer, by falling frequency.
+    """
+
+    columns: tuple[str, ...] = ("characters", "labels", "backward_characters", "backward_labels", "lane", "window")
+    needs_pooler = False
+    perplexities: tuple[str, ...] = ("lm_loss",)
+
+    def __init__(self, settings: BiLMSettings, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._num_negatives = settings.num_negatives if settings.num_negatives < vocabulary.size else None
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Draws candidates from the key of the window, the same for all of its lanes.
+
+        Returns:
+            The batch with the columns `negatives` (n,) int64 and `num_draws` (1,) int64; without them where the softmax
+            is the full one.
+        """
+        if self._num_negatives is None:
+            return batch
+        assert batch.keys is not None, "candidates are drawn from the batch's keys"
+        negatives, num_draws = draw_candidates(int(batch.keys[0]), self._num_negatives, self._vocabulary.size)
+        return batch.with_columns(negatives=torch.from_numpy(negatives), num_draws=torch.tensor([num_draws]))
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Targets of `lm`: one a token in each direction."""
+        return {"lm": 2 * batch.num_tokens}
+
+    def build(self, encoder: Encoder) -> BiLMModule:
+        """The module that learns, with a fresh softmax on `encoder`."""
+        assert isinstance(encoder, ElmoEncoder), "the encoder has two directions that do not see each other"
+        return BiLMModule(encoder)
+
+    def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
+        """Gives a fresh module the softmax of an ELMo directory, where it has one.
+
+        Raises:
+            ModelError: the directory does not load, or its softmax is of another size.
+        """
+        assert isinstance(module, BiLMModule)
+        softmax = load_elmo(directory).softmax
+        if softmax is None:
+            return
+        if softmax.weight.shape != module.softmax.weight.shape:
+            raise ModelError(
+                f"{directory}: its softmax has the shape {tuple(softmax.weight.shape)}, expected "
+                f"{tuple(module.softmax.weight.shape)}"
+            )
+        module.softmax.load_state_dict(softmax.state_dict())
+
+    def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
+        """The entropy of single words, the end of the sentence among them.
+
+        Args:
+            token_counts: (vocabulary,), as `unmask.data.stream.target_counts` counts: with the marks of sentences. Of
+                the two marks, which each direction has one of, one is left out.
+        """
+        counts = token_counts.copy()
+        counts[self._vocabulary.special_ids[0]] = 0
+        return {"loss/lm": {"unigram entropy": unigram_entropy(counts)}}
+
+
+class BiLMModule(nn.Module):
+    """An encoder with the softmax, and what its LSTMs remember of each lane.
+
+    The buffers `remembered_outputs` (directions, layers, lanes, projection) and `remembered_cells` (..., cell) grow as
+    lanes are first seen.
+    """
+
+    remembered_outputs: Tensor
+    remembered_cells: Tensor
+
+    def __init__(self, encoder: ElmoEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.softmax = WordSoftmax(encoder.settings)
+        self._evaluated: list[Memory] | None = None
+        nothing = self._nothing(0, torch.device("cpu"))
+        self.register_buffer("remembered_outputs", torch.stack([each.outputs for each in nothing]))
+        self.register_buffer("remembered_cells", torch.stack([each.cells for each in nothing]))
+        self.register_load_state_dict_pre_hook(_take_on_lanes)  # type: ignore[no-untyped-call]
+
+    def _nothing(self, num_lanes: int, device: torch.device) -> list[Memory]:
+        return [self.encoder.empty_memory(num_lanes, device) for _ in (FORWARD, BACKWARD)]
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The term `lm`; the lanes of the batch remember what they have read."""
+        lanes = batch.columns["lane"]
+        self._make_room(int(lanes.amax()) + 1)
+        remembered = [
+            Memory(self.remembered_outputs[direction][:, lanes], self.remembered_cells[direction][:, lanes])
+            for direction in (FORWARD, BACKWARD)
+        ]
+        hidden, remembered = self._read(batch, remembered)
+        with torch.no_grad():
+            for direction in (FORWARD, BACKWARD):
+                self.remembered_outputs[direction][:, lanes] = remembered[direction].outputs
+                self.remembered_cells[direction][:, lanes] = remembered[direction].cells
+        hidden = dropout(hidden, self.encoder.settings.hidden_dropout_prob, self.training)
+        labels = _labels(batch)
+        if "negatives" in batch.columns:
+            candidates, num_draws = batch.columns["negatives"], int(batch.columns["num_draws"])
+            total = summed_sampled_loss(self.softmax, hidden, labels, candidates, num_draws)
+        else:
+            total = summed_decoder_loss(Decoder(hidden, self.softmax.weight, self.softmax.bias), labels)
+        return [LossTerm("lm", total, len(labels))]
+
+    def _make_room(self, num_lanes: int) -> None:
+        missing = num_lanes - self.remembered_outputs.shape[2]
+        if missing > 0:
+            more = self._nothing(missing, self.remembered_outputs.device)
+            outputs, cells = (torch.stack(each) for each in zip(*[(m.outputs, m.cells) for m in more], strict=True))
+            self.remembered_outputs = torch.cat([self.remembered_outputs, outputs], 2)
+            self.remembered_cells = torch.cat([self.remembered_cells, cells], 2)
+
+    def _read(self, batch: Batch, memories: list[Memory]) -> tuple[Tensor, list[Memory]]:
+        """(2 * tokens, projection): the outputs of both directions, each in the order of its reading."""
+        characters = torch.cat([batch.columns["characters"], batch.columns["backward_characters"]])
+        vectors = self.encoder.embeddings(characters).chunk(2)  # one pass, in which a word is computed once
+        read = [
+            self.encoder.read_in(direction, vectors[direction], batch.lengths, memories[direction])
+            for direction in (FORWARD, BACKWARD)
+        ]
+        return torch.cat([layers[-1] for layers, _ in read]), [memory for _, memory in read]
+
+    def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
+        """`lm_loss` and `lm_accuracy` over the targets of both directions, and the loss of each.
+
+        An evaluation has a memory of its own, which is empty at its first window and goes on from batch to batch.
+        """
+        if self._evaluated is None or int(batch.columns["window"][0]) == 0:
+            self._evaluated = self._nothing(batch.num_sequences, batch.input_ids.device)
+        hidden, self._evaluated = self._read(batch, self._evaluated)
+        decoder = Decoder(hidden, self.softmax.weight, self.softmax.bias)
+        losses, right = score_decoder(decoder, _labels(batch))
+        forward_loss, backward_loss = losses.chunk(2)
+        return {
+            "lm_loss": (losses.sum(), len(losses)),
+            "lm_accuracy": (right.sum(), len(right)),
+            "lm_forward_loss": (forward_loss.sum(), len(forward_loss)),
+            "lm_backward_loss": (backward_loss.sum(), len(backward_loss)),
+        }
+
+    def saved(self) -> dict[str, Saved]:
+        """The encoder and the softmax."""
+        return {"": Saved(self.encoder, {"softmax": self.softmax})}
+
+
+def _labels(batch: Batch) -> Tensor:
+    return torch.cat([batch.columns["labels"], batch.columns["backward_labels"]])
+
+
+def _take_on_lanes(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Makes room for the lanes that are about to be loaded, which may be more or fewer than there are."""
+    for name in ("remembered_outputs", "remembered_cells"):
+        saved, present = state.get(prefix + name), getattr(module, name)
+        if isinstance(saved, Tensor) and saved.dim() == present.dim():
+            setattr(module, name, present.new_zeros(*present.shape[:2], saved.shape[2], present.shape[3]))

@@ -1,0 +1,138 @@
+"""Left-to-right language modelling: each token from those before it (L1 of Radford et al. 2018, section 3.1).
+
+Every token that follows another one in its sequence is a target, special tokens too; nothing is drawn. GPT-1's decoder
+is its word embeddings, without a bias, and an LSTM's likewise. BERT's left-to-right model without NSP (Devlin et al.
+2019, section 5.1) has BERT's masked-LM head.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.entropy import unigram_entropy
+from unmask.errors import SettingsError
+from unmask.models.bert import new_masked_lm_head
+from unmask.models.decoder_loss import Decoder, score_decoder, summed_decoder_loss
+from unmask.models.elmo import ElmoEncoder
+from unmask.models.encoder import Encoder
+from unmask.models.heads import MaskedLMHead
+from unmask.models.hub import load_model
+from unmask.objectives.base import ObjectiveModule, Saved
+from unmask.objectives.settings import CausalLMSettings
+from unmask.tokenization.vocabulary import Vocabulary
+
+
+class CausalLM:
+    """The objective; it has no settings, and asks nothing of the vocabulary.
+
+    Args:
+        settings: nothing but the name.
+        vocabulary: facts about the tokenizer's entries.
+    """
+
+    columns: tuple[str, ...] = ()
+    needs_pooler = False
+    perplexities: tuple[str, ...] = ("lm_loss",)
+
+    def __init__(self, settings: CausalLMSettings, vocabulary: Vocabulary) -> None:
+        del settings, vocabulary
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Adds `target_positions` (targets,) int64, the tokens that another one follows, and `labels` (tokens,) int64,
+        the token that follows each, -100 where there is none."""
+        positions = torch.arange(batch.num_tokens, device=batch.bounds.device)
+        targets = positions[~torch.isin(positions, batch.bounds[1:] - 1)]
+        labels = torch.full_like(batch.input_ids, IGNORE_INDEX)
+        labels[targets] = batch.input_ids[targets + 1]
+        return batch.with_columns(target_positions=targets, labels=labels)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Targets of `lm`."""
+        return {"lm": batch.num_tokens - batch.num_sequences}
+
+    def build(self, encoder: Encoder) -> CausalLMModule:
+        """The module that learns, with a fresh head on a BERT.
+
+        Raises:
+            SettingsError: the encoder's tokens see what they should predict.
+        """
+        sizes = encoder.settings
+        if not sizes.is_causal:
+            mend = "set model.causal=true" if sizes.architecture == "bert" else "take model.architecture gpt1 or lstm"
+            raise SettingsError(
+                f"objective.name=causal_lm predicts the next token, and with model.architecture={sizes.architecture}, "
+                f"model.causal=false, every token sees it: {mend}, or another objective"
+            )
+        return CausalLMModule(encoder)
+
+    def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
+        """Gives a BERT the head that a model directory has: a left-to-right one, or that of a masked LM. New vocabulary
+        entries, which come last, start with a bias of 0."""
+        assert isinstance(module, CausalLMModule), "a module of this objective"
+        head = None if module.masked_lm_head is None else load_model(directory).masked_lm_head
+        if head is not None:
+            num_new = module.encoder.settings.vocab_size - len(head.bias)
+            head.bias = nn.Parameter(functional.pad(head.bias.detach(), (0, num_new)))
+            module.masked_lm_head = head
+
+    def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
+        """The entropy of the entries' distribution."""
+        return {"loss/lm": {"unigram entropy": unigram_entropy(token_counts)}}
+
+
+class CausalLMModule(nn.Module):
+    """A left-to-right encoder with a decoder over the vocabulary.
+
+    Args:
+        encoder: whose tokens see only those before them.
+    """
+
+    encoder: Encoder
+    masked_lm_head: MaskedLMHead | None
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.masked_lm_head = new_masked_lm_head(encoder.settings) if encoder.settings.architecture == "bert" else None
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The term `lm`."""
+        decoder, labels = self.decoder(batch)
+        return [LossTerm("lm", summed_decoder_loss(decoder, labels), len(labels))]
+
+    def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
+        """`lm_loss` and `lm_accuracy`."""
+        decoder, labels = self.decoder(batch)
+        losses, right = score_decoder(decoder, labels)
+        return {"lm_loss": (losses.sum(), len(labels)), "lm_accuracy": (right.sum(), len(labels))}
+
+    def decoder(self, batch: Batch) -> tuple[Decoder, Tensor]:
+        """What the logits at the targets are computed from, and the targets' labels (targets,) int64."""
+        targets = batch.columns["target_positions"]
+        hidden = self.encoder(batch, targets)
+        return next_token_decoder(self.encoder, self.masked_lm_head, hidden), batch.columns["labels"][targets]
+
+    def saved(self) -> dict[str, Saved]:
+        """The encoder with its decoder."""
+        head = {} if self.masked_lm_head is None else {"masked_lm_head": self.masked_lm_head}
+        return {"": Saved(self.encoder, {"causal_lm": True, **head})}
+
+
+def next_token_decoder(encoder: Encoder, head: MaskedLMHead | None, hidden: Tensor) -> Decoder:
+    """The decoder of a left-to-right language model.
+
+    Args:
+        head: BERT's; None for the others, whose word embeddings decode without a bias.
+        hidden: (targets, hidden), the encoder's output at the tokens before the targets.
+    """
+    assert not isinstance(encoder, ElmoEncoder), "ELMo's language models have a softmax of their own"
+    if head is None:
+        return Decoder(hidden, encoder.word_embeddings)
+    return Decoder(head.transform(hidden), encoder.word_embeddings, head.bias)

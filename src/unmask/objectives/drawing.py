@@ -1,0 +1,114 @@
+"""What every way to choose targets draws with: chance by token, ranks within a sequence, budgets.
+
+All of it works on whole batches at once: packed values are laid out as rows, a sequence each, where they are sorted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.batch import Batch
+from unmask.chance import uniform
+
+NOT_DRAWN = 2.0
+"""Stands for the draw of a token that takes no part; real ones are below 1."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch's tokens as the places of a table, a sequence a row.
+
+    Attributes:
+        sequence: (tokens,) int64, each token's row.
+        position: (tokens,) int64, each token's column.
+        place: (tokens,) int64, each token's place in the flattened table.
+        keys: (sequences,) int64.
+        special: (tokens,) bool, the tokens that are never targets.
+        lengths: (sequences,) float64.
+        width: columns, as many as the longest sequence has tokens.
+    """
+
+    sequence: Tensor
+    position: Tensor
+    place: Tensor
+    keys: Tensor
+    special: Tensor
+    lengths: Tensor
+    width: int
+
+    def draw(self, stream: int, tokens: Tensor | None = None) -> Tensor:
+        """Numbers in [0, 1) from the sequences' keys and the tokens' positions, so the same in whatever batch.
+
+        Args:
+            stream: of chance, see `unmask.chance.uniform`.
+            tokens: (n,) int64, where it is not all of them.
+
+        Returns:
+            (tokens,) or (n,) float64.
+        """
+        if tokens is None:
+            return uniform(self.keys[self.sequence], self.position, stream)
+        return uniform(self.keys[self.sequence[tokens]], self.position[tokens], stream)
+
+    def spread(self, values: Tensor, fill: float) -> Tensor:
+        """(sequences, width): `values` (tokens,) as a table, with `fill` after the end of a sequence."""
+        table = values.new_full((len(self.keys) * self.width,), fill)
+        return table.scatter_(0, self.place, values).view(-1, self.width)
+
+    def collect(self, table: Tensor) -> Tensor:
+        """(tokens,): the entries of a table (sequences, width)."""
+        return table.reshape(-1)[self.place]
+
+    def order(self, draws: Tensor) -> Tensor:
+        """(sequences, width) int64: each sequence's positions by ascending draw, padding last.
+
+        By numpy, which sorts short rows several times as fast as PyTorch.
+        """
+        return torch.from_numpy(np.argsort(self.spread(draws, fill=NOT_DRAWN).numpy(), axis=1))
+
+    def ranks(self, draws: Tensor) -> Tensor:
+        """(tokens,) int64: the place of each token's draw among those of its sequence, from 0."""
+        order = self.order(draws)
+        columns = torch.arange(self.width, device=order.device).expand_as(order)
+        return self.collect(torch.empty_like(order).scatter_(1, order, columns))
+
+    def budgets(self, target_prob: float) -> Tensor:
+        """(sequences,) int64: how many targets each sequence shall have: this share of its tokens, rounded, or one."""
+        return torch.floor(self.lengths * target_prob + 0.5).long().clamp(min=1)
+
+    def take_in_turn(self, turns: Tensor, target_prob: float) -> Tensor:
+        """Takes tokens until each sequence's budget is spent, or all but the special ones are taken.
+
+        Args:
+            turns: (tokens,) int64: lower ones are taken first, tokens of one turn from left to right.
+            target_prob: share of a sequence's tokens, special ones counted.
+
+        Returns:
+            (tokens,) bool, True for a token that is taken.
+        """
+        never = torch.iinfo(torch.int64).max
+        order = (turns * self.width + self.position).masked_fill(self.special, never)  # of ordinary ones no two equal
+        budgets = self.budgets(target_prob)
+        earliest = torch.topk(self.spread(order, fill=never), int(budgets.max()), dim=1, largest=False).values
+        last = earliest.gather(1, budgets[:, None] - 1).squeeze(1)
+        return (order <= last[self.sequence]) & ~self.special
+
+
+def lay_out(batch: Batch) -> Rows:
+    """The rows of a batch on the CPU, with keys and the column `special_tokens_mask`."""
+    assert batch.keys is not None, "masks are drawn from the batch's keys"
+    width = max(batch.lengths)
+    sequence = batch.sequence_of_token()
+    return Rows(
+        sequence,
+        batch.position_ids,
+        sequence * width + batch.position_ids,
+        batch.keys,
+        batch.columns["special_tokens_mask"],
+        (batch.bounds[1:] - batch.bounds[:-1]).double(),
+        width,
+    )

@@ -1,0 +1,308 @@
+"""Replaced-token detection: a generator fills masked tokens, a discriminator tells for every token whether it was
+replaced (ELECTRA, Clark et al. 2020, section 2).
+
+Targets are chosen as for masked language modelling and `mask_token_prob` of them become `[MASK]`; the rest stay as they
+are (15 % do in the released code, none in the paper), and none becomes a random entry. The generator learns to predict
+all of them. In each one's place the discriminator sees a draw from the generator's softmax in the same pass, through
+which no gradient goes. Its label is 1 where the draw is not the original token, as in the released code and
+`transformers` (the paper writes D for the probability of an original one), and 0 everywhere else: a draw that equals
+the original counts as original. Its loss is the mean over all real tokens, the special ones included, which are never
+replaced, as in the released code and by the paper's sum over t = 1..n.
+
+Two stages (section 3.2): the generator is trained alone; then the discriminator starts from its weights and is trained
+alone, with the generator frozen. Nothing is tied there, since shared embeddings would be frozen with the generator or
+move it. The paper does not say whether a frozen generator drops out: here it is in eval mode, as all that is frozen.
+The heads differ, so the discriminator's starts fresh. Its loss then stands alone and has no weight.
+
+Departure from the released code: the targets of a sequence are all different, where it draws them with replacement.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import Batch, LossTerm
+from unmask.chance import uniform
+from unmask.entropy import unigram_entropy
+from unmask.errors import ModelError, SettingsError
+from unmask.models.electra import (
+    ElectraEncoder,
+    generator_settings,
+    new_discriminator_head,
+    new_generator_head,
+    share_embeddings,
+)
+from unmask.models.encoder import Encoder
+from unmask.models.hub import load_model
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.base import ObjectiveModule, Saved
+from unmask.objectives.cross_entropy import summed_cross_entropy
+from unmask.objectives.masking import choose_tokens, mask_targets
+from unmask.objectives.settings import ReplacedTokenSettings
+from unmask.objectives.softmax_sampling import sample_from_softmax
+from unmask.tokenization.vocabulary import Vocabulary
+
+GENERATOR = "generator"
+"""The folder of the generator inside the discriminator's model directory."""
+
+_SAMPLE = 7
+"""Stream of chance: what the generator's softmax is inverted at."""
+
+_NOT_COMPARED = {"hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout_prob", "initializer_range"}
+"""Settings of a generator that may be others than its discriminator's make them: they shape neither weights nor what
+they compute."""
+
+
+class ReplacedToken:
+    """The objective: chooses and masks targets, draws what their samples are taken by, counts the targets.
+
+    Attributes:
+        stage: 0 or 1, with `schedule: two_stage`; `counts` goes by it. Set it with the module's `begin_stage`.
+
+    Raises:
+        SettingsError: the vocabulary has no `[MASK]`.
+    """
+
+    def __init__(self, settings: ReplacedTokenSettings, vocabulary: Vocabulary) -> None:
+        if vocabulary.mask_id is None:
+            raise SettingsError(
+                "objective.name=replaced_token needs a tokenizer with a mask token, and this one has none: take a "
+                "tokenizer with [MASK], or objective.name=causal_lm"
+            )
+        self._settings = settings
+        self._mask_id = vocabulary.mask_id
+        self.stage = 0
+        self.columns: tuple[str, ...] = ("special_tokens_mask",)
+        self.needs_pooler = False
+        self.perplexities: tuple[str, ...] = ("generator_loss",)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Masks a batch, the same in both stages.
+
+        Returns:
+            The batch with the columns of `unmask.objectives.masking.mask_targets` and `sample_fractions` (targets,)
+            float64 in [0, 1), where each target's sample stands in the generator's cumulative softmax.
+        """
+        settings = self._settings
+        chosen = choose_tokens(batch, settings.target_prob)
+        unused = batch.input_ids[:1]  # nothing is replaced at random
+        masked = mask_targets(batch, chosen, settings.mask_token_prob, 0.0, self._mask_id, unused)
+        assert batch.keys is not None, "samples are drawn from the batch's keys"
+        targets = masked.columns["target_positions"]
+        keys = batch.keys[batch.sequence_of_token()[targets]]
+        return masked.with_columns(sample_fractions=uniform(keys, batch.position_ids[targets], _SAMPLE))
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Targets of `generator` and of `discriminator`; with two stages, of the one that is trained."""
+        counts = {"generator": len(batch.columns["target_positions"]), "discriminator": batch.num_tokens}
+        if self._settings.schedule == "joint":
+            return counts
+        return {name: counts[name] for name in (("generator",), ("discriminator",))[self.stage]}
+
+    def build(self, encoder: Encoder) -> ReplacedTokenModule:
+        """The module that learns: `encoder` as the discriminator, and a fresh generator.
+
+        With two stages the generator, which is trained first, has the encoder's weights.
+
+        Raises:
+            SettingsError: the encoder is no ELECTRA.
+        """
+        if not isinstance(encoder, ElectraEncoder):
+            raise SettingsError(
+                f"objective.name=replaced_token and model.architecture={encoder.settings.architecture} do not go "
+                "together: set model.architecture=electra"
+            )
+        return ReplacedTokenModule(encoder, self._settings)
+
+    def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
+        """Gives a fresh module the discriminator's head and the generator of a model directory, where it has them.
+
+        Tied embeddings stay the discriminator's.
+
+        Raises:
+            ModelError: as in `unmask.models.hub.load_model`, or what stands in `generator/` is none.
+            SettingsError: the generator is of other sizes than the settings make one for this discriminator.
+        """
+        assert isinstance(module, ReplacedTokenModule), "a module of this objective"
+        module.discriminator_head = load_model(directory).discriminator_head or module.discriminator_head
+        folder = directory / GENERATOR
+        if not folder.is_dir():
+            return
+        loaded = load_model(folder)
+        if not isinstance(loaded.encoder, ElectraEncoder) or loaded.masked_lm_head is None:
+            raise ModelError(f"{folder} is a {loaded.architecture}; expected a generator, an ElectraForMaskedLM")
+        self._check_generator(folder, loaded.encoder.settings, module.generator.settings)
+        module.generator, module.generator_head = loaded.encoder, loaded.masked_lm_head
+        if module.is_tied:
+            share_embeddings(module.generator, module.encoder)
+
+    def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
+        """Of the generator alone: how many tokens are replaced, and so what always saying "original" comes to, depends
+        on how good the generator is."""
+        return {"loss/generator": {"unigram entropy": unigram_entropy(token_counts)}}
+
+    def _check_generator(self, folder: Path, found: EncoderSettings, expected: EncoderSettings) -> None:
+        ours, theirs = expected.model_dump(exclude=_NOT_COMPARED), found.model_dump(exclude=_NOT_COMPARED)
+        for sizes in (ours, theirs):
+            sizes["embedding_size"] = sizes["embedding_size"] or sizes["hidden_size"]
+        if wrong := [f"{name} {theirs[name]}, expected {ours[name]}" for name in ours if theirs[name] != ours[name]]:
+            settings = self._settings
+            raise SettingsError(
+                f"{folder}: the generator has {'; '.join(wrong)}, by objective.generator_size="
+                f"{settings.generator_size} and objective.tie_embeddings={settings.tie_embeddings} beside its "
+                "discriminator: set these as they were when it was trained, or remove the folder for a fresh generator"
+            )
+
+
+class ReplacedTokenModule(nn.Module):
+    """A discriminator, which is kept, and a generator, each with its head.
+
+    Args:
+        encoder: the discriminator's.
+        settings: of the objective.
+
+    Attributes:
+        stage: with two stages, 0 while the generator is trained and 1 while the discriminator is. It is part of the
+            `state_dict`, so a module restored from a checkpoint is in the stage that it was saved in.
+    """
+
+    def __init__(self, encoder: ElectraEncoder, settings: ReplacedTokenSettings) -> None:
+        super().__init__()
+        self._settings = settings
+        self.stage = 0
+        self.encoder = encoder
+        self.discriminator_head = new_discriminator_head(encoder.settings)
+        sizes = generator_settings(encoder.settings, settings.generator_size, self.is_tied)
+        self.generator = ElectraEncoder(sizes)
+        self.generator_head = new_generator_head(sizes)
+        if self.is_tied:
+            share_embeddings(self.generator, encoder)
+        if settings.schedule == "two_stage":
+            self.generator.load_state_dict(encoder.state_dict())
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether both share their embeddings."""
+        return self._settings.tie_embeddings == "all" and self._settings.schedule == "joint"
+
+    @property
+    def trains_generator(self) -> bool:
+        return self._settings.schedule == "joint" or self.stage == 0
+
+    @property
+    def trains_discriminator(self) -> bool:
+        return self._settings.schedule == "joint" or self.stage == 1
+
+    def begin_stage(self, number: int) -> None:
+        """Goes over to a stage: to stage 1 with the generator's weights for the discriminator.
+
+        It may be called before every step: where the module is in that stage already, nothing happens. Optimizers need
+        not know of it, since what is not trained gets no gradient.
+
+        Args:
+            number: 0 or 1, never one before the present stage.
+        """
+        if number == self.stage:
+            return
+        assert self._settings.schedule == "two_stage", "there is one stage"
+        assert (self.stage, number) == (0, 1), "stages follow one another"
+        self.encoder.load_state_dict(self.generator.state_dict())
+        self.stage = number
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """As every module's, but that a frozen generator stays in eval mode."""
+        super().train(mode)
+        if not self.trains_generator:
+            self.generator.eval()
+            self.generator_head.eval()
+        return self
+
+    def get_extra_state(self) -> Tensor:
+        """The stage, as it stands in the `state_dict`."""
+        return torch.tensor(self.stage)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Takes over the stage of a `state_dict`."""
+        self.stage = int(state)
+        self.train(self.training)
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The terms `generator` and `discriminator`; with two stages, that of the one that is trained."""
+        logits, originals = self.generator_logits(batch)
+        terms = []
+        if self.trains_generator:
+            terms.append(LossTerm("generator", summed_cross_entropy(logits, originals), len(originals)))
+        if self.trains_discriminator:
+            guesses, replaced = self.discriminator_logits(batch, logits)
+            weight = self._settings.discriminator_weight if self.trains_generator else 1.0
+            terms.append(LossTerm("discriminator", _summed_loss(guesses, replaced), batch.num_tokens, weight))
+        return terms
+
+    def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
+        """`generator_loss` and `generator_accuracy`, then, unless the generator is trained alone, of all tokens
+        `discriminator_loss`, `discriminator_accuracy` and `replaced_share`, of those called replaced
+        `discriminator_precision`, and of the replaced ones `discriminator_recall`."""
+        logits, originals = self.generator_logits(batch)
+        scores = {
+            "generator_loss": (summed_cross_entropy(logits, originals), len(originals)),
+            "generator_accuracy": ((logits.argmax(-1) == originals).sum(), len(originals)),
+        }
+        if not self.trains_discriminator:
+            return scores
+        guesses, replaced = self.discriminator_logits(batch, logits)
+        called = guesses > 0
+        caught = (called & replaced).sum()
+        return scores | {
+            "discriminator_loss": (_summed_loss(guesses, replaced), batch.num_tokens),
+            "discriminator_accuracy": ((called == replaced).sum(), batch.num_tokens),
+            "discriminator_precision": (caught, int(called.sum())),
+            "discriminator_recall": (caught, int(replaced.sum())),
+            "replaced_share": (replaced.sum(), batch.num_tokens),
+        }
+
+    def saved(self) -> dict[str, Saved]:
+        """The discriminator, an ElectraForPreTraining, and beside it the generator, an ElectraForMaskedLM."""
+        return {
+            "": Saved(self.encoder, {"discriminator_head": self.discriminator_head}),
+            GENERATOR: Saved(self.generator, {"masked_lm_head": self.generator_head}),
+        }
+
+    def generator_logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The generator's logits over the vocabulary at the targets, and the original tokens there.
+
+        Returns:
+            (targets, vocabulary), without gradient where the generator is frozen, and (targets,) int64.
+        """
+        targets = batch.columns["target_positions"]
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_generator):
+            logits = self.generator_head(self.generator(batch, targets), self.generator.word_embeddings)
+        return logits, batch.columns["labels"][targets]
+
+    def discriminator_logits(self, batch: Batch, generator_logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The discriminator's logits that each token was replaced, and whether it was.
+
+        Args:
+            generator_logits: (targets, vocabulary) float, which the replacements are drawn from.
+
+        Returns:
+            (tokens,) float and (tokens,) bool.
+        """
+        targets = batch.columns["target_positions"]
+        samples = sample_from_softmax(generator_logits, batch.columns["sample_fractions"])
+        replaced = torch.zeros(batch.num_tokens, dtype=torch.bool, device=samples.device)
+        replaced[targets] = samples != batch.columns["labels"][targets]
+        corrupted = batch.with_input_ids(batch.input_ids.scatter(0, targets, samples))
+        return self.discriminator_head(self.encoder(corrupted)), replaced
+
+
+def _summed_loss(logits: Tensor, replaced: Tensor) -> Tensor:
+    """() float32: the sum over tokens of the cross-entropy of (tokens,) logits and (tokens,) bool labels."""
+    return functional.binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="sum")

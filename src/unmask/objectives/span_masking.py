@@ -1,0 +1,148 @@
+"""Targets that are runs of words: random spans, named entities, noun phrases (SpanBERT, sections 3.1 and 5.1).
+
+Things are drawn until the budget of a sequence is spent, `target_prob` of its tokens; the last one is cut there, in the
+middle of a word if need be, as in the released code. What overlaps or touches is one span from then on. Nothing reaches
+over a special token, nor over the end of a sequence.
+
+Departures, both from the released code: a span starts at any word with the same chance, as the paper says, not at that
+of a token drawn evenly; and it may start inside one drawn before (there such a start is drawn again), though at each
+word only once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from unmask.batch import Batch
+from unmask.chance import uniform
+from unmask.objectives.drawing import NOT_DRAWN, Rows, lay_out
+from unmask.objectives.masking import CHOICE, find_words
+
+_LENGTH, _ANNOTATION, _KIND = 4, 5, 6
+"""Streams of chance: how long a span is, which annotation comes next, whether a draw is one or a word."""
+
+ANNOTATION_PROB = 0.5
+"""Share of the draws that are annotations, where there is one left (section 5.1)."""
+
+
+def choose_spans(
+    batch: Batch, target_prob: float, continuation: Tensor, span_length_prob: float, max_span_words: int
+) -> Tensor:
+    """Chooses runs of words, each of a length by `span_lengths`.
+
+    Args:
+        batch: with keys and the column `special_tokens_mask`.
+        target_prob: share of a sequence's tokens, special ones counted.
+        continuation: as in `unmask.objectives.masking.find_words`.
+        span_length_prob, max_span_words: as in `span_lengths`.
+
+    Returns:
+        (tokens,) bool, True for a target.
+    """
+    rows, words = lay_out(batch), find_words(batch, continuation)
+    turns = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
+    # The spans that begin in a sequence's first turns spend its budget: they reach a word each at least.
+    starts = torch.nonzero(words.begins & (turns < rows.budgets(target_prob)[rows.sequence])).squeeze(1)
+    lengths = span_lengths(rows.draw(_LENGTH, starts), span_length_prob, max_span_words)
+    span = torch.repeat_interleave(lengths)  # for each word of each span, which span that is
+    distance = torch.arange(len(span), device=span.device) - (torch.cumsum(lengths, 0) - lengths)[span]
+    number = torch.cumsum(words.begins, 0) - 1
+    word = words.first[(number[starts][span] + distance).clamp(max=len(words.first) - 1)]  # by its first token
+    stretch = torch.cumsum(rows.special, 0) + rows.sequence  # another one after a special token
+    start = starts[span]
+    word = torch.where(stretch[word] == stretch[start], word, start)
+    reached = torch.full_like(turns, rows.width)  # at first tokens: the first turn whose span reaches the word
+    reached.scatter_reduce_(0, word, turns[start], "amin")
+    return rows.take_in_turn(reached[words.start], target_prob)
+
+
+def span_lengths(draws: Tensor, prob: float, most: int) -> Tensor:
+    """Lengths by the geometric distribution truncated and renormalised: P(n) ~ prob (1 - prob)^(n - 1), 1 <= n <= most.
+
+    With .2 and 10 their mean is 3.80 (section 3.1, figure 2).
+
+    Args:
+        draws: (n,) float64 in [0, 1).
+        prob: in (0, 1).
+        most: at least 1.
+
+    Returns:
+        (n,) int64.
+    """
+    longer = 1 - prob  # the chance that a length goes on by one; the distribution function is inverted at each draw
+    quantiles = torch.log1p(-draws * (1 - longer**most)) / math.log(longer)
+    return quantiles.long().clamp(max=most - 1) + 1
+
+
+def choose_annotated(batch: Batch, target_prob: float, continuation: Tensor, annotation: Tensor) -> Tensor:
+    """Chooses annotations and words: each draw is one or the other with the same chance, words alone once no annotation
+    is left. Drawing what is a target already spends nothing.
+
+    Args:
+        batch: with keys and the column `special_tokens_mask`.
+        target_prob: share of a sequence's tokens, special ones counted.
+        continuation: as in `unmask.objectives.masking.find_words`.
+        annotation: (tokens,) int64, 0 where there is none, else a number that its tokens share.
+
+    Returns:
+        (tokens,) bool, True for a target.
+    """
+    rows, words = lay_out(batch), find_words(batch, continuation)
+    annotated = (annotation > 0) & ~rows.special
+    goes_on = (torch.roll(annotation, 1) == annotation) & ~torch.roll(rows.special, 1) & (rows.position > 0)
+    opens = annotated & ~goes_on
+    places = torch.arange(batch.num_tokens, device=opens.device)
+    opening = torch.cummax(places * opens, 0).values  # (tokens,): of an annotated token, its annotation's first
+
+    word_rank = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))[words.start]
+    its_rank = rows.ranks(rows.draw(_ANNOTATION).masked_fill(~opens, NOT_DRAWN))[opening]
+    # After two draws for each token of the budget it is spent: on so many words, or so many annotations.
+    most = 2 * int(rows.budgets(target_prob).max())
+    word_turn, its_turn = _turns(rows, words.begins, opens, most)
+    last = word_turn.shape[1] - 1
+    turns = word_turn[rows.sequence, word_rank.clamp(max=last)]
+    its_turns = its_turn[rows.sequence, its_rank.clamp(max=last)]
+    return rows.take_in_turn(torch.where(annotated, torch.minimum(turns, its_turns), turns), target_prob)
+
+
+def _turns(rows: Rows, begins_word: Tensor, begins_annotation: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """At which draw the n-th word of each sequence comes, and the n-th annotation.
+
+    Args:
+        begins_word, begins_annotation: (tokens,) bool.
+        most: draws that are made, where there are so many words and annotations.
+
+    Returns:
+        (sequences, draws + 1) int64 each; the number of draws where the n-th is not drawn and in the last column.
+    """
+    num_words, num_annotations = (rows.spread(each, fill=0).sum(1) for each in (begins_word, begins_annotation))
+    num_draws = min(most, int((num_words + num_annotations).max()))
+    draws = torch.arange(num_draws, device=num_words.device).expand(len(rows.keys), num_draws)
+    keys = rows.keys[:, None].expand_as(draws)
+    coins = uniform(keys.reshape(-1), draws.reshape(-1), _KIND).view_as(draws) < ANNOTATION_PROB
+    is_annotation = coins & (torch.cumsum(coins, 1) <= num_annotations[:, None])
+    number = torch.cumsum(is_annotation, 1)
+    turns = draws.new_full((2, len(rows.keys), num_draws + 1), num_draws)
+    turns[0].scatter_(1, torch.where(is_annotation, num_draws, draws - number), draws)
+    turns[1].scatter_(1, torch.where(is_annotation, number - 1, num_draws), draws)
+    turns[:, :, num_draws] = num_draws
+    word_turn, annotation_turn = turns
+    return word_turn, annotation_turn
+
+
+def find_spans(batch: Batch, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The spans that targets make: the longest runs of them in a sequence, so those that overlap or touch are one.
+
+    Args:
+        chosen: (tokens,) bool, the targets.
+
+    Returns:
+        (spans,) int64 each: the places of the first and of the last token of every span.
+    """
+    begins_sequence = batch.position_ids == 0
+    before = torch.roll(chosen, 1) & ~begins_sequence
+    after = torch.roll(chosen, -1) & ~torch.roll(begins_sequence, -1)
+    return torch.nonzero(chosen & ~before).squeeze(1), torch.nonzero(chosen & ~after).squeeze(1)

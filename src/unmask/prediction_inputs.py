@@ -1,0 +1,176 @@
+"""What a model is to answer: rows of files, of tables and texts on standard input, as its task reads them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from unmask.config import nearest
+from unmask.errors import InputError, SettingsError
+from unmask.input_files import open_input, read_utf8_lines, split_suffixes
+from unmask.task_options import TextTask
+from unmask.tasks.base import Task
+from unmask.tasks.rows import FORMATS, NumberedLines, Row, read_jsonl, read_rows
+from unmask.tasks.tag_schemes import split_tag
+from unmask.tasks.tagging import Tagging
+
+logger = logging.getLogger("unmask")
+
+INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in FORMATS), "txt")
+"""What `--format` may say; `txt` has one text a line."""
+WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
+"""What is read by tasks that no plain text is enough for."""
+
+_SAID_BY_SUFFIX = (*FORMATS, ".json", ".parquet")
+"""Suffixes that leave no doubt of what is in a file; `.txt` may be anything."""
+
+
+@dataclass(frozen=True)
+class PlainText(Row):
+    """A line that is a text and nothing else; its one field is `text`."""
+
+
+def read_inputs(
+    path: str | Path,
+    load_rows: Callable[[Path], Iterator[Row]] = read_rows,
+    is_published_txt: Callable[[str], bool] | None = None,
+    format: str | None = None,
+) -> Iterator[Row]:
+    """Streams the inputs of a file.
+
+    Args:
+        path: `.txt` with one text a line (unless it is published so), plain, `.gz` or `.zst`, or what `load_rows`
+            reads; `-` is standard input: JSON lines if its first line that is not blank begins with `{`, else one text
+            a line.
+        load_rows: a task's own reader; else tables and JSON lines.
+        is_published_txt: tells of a `.txt` by its first line that is not blank whether `load_rows` reads it.
+        format: one of `INPUT_FORMATS`, for standard input and for files whose suffix does not say it.
+
+    Raises:
+        InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit.
+        SettingsError: there is no such format, or the suffix says another one.
+    """
+    suffix = split_suffixes(Path(path))[0]
+    if format is not None:
+        _check_format(format, path, suffix)
+    if str(path) == "-":
+        lines = read_utf8_lines(sys.stdin.buffer, "standard input")
+        yield from _not_empty(
+            _read_stream(lines) if format is None else _READERS[format](lines, "standard input"), path
+        )
+    elif format is not None:
+        with open_input(Path(path)) as file:
+            yield from _not_empty(_READERS[format](read_utf8_lines(file, path), str(path)), path)
+    elif suffix == ".txt" and not (is_published_txt and is_published_txt(_first_line(path))):
+        with open_input(Path(path)) as file:
+            yield from _not_empty(_read_texts(read_utf8_lines(file, path), str(path)), path)
+    else:
+        yield from load_rows(Path(path))
+
+
+def read_task_inputs(path: str | Path, task: Task[Any], format: str | None = None) -> Iterator[Row]:
+    """`read_inputs` as a task reads them.
+
+    Raises:
+        InputError: also where plain texts were given to a task for pairs, questions or choices.
+    """
+
+    def is_published(line: str) -> bool:
+        return _fits_published_txt(task, line)
+
+    return _fitting(read_inputs(path, task.load_rows, is_published, format), task)
+
+
+def _check_format(format: str, path: str | Path, suffix: str) -> None:
+    if format not in INPUT_FORMATS:
+        raise SettingsError(f"no format {format!r}: {nearest(format, INPUT_FORMATS).removeprefix('; ')}")
+    if suffix in _SAID_BY_SUFFIX and suffix != f".{format}" and str(path) != "-":
+        raise SettingsError(f"{path} is {suffix} by its name, and the format is to be {format}: leave one out")
+
+
+def _fits_published_txt(task: Task[Any], line: str) -> bool:
+    """Whether a `.txt` that begins with a line is one that the task's data set publishes."""
+    if isinstance(task, TextTask):
+        if task.files.txt_format == ".jsonl":
+            return line.startswith("{")
+        names = line.split("\t")
+        fits = any(set(columns.texts) <= set(names) for columns in task.files.layouts)
+        return task.files.txt_format is not None and len(names) > 1 and fits
+    if isinstance(task, Tagging) and task.data_set is not None:
+        words = line.split()
+        has_columns = len(words) == 2 or (len(words) > 2 and "\t" in line)
+        return line.startswith(("-DOCSTART-", "##")) or (has_columns and split_tag(words[-1]) is not None)
+    return False
+
+
+def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
+    """The rows; a plain text is refused where the task reads something else."""
+    wanted: tuple[str, ...] | None = WANTED.get(task.kind)
+    if isinstance(task, TextTask) and task.is_pair:
+        wanted = task.files.columns.texts
+    for number, row in enumerate(rows):
+        if isinstance(row, PlainText) and wanted is not None:
+            names = " and ".join(wanted)
+            raise InputError(
+                f"{row.source}: a plain text, but this model reads {names if task.kind in WANTED else 'pairs'}: "
+                f"expected JSON lines, .tsv or .csv with {names}; --format csv or tsv says that it is a table"
+            )
+        if number == 0 and isinstance(row, PlainText):
+            _warn_of_header(row, task)
+        yield row
+
+
+def _warn_of_header(first: PlainText, task: Task[Any]) -> None:
+    """Tells where the first of plain texts looks like the header of a table."""
+    names = {columns.texts[0] for columns in task.files.layouts} if isinstance(task, TextTask) else {"text", "tokens"}
+    for format, separator in (("tsv", "\t"), ("csv", ",")):
+        cells = [cell.strip(' "') for cell in first.fields["text"].split(separator)]
+        if len(cells) > 1 and names.intersection(cells):
+            logger.warning(
+                "%s: read as a text, and it looks like the header of a table (%s): if it is one, give --format %s",
+                first.source,
+                ", ".join(cells),
+                format,
+            )
+            return
+
+
+def _first_line(path: str | Path) -> str:
+    with open_input(Path(path)) as file:
+        lines = (line.rstrip("\r\n") for _, line in read_utf8_lines(file, path))
+        return next((line for line in lines if line.strip()), "")
+
+
+def _read_texts(lines: NumberedLines, name: str) -> Iterator[Row]:
+    for number, line in lines:
+        yield PlainText({"text": line.rstrip("\r\n")}, f"{name}:{number}")
+
+
+_READERS: dict[str, Callable[[NumberedLines, str], Iterator[Row]]] = {
+    **{suffix.removeprefix("."): read for suffix, read in FORMATS.items()},
+    "txt": _read_texts,
+}
+
+
+def _read_stream(lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
+    blank: list[tuple[int, str]] = []
+    for number, line in lines:
+        if not line.isspace():
+            read = read_jsonl if line.lstrip().startswith("{") else _read_texts
+            yield from read(chain([] if read is read_jsonl else blank, [(number, line)], lines), "standard input")
+            return
+        blank.append((number, line))
+
+
+def _not_empty(rows: Iterable[Row], path: str | Path) -> Iterator[Row]:
+    empty = True
+    for row in rows:
+        empty = False
+        yield row
+    if empty:
+        raise InputError(f"{'standard input' if str(path) == '-' else path}: there is nothing in it: expected inputs")

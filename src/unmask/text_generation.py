@@ -1,0 +1,126 @@
+"""Text that goes on from a prompt, sampled from a left-to-right language model: GPT-1, an LSTM, a left-to-right BERT.
+
+The model reads the last `num_positions` tokens: where the text is longer, the window slides on and what stands before
+it is forgotten. Every step reads the window anew; nothing is kept between steps.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unmask.errors import InputError, SettingsError
+from unmask.language_model import LanguageModel, load_language_model
+
+_REPLACEMENT = "\ufffd"
+"""What bytes that make no character are decoded as."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: 0 takes the likeliest; 1 draws from the model's distribution; below 1 the likely ones gain.
+        top_k: draws among so many of the likeliest; 0 among all.
+        top_p: draws among the likeliest that together have this probability.
+
+    Raises:
+        SettingsError: a value is out of its range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise SettingsError(f"temperature {self.temperature}: expected 0 (the likeliest token) or more")
+        if self.top_k < 0:
+            raise SettingsError(f"top_k {self.top_k}: expected 1 or more, or 0 for all tokens")
+        if not 0 < self.top_p <= 1:
+            raise SettingsError(f"top_p {self.top_p}: expected a probability over 0, up to 1")
+
+    def choose(self, logits: Tensor, generator: torch.Generator) -> int:
+        """A token.
+
+        Args:
+            logits: (vocab,) float32 on the CPU, minus infinity for what may not come.
+        """
+        if self.temperature == 0:
+            return int(logits.argmax())
+        scores, tokens = (logits / self.temperature).sort(descending=True, stable=True)
+        probabilities = torch.softmax(scores, -1)
+        before = probabilities.cumsum(-1) - probabilities  # of all that are likelier
+        kept = probabilities.masked_fill(before >= self.top_p, 0.0)
+        if self.top_k:
+            kept[self.top_k :] = 0
+        return int(tokens[torch.multinomial(kept, 1, generator=generator)])
+
+
+def generate(
+    model: str | Path | LanguageModel,
+    prompt: str,
+    num_tokens: int = 50,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> str:
+    """Goes on from a prompt.
+
+    Args:
+        model: a model's directory, that of the run that made it, or a loaded `LanguageModel`.
+        prompt: may be empty for a BERT, whose texts begin with `[CLS]`.
+        num_tokens: to add; special tokens are never among them.
+        temperature, top_k, top_p: see `Sampling`.
+        seed: of the draws: the same gives the same text.
+        device, precision: see `load_language_model`.
+
+    Returns:
+        The new text without the prompt. A last character of which a part is missing is left out.
+
+    Raises:
+        InputError: there is nothing to go on from, or the prompt is no text.
+        ModelError: see `load_language_model`.
+        SettingsError: a value is out of its range.
+    """
+    if num_tokens < 0:
+        raise SettingsError(f"num_tokens {num_tokens}: expected 0 or more")
+    sampling = Sampling(temperature, top_k, top_p)
+    loaded = (
+        model if isinstance(model, LanguageModel) else load_language_model(model, device=device, precision=precision)
+    )
+    if any("\ud800" <= character <= "\udfff" for character in prompt):
+        raise InputError("the prompt holds half of a surrogate pair: expected text in UTF-8")
+    [text] = loaded.tokenizer.encode_batch([prompt])
+    ids = [*loaded.prefix, *text]
+    if not ids:
+        raise InputError(f"the prompt {prompt!r} holds no token, and the model needs one to go on from: give a word")
+    generator = torch.Generator().manual_seed(seed)
+    specials = list(loaded.tokenizer.special_ids)
+    begin = len(ids)
+    for _ in range(num_tokens):
+        logits = loaded.next_logits(ids)
+        logits[specials] = -torch.inf
+        ids.append(sampling.choose(logits, generator))
+    before = readable(loaded.tokenizer.decode(text))
+    whole = readable(loaded.tokenizer.decode([*text, *ids[begin:]]))
+    return whole[len(before) :] if whole.startswith(before) else readable(loaded.tokenizer.decode(ids[begin:]))
+
+
+def readable(text: str) -> str:
+    """A decoded text without the beginning of a character at its end: bytes of UTF-8 that lack others, or the first
+    consonant of a Korean syllable, where a tokenizer takes syllables apart; and composed (NFC)."""
+    text = text.rstrip(_REPLACEMENT)
+    while text and "\u1100" <= text[-1] <= "\u115f":
+        text = text[:-1]
+    return unicodedata.normalize("NFC", text)

@@ -1,0 +1,67 @@
+"""Start, delimiter and extract tokens for a GPT-1 vocabulary that has none, as the published one (bpe.py tells more).
+
+Fine-tuning frames its inputs with them (Radford et al. 2018, section 3.3). They are appended to the vocabulary under
+the names that the released code gives them, and the tokenizer is saved with them: the model has to get rows for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from unmask.tokenization.bpe import SPECIAL_TOKENS
+from unmask.tokenization.definition import special_added_tokens, template
+from unmask.tokenization.directory import read_directory
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.word_characters import is_word_tokenizer, load_word_tokenizer
+
+ROLES = ("bos_token", "sep_token", "cls_token")
+"""Start, delimiter and extract."""
+
+
+def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]:
+    """Opens a tokenizer that frames texts and pairs for fine-tuning.
+
+    Any but a GPT-1 tokenizer without the three tokens is what `open_tokenizer` gives.
+
+    Returns:
+        The tokenizer, and the entries that were appended to its vocabulary: none, or up to three.
+
+    Raises:
+        ModelError: as in `open_tokenizer`.
+    """
+    path = Path(path)
+    if is_word_tokenizer(path):
+        return load_word_tokenizer(path), ()
+    opened = read_directory(path, None)
+    tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)
+    if tokenizer.kind != "bpe" or set(ROLES) <= set(opened.special_tokens):
+        return tokenizer, ()
+    special_tokens = {role: SPECIAL_TOKENS[role] for role in ROLES} | dict(opened.special_tokens)
+    entries = {entry: index for index, entry in enumerate(tokenizer.token_strings)}
+    new = tuple(dict.fromkeys(special_tokens[role] for role in ROLES if special_tokens[role] not in entries))
+    entries |= {entry: len(entries) + number for number, entry in enumerate(new)}
+    definition = json.loads(opened.files["tokenizer.json"])
+    start, delimiter, extract = (special_tokens[role] for role in ROLES)
+    kept = [token for token in definition.get("added_tokens") or [] if token["content"] not in special_tokens.values()]
+    added = [*kept, *special_added_tokens(entries, special_tokens.values())]
+    definition["added_tokens"] = sorted(added, key=lambda token: token["id"])
+    definition["post_processor"] = template(
+        entries, f"{start}:0 $A:0 {extract}:0", f"{start}:0 $A:0 {delimiter}:0 $B:0 {extract}:0"
+    )
+    config = json.loads(opened.files.get("tokenizer_config.json", b"{}"))
+    config.pop("added_tokens_decoder", None)  # tokenizer.json says it
+    # Its own class would build its steps anew, without the frame.
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+    files = {
+        "tokenizer.json": _json_bytes(definition),
+        "tokenizer_config.json": _json_bytes(config | special_tokens),
+        "special_tokens_map.json": _json_bytes(special_tokens),
+    }
+    return TextTokenizer(files, special_tokens, opened.segmenter, path), new
+
+
+def _json_bytes(value: Mapping[str, object]) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()

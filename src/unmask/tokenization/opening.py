@@ -1,0 +1,26 @@
+"""Tokenizers of every kind: what they are to programs, and how a directory that holds one is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tokenization.word_characters import WordTokenizer, is_word_tokenizer, load_word_tokenizer
+
+Tokenizer = TextTokenizer | WordTokenizer
+"""Of pieces of words, or of words and their characters (ELMo)."""
+
+
+def has_tokenizer(directory: Path) -> bool:
+    """Whether a directory holds a tokenizer, as that of a model that another program saved may not."""
+    return is_word_tokenizer(directory) or any((directory / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+
+
+def open_tokenizer(path: str | Path) -> Tokenizer:
+    """A tokenizer of any kind.
+
+    Raises:
+        ModelError: as in `load_tokenizer` and `load_word_tokenizer`.
+    """
+    path = Path(path)
+    return load_word_tokenizer(path) if is_word_tokenizer(path) else load_tokenizer(path)

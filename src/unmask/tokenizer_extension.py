@@ -1,0 +1,172 @@
+"""A WordPiece tokenizer with more words: each an entry of its own behind those that are there, which keep their ids.
+
+A model whose tokenizer cuts the words of a new domain into many pieces goes on with such a tokenizer, the new entries
+starting as the mean of their pieces (`unmask.pretraining_start`). Matching is longest first, so that a new entry is
+also taken at the beginning of longer words: "lovelace" in "lovelaces".
+
+Other kinds have no room for words: what BPE makes of a word is decided by its merges, which are learnt from text.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import InputError, ModelError, SettingsError
+from unmask.files import refuse_existing, refuse_foreign, writing_directory
+from unmask.input_files import open_input, read_utf8_lines
+from unmask.paths import model_directory
+from unmask.tokenization.directory import OpenedDirectory, read_directory
+from unmask.tokenization.opening import has_tokenizer
+from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.tokenization.word_characters import is_word_tokenizer
+
+_OWN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What became of a list of words.
+
+    Attributes:
+        tokenizer: with the new entries.
+        added: the new entries, in order.
+        known: words that were entries already.
+        num_repeated: lines with a word of an earlier line, once normalised.
+        num_unknown: of `added`, those that the tokenizer could not write before: they were `[UNK]`.
+    """
+
+    tokenizer: TextTokenizer
+    added: tuple[str, ...]
+    known: tuple[str, ...]
+    num_repeated: int
+    num_unknown: int
+
+    def summary(self) -> str:
+        """What was done, for a terminal."""
+        first = self.tokenizer.vocab_size - len(self.added)
+        lines = [f"{len(self.added):,} words added behind {first:,} entries, which keep their ids"]
+        if self.known:
+            lines.append(f"{len(self.known):,} there already: {_listed(self.known)}")
+        if self.num_repeated:
+            lines.append(f"{self.num_repeated:,} lines repeat a word of an earlier line")
+        if self.num_unknown:
+            lines.append(
+                f"{self.num_unknown:,} of the added were unknown: a model starts them all as its unknown token"
+            )
+        return "\n".join(lines)
+
+
+def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, overwrite: bool = False) -> Extension:
+    """Adds whole words to a WordPiece tokenizer, and saves it as `transformers.AutoTokenizer` opens it.
+
+    Args:
+        source: a tokenizer's directory, a model's, or that of the run that made it.
+        words: a text file, one word a line, as it stands in texts; blank lines are passed over.
+        out: the new tokenizer's directory.
+        overwrite: True replaces a tokenizer at `out`.
+
+    Raises:
+        ModelError: `source` has no tokenizer.
+        SettingsError: it is not WordPiece.
+        InputError: the file cannot be read, holds what the tokenizer never sees as one word, or nothing new.
+        OutputError: `out` exists, or holds other things than a tokenizer.
+    """
+    directory, words, out = _tokenizer_directory(Path(source)), Path(words), Path(out)
+    refuse_existing(out, overwrite)
+    refuse_foreign(out, _OWN_FILES, "a tokenizer")
+    opened = read_directory(directory, None)
+    tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, directory)
+    if tokenizer.kind != "wordpiece":
+        raise SettingsError(
+            f"{directory} is a tokenizer of the kind {tokenizer.kind}, whose entries come of merges, pair by pair: a "
+            "word put beside them would never be reached. Extend a WordPiece tokenizer, or train a new one on the new "
+            "text with `unmask tokenizer train`"
+        )
+    if "" in tokenizer.token_strings:
+        raise ModelError(f"{directory}: id {tokenizer.token_strings.index('')} has no entry: expected one for each id")
+    entries = set(tokenizer.token_strings)
+    found = _read_words(words, tokenizer)
+    new = dict.fromkeys(word for word in found if word not in entries)
+    known = dict.fromkeys(word for word in found if word in entries)
+    if not new:
+        raise InputError(f"{words}: none of its {len(found):,} words is new to the tokenizer: there is nothing to add")
+    extended = TextTokenizer(
+        _with_entries(opened, [*tokenizer.token_strings, *new]), opened.special_tokens, opened.segmenter, out
+    )
+    with writing_directory(out, overwrite) as unfinished:
+        extended.save(unfinished)
+    return Extension(
+        tokenizer=extended,
+        added=tuple(new),
+        known=tuple(known),
+        num_repeated=len(found) - len(new) - len(known),
+        num_unknown=sum(tokenizer.unk_id in ids for ids in tokenizer.encode_batch(list(new))),
+    )
+
+
+def _tokenizer_directory(source: Path) -> Path:
+    if is_word_tokenizer(source):
+        raise SettingsError(f"{source} is a tokenizer of words and their characters: it takes any word as it is")
+    return source if source.is_file() or has_tokenizer(source) or not source.is_dir() else model_directory(source)
+
+
+def _read_words(path: Path, tokenizer: TextTokenizer) -> list[str]:
+    """The words as the tokenizer normalises them, blank lines left out.
+
+    Raises:
+        InputError: the file cannot be read, or some of its lines can be no entries; the first are named.
+    """
+    specials = {tokenizer.token_strings[index] for index in tokenizer.special_ids}
+    most = json.loads(tokenizer.backend.to_str())["model"]["max_input_chars_per_word"]
+    found, problems = [], []
+    with open_input(path) as stream:
+        for number, line in read_utf8_lines(stream, path):
+            word = line.strip()
+            pieces = _cut(tokenizer, word)
+            if word in specials:
+                problems.append(f"line {number}: {word!r} is a special token")
+            elif len(pieces) > 1:
+                cut = " and ".join(map(repr, pieces)) if len(pieces) < 4 else f"{len(pieces)} words"
+                problems.append(f"line {number}: {word!r} is {cut} to the tokenizer")
+            elif word and not pieces:
+                problems.append(f"line {number}: {word!r} is nothing to the tokenizer")
+            elif word and len(pieces[0]) > most:
+                problems.append(f"line {number}: a word of {len(pieces[0])} characters, the tokenizer takes {most}")
+            else:
+                found += pieces
+    if problems:
+        more = [f"... and {len(problems) - _MOST_SHOWN:,} more"] if len(problems) > _MOST_SHOWN else []
+        advice = (
+            f"{path}: {len(problems):,} line(s) cannot be added: expected one word a line, without blanks or "
+            "punctuation inside, since texts are cut there before entries are looked up; give the parts, each on a "
+            "line of its own, or take the line out"
+        )
+        raise InputError("\n".join([advice, *problems[:_MOST_SHOWN], *more]))
+    return found
+
+
+def _cut(tokenizer: TextTokenizer, text: str) -> list[str]:
+    """The words that the tokenizer sees in a text, normalised."""
+    backend = tokenizer.backend
+    text = tokenizer.segment(text)
+    text = backend.normalizer.normalize_str(text) if backend.normalizer is not None else text
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+
+
+def _with_entries(opened: OpenedDirectory, entries: list[str]) -> dict[str, bytes]:
+    """The files of a tokenizer, `entries` being all that it is to have, in the order of their ids."""
+    definition: dict[str, Any] = json.loads(opened.files["tokenizer.json"])
+    definition["model"]["vocab"] |= {entry: index for index, entry in enumerate(entries)}
+    files = dict(opened.files)
+    files["tokenizer.json"] = (json.dumps(definition, ensure_ascii=False, indent=2) + "\n").encode()
+    if "vocab.txt" in files:
+        files["vocab.txt"] = "".join(f"{entry}\n" for entry in entries).encode()
+    return files
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return ", ".join(words[:_MOST_SHOWN]) + (", ..." if len(words) > _MOST_SHOWN else "")

@@ -1,0 +1,143 @@
+"""Steps that are not to be taken: what is wrong with them, and what is kept of them for inspection.
+
+    RUN/divergence/step-00001234/
+        batches.safetensors     what the step was computed from: `<micro-batch>.<column>`
+        figures.json            what was wrong, the losses, the gradient's norm, the rate, the losses before
+
+The rule of a spike: the loss is over `train.spike_factor` times the median of the losses of the last 100 steps taken,
+where there are at least 20 of them. A median does not move with the few large losses that it is to tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unmask.batch import Batch
+from unmask.errors import OutputError
+from unmask.files import write_json, writing_directory
+
+WINDOW = 100
+"""Steps whose losses a spike is told by."""
+FEWEST = 20
+"""Of them, before which nothing is a spike."""
+
+BATCHES, FIGURES = "batches.safetensors", "figures.json"
+
+
+@dataclass(frozen=True)
+class BadStep:
+    """A step whose update has not been taken.
+
+    Attributes:
+        step: its number.
+        fault: what is wrong, in words.
+        batches: its micro-batches, prepared.
+        loss: of the step.
+        terms: the mean of each loss term, unweighted.
+        counts: the targets of each.
+        learning_rate: that it would have been taken with.
+        gradient_norm: before clipping.
+        recent_losses: of the steps before, the newest last.
+    """
+
+    step: int
+    fault: str
+    batches: Sequence[Batch]
+    loss: float
+    terms: Mapping[str, float]
+    counts: Mapping[str, int]
+    learning_rate: float
+    gradient_norm: float
+    recent_losses: Sequence[float]
+
+
+def find_fault(
+    step: int, loss: float, gradient_norm: float, recent_losses: Sequence[float], spike_factor: float | None
+) -> str | None:
+    """What is wrong with a step, in words; None where nothing is.
+
+    Args:
+        step: its number.
+        loss: of the step.
+        gradient_norm: before clipping.
+        recent_losses: of the steps taken before, at most `WINDOW`.
+        spike_factor: the loss is a spike over this times their median; None: no loss is.
+    """
+    if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+        return f"the loss or its gradient is not finite at step {step:,}: the run has diverged"
+    if spike_factor is None or len(recent_losses) < FEWEST:
+        return None
+    median = statistics.median(recent_losses)
+    if loss <= spike_factor * median:
+        return None
+    return (
+        f"the loss at step {step:,} is {loss:.4g}, over {spike_factor:g} times (train.spike_factor) {median:.4g}, the "
+        f"median of the {len(recent_losses)} steps before"
+    )
+
+
+def keep_bad_step(directory: Path, bad: BadStep, num_before: int) -> Path:
+    """Writes a step's batches and figures for inspection.
+
+    Args:
+        directory: of all that a run keeps of this kind.
+        num_before: how often the run has rolled back before: it may have been at the same step then.
+
+    Returns:
+        Where they are.
+
+    Raises:
+        OutputError: the disk is full, or the place cannot be written.
+    """
+    target = directory / (f"step-{bad.step:08d}" + (f"-again-{num_before}" if num_before else ""))
+    tensors = {
+        f"{number}.{name}": tensor.clone(memory_format=torch.contiguous_format)  # none may share memory in a file
+        for number, batch in enumerate(bad.batches)
+        for name, tensor in _columns(batch).items()
+    }
+    figures: dict[str, Any] = {
+        "step": bad.step,
+        "fault": bad.fault,
+        "loss": _finite(bad.loss),
+        **{f"loss/{name}": _finite(mean) for name, mean in bad.terms.items()},
+        "counts": dict(bad.counts),
+        "learning_rate": bad.learning_rate,
+        "gradient_norm": _finite(bad.gradient_norm),
+        "micro_batches": len(bad.batches),
+        "recent_losses": list(bad.recent_losses),
+    }
+    with writing_directory(target, overwrite=True) as unfinished:
+        try:
+            save_file(tensors, unfinished / BATCHES)
+        except SafetensorError as error:  # a full disk is no OSError there
+            raise OutputError(f"cannot write the batches of step {bad.step:,} to {directory}: {error}") from error
+        write_json(unfinished / FIGURES, figures)
+    return target
+
+
+def _columns(batch: Batch) -> dict[str, Tensor]:
+    """All tensors of a batch, by name."""
+    keys = {} if batch.keys is None else {"keys": batch.keys}
+    return {
+        "input_ids": batch.input_ids,
+        "token_type_ids": batch.token_type_ids,
+        "position_ids": batch.position_ids,
+        "bounds": batch.bounds,
+        **keys,
+        **{f"columns.{name}": column for name, column in batch.columns.items()},
+    }
+
+
+def _finite(value: float) -> float | None:
+    """As in `metrics.jsonl`, what is not finite is null."""
+    return value if math.isfinite(value) else None

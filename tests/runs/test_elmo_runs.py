@@ -1,0 +1,358 @@
+"""ELMo from text to answers: words, store, pre-training with the memory of its lanes, fine-tuning, features."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copy, copytree
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unmask.data.store import TokenStore
+from unmask.ensemble import write_ensemble
+from unmask.errors import Interrupted, SettingsError, UserError
+from unmask.evaluation import evaluate
+from unmask.features import extract_features
+from unmask.finetuning import finetune
+from unmask.models.elmo import ElmoEncoder
+from unmask.models.hub import load_finetuned, load_model
+from unmask.prediction import load_predictor, predict
+from unmask.pretraining import pretrain
+from unmask.pretraining_inputs import open_inputs
+from unmask.recipe import load_pretrain_recipe
+from unmask.tokenization.word_characters import load_word_tokenizer
+from unmask.training import checkpoint, session
+from unmask.training.run_log import read_metrics
+
+RECIPE = """
+seed: 3
+device: cpu
+precision: fp32
+tokenizer: {kind: word, vocab_size: 300}
+held_out: 0.3
+model: {architecture: elmo, preset: tiny, filters: [[1, 4], [2, 8]], projection_size: 8, cell_size: 16}
+objective: {name: bilm, num_negatives: 50}
+packing: {format: stream, max_length: 10}
+optimizer: {name: adagrad, learning_rate: 0.2, initial_accumulator: 0.0025, weight_decay: 0}
+schedule: {name: constant}
+train:
+  steps: 12
+  batch_size: 8
+  micro_batch_size: 3
+  max_grad_norm: 0.5
+  log_every: 3
+  eval_every: 5
+  save_every: 4
+  eval_sequences: 64
+"""
+NUM_LANES, PROJECTION, CELL = 8, 8, 16
+
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
+    from unmask.preparation import prepare
+    from unmask.tokenization.settings import TokenizerSettings
+    from unmask.tokenizer_training import train_tokenizer
+
+    place = tmp_path_factory.mktemp("words")
+    train_tokenizer([tiny_text], place / "tokenizer", TokenizerSettings(kind="word", vocab_size=300))
+    prepare([tiny_text], place / "tokenizer", place / "store")
+    return place / "store"
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory, store: Path) -> tuple[str, list[str]]:
+    path = tmp_path_factory.mktemp("recipe") / "elmo.yaml"
+    path.write_text(RECIPE, encoding="utf-8")
+    return str(path), [f"store={store}"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, words: tuple[str, list[str]]) -> Path:
+    """A run that was never interrupted."""
+    run = tmp_path_factory.mktemp("run") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.pretraining.write_report", lambda directory: None)
+        pretrain(*words, out=run)
+    return run
+
+
+def stopped_at(step: int) -> Callable[[pytest.MonkeyPatch], None]:
+    """What lets a signal arrive while a step is taken."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        train = session.train
+
+        def train_and_stop(*arguments: Any, **named: Any) -> None:
+            *others, on_step = arguments
+
+            def hook(state: Any, result: Any) -> None:
+                if state.step == step:
+                    signal.raise_signal(signal.SIGTERM)
+                on_step(state, result)
+
+            train(*others, hook, **named)
+
+        monkeypatch.setattr(session, "train", train_and_stop)
+
+    return patch
+
+
+# Pre-training
+
+
+def test_a_run_leaves_a_model_and_says_how_it_learned(whole: Path, store: Path) -> None:
+    rows = read_metrics(whole / "metrics.jsonl")
+    losses = [row["loss/lm"] for row in rows if "loss" in row]
+    assert losses[-1] < losses[0]
+    evaluation = rows[-1]
+    assert evaluation["eval/lm_perplexity"] == pytest.approx(np.exp(evaluation["eval/lm_loss"]))
+    results = json.loads((whole / "results.json").read_text())
+    assert 0 < results["floors"]["loss/lm"]["unigram entropy"] < np.log(300)
+    loaded = load_model(whole / "model")
+    assert isinstance(loaded.encoder, ElmoEncoder)
+    assert loaded.softmax is not None
+    tokenizer = load_word_tokenizer(whole / "model")
+    assert tokenizer.fingerprint() == load_word_tokenizer(TokenStore(store).tokenizer_directory).fingerprint()
+
+
+def test_a_checkpoint_holds_what_each_lane_remembers(whole: Path) -> None:
+    weights = load_file(whole / "checkpoints" / "step-00000012" / checkpoint.WEIGHTS)
+    assert weights["remembered_outputs"].shape == (2, 2, NUM_LANES, PROJECTION)
+    assert weights["remembered_cells"].shape == (2, 2, NUM_LANES, CELL)
+    assert (weights["remembered_cells"].abs().amax(-1) > 0).all()
+
+
+@pytest.mark.parametrize("steps", [(5,), (2, 7, 11)], ids=str)
+def test_a_run_stopped_and_resumed_is_the_run_that_never_stopped(
+    words: tuple[str, list[str]], whole: Path, tmp_path: Path, steps: tuple[int, ...]
+) -> None:
+    run = tmp_path / "run"
+    for step in steps:
+        with pytest.MonkeyPatch.context() as patch:
+            stopped_at(step)(patch)
+            with pytest.raises(Interrupted):
+                pretrain(*words, out=run, resume=True)
+    pretrain(*words, out=run, resume=True)
+    for name in ("model/model.safetensors", "results.json"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes(), name
+    last = "checkpoints/step-00000012"
+    for name in (checkpoint.WEIGHTS, checkpoint.OPTIMIZER, checkpoint.RANDOM):
+        assert (run / last / name).read_bytes() == (whole / last / name).read_bytes(), name
+
+
+def test_micro_batches_change_neither_gradient_nor_figures(words: tuple[str, list[str]], tmp_path: Path) -> None:
+    recipe, overrides = words
+    weights, figures = [], []
+    for size in (3, 8):
+        run = tmp_path / str(size)
+        changes = ["model.hidden_dropout_prob=0", f"train.micro_batch_size={size}", "train.steps=4"]
+        pretrain(recipe, [*overrides, *changes], out=run)
+        weights.append(load_file(run / "checkpoints" / "step-00000004" / checkpoint.WEIGHTS))
+        figures.append(json.loads((run / "results.json").read_text())["lm_loss"])
+    for name, weight in weights[0].items():
+        # Float32 sums in another order; Adagrad divides by the root of small sums of squares, so that differences
+        # grow to about 1e-5 in four steps.
+        torch.testing.assert_close(weight, weights[1][name], atol=1e-4, rtol=1e-3)
+    assert figures[0] == pytest.approx(figures[1], rel=1e-4)
+
+
+def test_it_goes_on_from_a_model_with_its_softmax(words: tuple[str, list[str]], whole: Path, tmp_path: Path) -> None:
+    refused = load_pretrain_recipe(words[0], [*words[1], f"init_from={whole}", "model.cell_size=20"])
+    with pytest.raises(SettingsError, match=r"model\.\* says other sizes"):
+        open_inputs(refused, tmp_path, workers=1)
+    continued = load_pretrain_recipe(words[0], [*words[1], f"init_from={whole}"])
+    module: Any = open_inputs(continued, tmp_path, workers=1).module
+    kept = load_model(whole / "model")
+    assert kept.softmax is not None
+    assert torch.equal(module.softmax.weight, kept.softmax.weight)
+    assert torch.equal(module.encoder.blocks[1].layers[0].bias, kept.encoder.blocks[1].layers[0].bias)
+
+
+def test_text_is_enough(tiny_text: Path, words: tuple[str, list[str]], tmp_path: Path) -> None:
+    pretrain(words[0], [f"corpus={tiny_text}", "train.steps=1"], out=tmp_path / "run")
+    assert TokenStore(tmp_path / "run" / "store").has_words
+    assert load_model(tmp_path / "run" / "model").encoder.settings.vocab_size == 300
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["tokenizer.kind=wordpiece"], "tokenizer.kind=wordpiece and objective.name=bilm do not go together"),
+        (["model.architecture=bert", "model.filters=null"], "filters"),
+        (["objective.name=masked_lm", "objective.num_negatives=null"], "num_negatives"),
+        (["packing.format=single_segment"], "`stream` is for bilm"),
+        (["packing.copies=2"], "packing.format=stream reads the documents as they are"),
+        (["phases=[{until: .5}, {until: 1}]"], "packing.format=stream and phases do not go together"),
+        (["model.preset=large"], "preset"),
+        (["train.batch_size=100000"], "fewer than train.batch_size 100000 x packing.max_length 10"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tiny_text: Path, words: tuple[str, list[str]], tmp_path: Path, changes: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        pretrain(words[0], [f"corpus={tiny_text}", *changes], out=tmp_path / "run")
+
+
+def test_a_store_of_the_other_kind_is_refused(
+    words: tuple[str, list[str]], store: Path, tiny_store: Path, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=r"objective.name=bilm and the tokenizer of .* kind wordpiece"):
+        pretrain(words[0], [f"store={tiny_store}"], out=tmp_path / "run")
+    with pytest.raises(SettingsError, match=r"objective.name=masked_lm and the tokenizer of .* kind word, do not"):
+        pretrain(str(tiny_recipe), [f"store={store}"], out=tmp_path / "run")
+
+
+# Fine-tuning
+
+
+PEOPLE = ("Ada Lovelace", "Grace Hopper", "Mary Zylverberg")
+"""The last name is in no vocabulary."""
+
+
+@pytest.fixture(scope="module")
+def tagging(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
+    place = tmp_path_factory.mktemp("tagging")
+    rows = [
+        {"tokens": [*PEOPLE[number % 3].split(), "wrote", "it"], "tags": ["B-PER", "I-PER", "O", "O"]}
+        for number in range(12)
+    ]
+    (place / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    overrides = [
+        f"init_from={whole}",
+        f"data.train={place / 'train.jsonl'}",
+        f"data.dev={place / 'train.jsonl'}",
+        *("freeze_layers=all", "task.tagging_head=bilstm", "task.feature_layers=weighted-all-and-embeddings"),
+        *("task.bilstm_size=8", "train.steps=60", "train.batch_size=6", "optimizer.learning_rate=3e-2"),
+        *("device=cpu", "precision=fp32"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
+        finetune("finetune/tagging", overrides, out=place / "run")
+    return place
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
+    place = tmp_path_factory.mktemp("pairs")
+    rows = [
+        {"text_a": f"{who} wrote", "text_b": f"It was {sort} .", "label": "ny"[sort == "qwarm"]}
+        for who in PEOPLE
+        for sort in ("dull", "grey", "qwarm", "qwarm")
+    ]
+    (place / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    overrides = [
+        f"init_from={whole}",
+        f"data.train={place / 'train.jsonl'}",
+        f"data.dev={place / 'train.jsonl'}",
+        *("data.columns.text_a=text_a", "data.columns.text_b=text_b", "task.encoder_top=bilstm", "task.bilstm_size=8"),
+        *("train.steps=60", "train.batch_size=6", "optimizer.learning_rate=3e-2"),
+        *("task.classifier_dropout=0", "device=cpu", "precision=fp32"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
+        finetune("finetune/classification", overrides, out=place / "run")
+    return place
+
+
+def test_tags_are_learned_from_frozen_layers_and_their_mixture(tagging: Path, whole: Path) -> None:
+    results = json.loads((tagging / "run" / "results.json").read_text())
+    assert results["dev"]["overall_f1"] == 1
+    loaded = load_finetuned(tagging / "run" / "model")
+    assert loaded.head_weights is not None
+    assert loaded.head_weights["mixture.scores"].shape == (3,)  # the token layer and both LSTMs
+    assert loaded.head_weights["mixture.gamma"] != 1
+    before = load_model(whole / "model").encoder.state_dict()
+    assert all(torch.equal(weight, before[name]) for name, weight in loaded.encoder.state_dict().items())
+    (told,) = predict(tagging / "run", [{"text": "Mary Zylverberg wrote it"}], device="cpu")
+    assert told["entities"][0]["text"] == "Mary Zylverberg"
+
+
+def test_a_pair_is_classified_by_words_that_no_vocabulary_has(pairs: Path) -> None:
+    results = json.loads((pairs / "run" / "results.json").read_text())
+    assert results["dev"]["accuracy"] == 1
+    again = evaluate(pairs / "run", pairs / "train.jsonl", device="cpu")
+    assert again["metrics"]["accuracy"] == 1
+    (told,) = predict(pairs / "run", [{"text_a": "Mary Zylverberg wrote", "text_b": "It was qwarm ."}], device="cpu")
+    assert told["label"] == "y"
+
+
+def test_an_ensemble_shares_its_words(pairs: Path) -> None:
+    copytree(pairs / "run" / "model", pairs / "copy")
+    write_ensemble([pairs / "run" / "model", pairs / "copy"], pairs / "both")
+    row = {"text_a": "Mary Zylverberg wrote", "text_b": "Grace Qwrty wrote"}
+    (alone,), (both,) = (list(predict(pairs / name, [row], device="cpu")) for name in ("run", "both"))
+    assert both["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-6)  # log and exp of float32
+
+
+def test_all_of_it_may_be_trained(whole: Path, pairs: Path, tmp_path: Path) -> None:
+    overrides = [
+        f"init_from={whole}",
+        f"data.train={pairs / 'train.jsonl'}",
+        *("data.columns.text_a=text_a", "data.columns.text_b=text_b", "train.epochs=null", "train.steps=2"),
+        *("freeze_layers=1", "optimizer.layer_decay=.5", "device=cpu", "precision=fp32"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
+        finetune("finetune/classification", overrides, out=tmp_path / "run")
+    before, after = (load_model(path / "model").encoder.state_dict() for path in (whole, tmp_path / "run"))
+    changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
+    assert changed == {name for name in after if name.startswith(("blocks.0.layers.1", "blocks.1.layers.1"))}
+
+
+@pytest.mark.parametrize("kind", ["qa", "choice"])
+def test_questions_are_refused(whole: Path, task_models: Any, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "train.jsonl").write_text(task_models.examples[kind])
+    words = task_models.words(kind, tmp_path / "train.jsonl", f"init_from={whole}")
+    with pytest.raises(SettingsError, match=f"task.name={kind} and init_from=.*, which is an ELMo, do not go together"):
+        finetune(f"finetune/{kind}", words, out=tmp_path / "run")
+
+
+def test_features_are_of_words_as_they_are_written(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("Qwrty wrote it\nQwrtz wrote it\n")
+    out = extract_features(whole, tmp_path / "texts.txt", tmp_path / "out", layers="embeddings", device="cpu")
+    features = np.load(out / "features.npy", allow_pickle=False)
+    assert features.shape == (6, 2 * PROJECTION)
+    assert (features[0] != features[3]).any()  # two words that no vocabulary has
+    np.testing.assert_array_equal(features[1], features[4])
+    index = [json.loads(line) for line in (out / "index.jsonl").read_text().splitlines()]
+    assert index[1]["offsets"] == [[0, 5], [6, 11], [12, 14]]
+
+
+def test_a_tokenizer_of_another_kind_beside_a_model_is_told(pairs: Path, tiny_store: Path, tmp_path: Path) -> None:
+    copytree(pairs / "run" / "model", tmp_path / "model")
+    for name in ("words.txt", "word_tokenizer.json"):
+        (tmp_path / "model" / name).unlink()
+    for path in (tiny_store / "tokenizer").iterdir():
+        copy(path, tmp_path / "model")
+    with pytest.raises(UserError, match="the model reads words and the tokenizer is not one of words"):
+        load_predictor(tmp_path / "model")
+
+
+# Commands
+
+
+def test_the_commands_know_words(unmask: Callable[..., Any], tiny_text: Path, whole: Path, place: Path) -> None:
+    trained = unmask("tokenizer", "train", tiny_text, "--kind", "word", "--vocab-size", 100, "--out", "words")
+    assert trained.code == 0, trained.errors
+    assert "100 entries" in trained.output
+    again = unmask("tokenizer", "train", tiny_text, "--kind", "word", "--out", "words", "--overwrite")
+    assert again.code == 0, again.errors
+    told = unmask("info", "words", "--json")
+    assert json.loads(told.output)["kind_of_tokenizer"] == "word"
+    model = json.loads(unmask("info", whole / "model", "--json").output)
+    assert (model["model_type"], model["cell_size"], model["tokenizer"]["vocab_size"]) == ("elmo", CELL, 300)
+    report = unmask("tokenizer", "report", "words", "--text", tiny_text)
+    assert (report.code, "a tokenizer of words cuts none into pieces" in report.errors) == (2, True)
+    alike = unmask("similarity", whole, "Qwrty wrote", "Qwrty wrote")
+    assert alike.code == 0, alike.errors
+    assert json.loads(alike.output)["similarity"] == 1

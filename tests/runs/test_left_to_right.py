@@ -1,0 +1,114 @@
+"""Left-to-right models from a pre-trained directory through fine-tuning, measuring and predicting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.errors import ModelError
+from unmask.evaluation import evaluate
+from unmask.finetuning import finetune
+from unmask.models.bert import BertEncoder, new_masked_lm_head
+from unmask.models.encoder import new_encoder
+from unmask.models.hub import save_model
+from unmask.models.settings import EncoderSettings
+from unmask.prediction import predict
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.train import train_tokenizer
+
+TEXTS = ["a man and a dog", "two women play with a ball", "a child eats in the street"]
+
+
+@pytest.fixture(scope="module", params=["gpt1", "lstm", "bert"])
+def language_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pre-trained directory: random weights."""
+    architecture = request.param
+    is_bert = architecture == "bert"
+    kind = {} if is_bert else {"kind": "bpe"}
+    settings = TokenizerSettings.model_validate({"vocab_size": 120, **kind})
+    tokenizer, _ = train_tokenizer(iter(TEXTS * 3), settings, seed=0)
+    sizes = EncoderSettings.model_validate(
+        {
+            "architecture": architecture,
+            "vocab_size": tokenizer.vocab_size,
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 1 if architecture == "lstm" else 2,
+            "intermediate_size": 64,
+            "max_position_embeddings": 32,
+            **({"causal": True} if is_bert else {}),
+        }
+    )
+    torch.manual_seed(0)
+    encoder = new_encoder(sizes, pooler=False)
+    head = new_masked_lm_head(sizes) if isinstance(encoder, BertEncoder) else None
+    directory = tmp_path_factory.mktemp("causal") / architecture
+    directory.mkdir()
+    save_model(directory, encoder, masked_lm_head=head, causal_lm=True)
+    tokenizer.save(directory)
+    return directory
+
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "sst2": [{"sentence": text, "label": number % 2} for number, text in enumerate(TEXTS)],
+    "mrpc": [{"sentence1": TEXTS[0], "sentence2": text, "label": number % 2} for number, text in enumerate(TEXTS)],
+    "stsb": [{"sentence1": TEXTS[0], "sentence2": text, "label": number + 0.5} for number, text in enumerate(TEXTS)],
+    "choice": [{"context": TEXTS[0], "choices": TEXTS[1:], "label": number % 2} for number in range(3)],
+    "tagging": [{"tokens": ["a", "man"], "tags": ["O", "B-X"]}, {"tokens": ["dog"], "tags": ["B-X"]}],
+    "qa": [
+        {"id": "1", "question": "who", "context": "a man eats", "answers": {"text": ["a man"], "answer_start": [0]}},
+        {"id": "2", "question": "what", "context": "a dog eats", "answers": {"text": ["dog"], "answer_start": [2]}},
+    ],
+}
+
+
+def recipe(directory: Path, init_from: Path, name: str, **settings: Any) -> str:
+    data = directory / f"{name}.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    limit = {"max_question_length": 8, "doc_stride": 8} if name == "qa" else {}
+    task = {"name": name, "max_length": 32, **limit, **settings}
+    path = directory / f"{name}.yaml"
+    path.write_text(
+        f"init_from: {init_from}\ntask: {json.dumps(task)}\ndata: {{train: {data}, dev: {data}}}\n"
+        "device: cpu\ntrain: {steps: 2, batch_size: 4}\nschedule: {warmup_steps: 0}\n"
+    )
+    return str(path)
+
+
+WITH_TOP = [(name, top) for name in ROWS for top in ("none", "bilstm") if (name, top) != ("choice", "bilstm")]
+
+
+@pytest.mark.parametrize(("name", "encoder_top"), WITH_TOP)
+def test_every_task_from_fine_tuning_to_predictions(
+    tmp_path: Path, language_model: Path, name: str, encoder_top: str
+) -> None:
+    """What is measured in the run is what `evaluate` measures of the saved model."""
+    top = {"encoder_top": "bilstm", "bilstm_size": 6} if encoder_top == "bilstm" else {}
+    model = finetune(recipe(tmp_path, language_model, name, **top), out=tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    data = tmp_path / f"{name}.jsonl"
+    measured = evaluate(model, data, device="cpu")["metrics"]
+    told = {metric: value for metric, value in results["dev"].items() if metric != "loss"}
+    assert measured == pytest.approx(told, abs=1e-6)  # the same sums in batches of other sizes, fp32
+    assert len(list(predict(model, ROWS[name], device="cpu"))) == len(ROWS[name])
+
+
+def test_a_kept_head_is_that_of_the_same_kind(tmp_path: Path, language_model: Path) -> None:
+    top = {"encoder_top": "bilstm", "bilstm_size": 6}
+    model = finetune(recipe(tmp_path, language_model, "sst2", **top), out=tmp_path / "run")
+    again = recipe(tmp_path, model, "sst2", **top)
+    finetune(again, ["keep_head=true"], out=tmp_path / "again")
+    with pytest.raises(ModelError, match=r"task\.bilstm_size is 7"):
+        finetune(again, ["keep_head=true", "task.bilstm_size=7"], out=tmp_path / "other")
+    with pytest.raises(ModelError, match=r"task\.encoder_top bilstm, and it is none here"):
+        finetune(recipe(tmp_path, model, "sst2"), ["keep_head=true"], out=tmp_path / "other")
+
+
+def test_a_head_of_both_orders_is_kept(tmp_path: Path, language_model: Path) -> None:
+    orders = {"two_orders": True}
+    model = finetune(recipe(tmp_path, language_model, "mrpc", **orders), out=tmp_path / "run")
+    finetune(recipe(tmp_path, model, "mrpc", **orders), ["keep_head=true"], out=tmp_path / "again")

@@ -1,0 +1,180 @@
+"""A loss that is not finite, or a spike, in a real run: what is told, what is kept, how the run goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from unmask.batch import Batch, LossTerm
+from unmask.errors import UserError
+from unmask.objectives.masked_lm import MaskedLMModule
+from unmask.pretraining import pretrain
+from unmask.training.run_log import read_metrics
+
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+STEPS, SAVE_EVERY, BAD_STEP = 27, 10, 24
+MICRO_BATCHES = 3
+
+
+@pytest.fixture(scope="module")
+def words(tiny_recipe: Path, tiny_store: Path) -> tuple[str, list[str]]:
+    """More steps than it takes to tell a spike."""
+    train = f"train={{steps: {STEPS}, save_every: {SAVE_EVERY}, log_every: 1, eval_every: null, spike_factor: 3}}"
+    return str(tiny_recipe), [f"store={tiny_store}", train]
+
+
+def with_losses(change: Callable[[Batch], float]) -> pytest.MonkeyPatch:
+    """In training, the loss of a micro-batch is multiplied by what `change` says."""
+    patch, forward = pytest.MonkeyPatch(), MaskedLMModule.forward
+
+    def changed(module: MaskedLMModule, batch: Batch) -> list[LossTerm]:
+        factor = change(batch) if module.training else 1.0
+        return [
+            LossTerm(term.name, term.total * factor, term.count, term.coefficient) for term in forward(module, batch)
+        ]
+
+    patch.setattr(MaskedLMModule, "forward", changed)
+    return patch
+
+
+def key_of(batch: Batch) -> int:
+    assert batch.keys is not None
+    return int(batch.keys[0])
+
+
+@pytest.fixture(scope="module")
+def keys(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Of each micro-batch of a sound run, the key of its first sequence."""
+    keys: list[int] = []
+
+    def note(batch: Batch) -> float:
+        keys.append(key_of(batch))
+        return 1.0
+
+    patch = with_losses(note)
+    patch.setattr("unmask.pretraining.write_report", lambda directory: None)
+    try:
+        pretrain(*words, out=tmp_path_factory.mktemp("sound") / "run")
+    finally:
+        patch.undo()
+    assert len(keys) == STEPS * MICRO_BATCHES
+    return keys
+
+
+@pytest.fixture(params=[math.nan, 100.0], ids=["not finite", "a spike"])
+def factor(request: pytest.FixtureRequest) -> float:
+    value: float = request.param
+    return value
+
+
+def spoiled(words: tuple[str, list[str]], run: Path, factor: float, bad: set[int], *more: str, **how: Any) -> None:
+    """A run in which the batches with these keys have another loss."""
+    recipe, overrides = words
+    patch = with_losses(lambda batch: factor if key_of(batch) in bad else 1.0)
+    try:
+        pretrain(recipe, [*overrides, *more], out=run, **how)
+    finally:
+        patch.undo()
+
+
+def told_by(factor: float) -> str:
+    if math.isnan(factor):
+        return f"the loss or its gradient is not finite at step {BAD_STEP}: the run has diverged"
+    return f"the loss at step {BAD_STEP} is "
+
+
+ROLL_BACK = "train.on_divergence=roll_back"
+
+
+def test_a_run_that_stops_says_why_keeps_the_batch_and_can_go_on(
+    words: tuple[str, list[str]], keys: list[int], factor: float, tmp_path: Path
+) -> None:
+    run, bad = tmp_path / "run", {keys[(BAD_STEP - 1) * MICRO_BATCHES + 1]}
+    with pytest.raises(UserError) as stopped:
+        spoiled(words, run, factor, bad)
+    message, kept = str(stopped.value), run / "divergence" / f"step-{BAD_STEP:08d}"
+    assert message.startswith(told_by(factor))
+    assert f"its batches and figures are in {kept}" in message
+    assert "--resume and train.on_divergence=roll_back" in message
+
+    batches = load_file(kept / "batches.safetensors")
+    first = (BAD_STEP - 1) * MICRO_BATCHES
+    found = [int(batches[f"{number}.keys"][0]) for number in range(MICRO_BATCHES)]
+    assert found == keys[first : first + MICRO_BATCHES]
+    assert {"0.input_ids", "0.columns.labels", "0.columns.target_positions"} <= batches.keys()
+    figures = json.loads((kept / "figures.json").read_text())
+    assert (figures["step"], figures["micro_batches"]) == (BAD_STEP, MICRO_BATCHES)
+    assert (figures["loss"] is None) == math.isnan(factor)
+    assert len(figures["recent_losses"]) == BAD_STEP - 1
+
+    saved = [path.name for path in sorted((run / "checkpoints").iterdir())]
+    assert saved == ["step-00000010", "step-00000020"]
+    assert not (run / "model").exists()
+    assert read_metrics(run / "metrics.jsonl")[-1]["step"] == BAD_STEP
+
+    with pytest.raises(UserError):  # the same batch comes again
+        spoiled(words, run, factor, bad, resume=True)
+    spoiled(words, run, factor, bad, ROLL_BACK, resume=True)
+    spoiled(words, tmp_path / "other", factor, bad, ROLL_BACK)
+    same = [path / "model" / "model.safetensors" for path in (run, tmp_path / "other")]
+    assert same[0].read_bytes() == same[1].read_bytes()
+
+
+def test_a_run_that_rolls_back_leaves_the_batch_out(
+    words: tuple[str, list[str]], keys: list[int], factor: float, tmp_path: Path
+) -> None:
+    run, seen = tmp_path / "run", []
+    first = (BAD_STEP - 1) * MICRO_BATCHES
+
+    def change(batch: Batch) -> float:
+        seen.append(key_of(batch))
+        return factor if seen[-1] == keys[first] else 1.0
+
+    recipe, overrides = words
+    patch = with_losses(change)
+    try:
+        pretrain(recipe, [*overrides, ROLL_BACK], out=run)
+    finally:
+        patch.undo()
+    # up to the bad step as ever; then from the weights of step 20, with the text after it
+    upto = BAD_STEP * MICRO_BATCHES
+    assert seen[:upto] == keys[:upto]
+    assert seen[upto : upto + 3 * MICRO_BATCHES] == keys[upto:]
+    assert len(seen) == upto + (STEPS - 20) * MICRO_BATCHES
+    assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if "loss" in row] == list(range(1, STEPS + 1))
+    log = (run / "log.txt").read_text()
+    assert told_by(factor) in log
+    assert "back to the weights of step 20, with the text after the step (1 of at most 3 times)" in log
+    assert "the run has rolled back 1 time(s); what it left out is in divergence/" in log
+    assert (run / "divergence" / f"step-{BAD_STEP:08d}" / "batches.safetensors").exists()
+    assert (run / "model" / "model.safetensors").exists()
+
+
+def test_a_run_that_keeps_diverging_stops_after_all(
+    words: tuple[str, list[str]], keys: list[int], tmp_path: Path
+) -> None:
+    run, sound = tmp_path / "run", set(keys[: 22 * MICRO_BATCHES])
+    recipe, overrides = words
+    patch = with_losses(lambda batch: 1.0 if key_of(batch) in sound else math.nan)
+    try:
+        with pytest.raises(UserError, match=r"rolled back 2 times, as often as train\.max_roll_backs allows"):
+            pretrain(recipe, [*overrides, ROLL_BACK, "train.max_roll_backs=2"], out=run)
+    finally:
+        patch.undo()
+    kept = [path.name for path in sorted((run / "divergence").iterdir())]
+    assert kept == ["step-00000021-again-1", "step-00000021-again-2", "step-00000023"]
+    assert all(path.is_dir() for path in (run / "checkpoints").iterdir())
+
+
+def test_before_the_first_checkpoint_there_is_nothing_to_go_back_to(
+    words: tuple[str, list[str]], keys: list[int], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"There is no checkpoint to roll back to yet.*a lower train\.save_every"):
+        spoiled(words, tmp_path / "run", math.nan, {keys[4 * MICRO_BATCHES]}, ROLL_BACK)

@@ -1,0 +1,366 @@
+"""Every system from its store to a model: interrupted = uninterrupted, bit for bit; `transformers` opens what is left.
+
+The same of BERT, and of signals in processes of their own, is in `test_pretrain.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedModel
+
+from unmask.batch import Batch, pack
+from unmask.data.store import TokenStore
+from unmask.errors import Interrupted
+from unmask.models.hub import load_model
+from unmask.objectives.causal_lm import next_token_decoder
+from unmask.preparation import prepare
+from unmask.pretraining import pretrain
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenizer_training import train_tokenizer
+from unmask.training import checkpoint, session
+from unmask.training.run_log import read_metrics
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+Words = tuple[str, list[str]]
+
+SINGLE = "packing.format=single_segment"
+RTD = ["objective.name=replaced_token", "model.architecture=electra", "model.embedding_size=16"]
+PHASES = "[{until: .5, max_length: 32, batch_size: 8, micro_batch_size: 3}, {until: 1, max_length: 64, batch_size: 4}]"
+
+SYSTEMS: dict[str, tuple[str, list[str]]] = {
+    "bert without NSP": ("wordpiece", ["objective.sentence_objective=none", "packing.format=doc_sentences"]),
+    "bert with sentence order": ("wordpiece", ["objective.sentence_objective=sop", "packing.format=sentence_pair"]),
+    "spanbert": (
+        "wordpiece",
+        [*("objective.masking=span", "objective.span_boundary=true", "objective.sentence_objective=none"), SINGLE],
+    ),
+    "roberta": (
+        "byte_bpe",
+        [
+            *("model.architecture=roberta", "model.max_position_embeddings=null"),
+            *("objective.sentence_objective=none", "packing.format=full_sentences"),
+        ],
+    ),
+    "electra": ("wordpiece", [*RTD, SINGLE]),
+    "electra in two stages": (
+        "wordpiece",
+        [*RTD, SINGLE, "objective.schedule=two_stage", "objective.generator_size=1"],
+    ),
+    "gpt1": ("bpe", ["objective.name=causal_lm", "model.architecture=gpt1", SINGLE]),
+    "left-to-right bert": ("wordpiece", ["objective.name=causal_lm", "model.causal=true"]),
+    "lstm": (
+        "bpe",
+        ["objective.name=causal_lm", "model.architecture=lstm", "model.num_attention_heads=null", SINGLE],
+    ),
+    "phases": ("wordpiece", ["model.max_position_embeddings=64", f"phases={PHASES}"]),
+    "lamb, inverse square root": ("wordpiece", ["optimizer.name=lamb", "schedule.name=inverse_sqrt"]),
+    "muon, warm-up, stable, decay": ("wordpiece", ["optimizer.name=muon", "schedule.name=wsd"]),
+}
+"""The tokenizer of each one's store, and what differs from the recipe in `conftest.py`: twelve steps, checkpoints after
+4, 8 and 12. Phase and stage change after step 6."""
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory, tiny_store: Path, tiny_text: Path) -> dict[str, Path]:
+    """By the kind of their tokenizer."""
+    stores = {"wordpiece": tiny_store}
+    for kind, size in (("bpe", 200), ("byte_bpe", 300)):
+        directory = tmp_path_factory.mktemp(kind)
+        settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": size})
+        train_tokenizer([tiny_text], directory / "tokenizer", settings)
+        prepare([tiny_text], directory / "tokenizer", directory / "store")
+        stores[kind] = directory / "store"
+    return stores
+
+
+@pytest.fixture(scope="module")
+def runs(stores: dict[str, Path], tiny_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of each system, a run that was never interrupted."""
+    torch.set_num_threads(1)
+    directory = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.pretraining.write_report", lambda directory: None)
+        return {
+            system: pretrain(*words_of(system, stores, tiny_recipe), out=directory / system).parent
+            for system in SYSTEMS
+        }
+
+
+def words_of(system: str, stores: dict[str, Path], recipe: Path) -> Words:
+    """What is given to `pretrain`."""
+    kind, overrides = SYSTEMS[system]
+    return str(recipe), [f"store={stores[kind]}", *overrides]
+
+
+# Interrupted = uninterrupted
+
+
+class Killed(BaseException):
+    """Nothing is saved any more."""
+
+
+def stop_after(words: Words, run: Path, step: int, *, kill: bool = False) -> None:
+    """Begins a run or goes on with it, and ends it while a step is taken: by SIGTERM, or at once."""
+    train = session.train
+
+    def train_and_stop(*arguments: Any, **named: Any) -> None:
+        *others, on_step = arguments
+
+        def hook(state: Any, result: Any) -> None:
+            if state.step == step:
+                if kill:
+                    raise Killed
+                signal.raise_signal(signal.SIGTERM)
+            on_step(state, result)
+
+        train(*others, hook, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "train", train_and_stop)
+        with pytest.raises(Killed if kill else Interrupted):
+            pretrain(*words, out=run, resume=True)
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """All that was logged, but for how fast it went."""
+    return [{k: v for k, v in row.items() if k != "tokens_per_s"} for row in read_metrics(run / "metrics.jsonl")]
+
+
+def assert_same_run(run: Path, other: Path) -> None:
+    assert rows_of(run) == rows_of(other)
+    names = [path.relative_to(other) for path in (other / "model").rglob("*") if path.is_file()]
+    last = sorted((other / "checkpoints").iterdir())[-1].relative_to(other)
+    parts = [checkpoint.WEIGHTS, checkpoint.OPTIMIZER, checkpoint.RANDOM]
+    for name in [*names, Path("results.json"), *(last / part for part in parts)]:
+        assert (run / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_run_killed_stopped_and_resumed_is_the_run_that_never_stopped(
+    system: str, stores: dict[str, Path], tiny_recipe: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """Killed after step 5, it goes on from 4; it is stopped after step 6, where phases and stages change; after 9."""
+    words, run = words_of(system, stores, tiny_recipe), tmp_path / "run"
+    stop_after(words, run, 5, kill=True)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
+    stop_after(words, run, 6)
+    stop_after(words, run, 9)
+    pretrain(*words, out=run, resume=True)
+    assert_same_run(run, runs[system])
+
+
+@pytest.mark.parametrize("system", ["phases", "electra in two stages"])
+def test_so_it_is_around_a_change(
+    system: str, stores: dict[str, Path], tiny_recipe: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """The first step after it, and back over it: killed after step 7, the run goes on from 5."""
+    words, run = words_of(system, stores, tiny_recipe), tmp_path / "run"
+    stop_after(words, run, 5)
+    stop_after(words, run, 7, kill=True)
+    stop_after(words, run, 7)
+    pretrain(*words, out=run, resume=True)
+    assert_same_run(run, runs[system])
+
+
+def test_different_systems_are_different_runs(runs: dict[str, Path]) -> None:
+    """So that a comparison of two cannot be one of a run with itself."""
+    weights = {(run / "model" / "model.safetensors").read_bytes() for run in runs.values()}
+    assert len(weights) == len(SYSTEMS)
+
+
+# Phases and stages
+
+
+def shown(words: Words, run: Path) -> list[list[tuple[int, ...]]]:
+    """A run, and of each of its steps the lengths of each micro-batch's sequences."""
+    steps: list[list[tuple[int, ...]]] = []
+    train = session.train
+
+    def train_and_look(module: Any, taken: Any, *others: Any, **named: Any) -> None:
+        def look() -> Any:
+            for step in taken:
+                steps.append([batch.lengths for batch in step.batches])
+                yield step
+
+        train(module, look(), *others, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "train", train_and_look)
+        pretrain(*words, out=run)
+    return steps
+
+
+def test_phases_show_what_they_say(stores: dict[str, Path], tiny_recipe: Path, tmp_path: Path) -> None:
+    recipe, overrides = words_of("phases", stores, tiny_recipe)
+    run = tmp_path / "run"
+    steps = shown((recipe, [*overrides, "packing.short_sequence_prob=0", "train.log_every=1"]), run)
+    assert [[len(lengths) for lengths in step] for step in steps] == [[3, 3, 2]] * 6 + [[3, 1]] * 6
+    longest = [max(max(lengths) for lengths in step) for step in steps]
+    assert longest == [32] * 6 + [64] * 6
+    rows = [row for row in rows_of(run) if "loss" in row]
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    tokens = [sum(sum(lengths) for lengths in step) for step in steps]
+    assert [row["tokens"] for row in rows] == [sum(tokens[: number + 1]) for number in range(12)]
+    # one schedule over all of it: three steps of warm-up, then down to what is left before the last step
+    rates = [0, 1 / 3, 2 / 3, *(left / 9 for left in range(9, 0, -1))]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([1e-3 * rate for rate in rates])
+    assert "phase 2 of 2 begins" in (run / "log.txt").read_text()
+
+
+def test_two_stages_are_a_generator_then_a_discriminator(
+    stores: dict[str, Path], tiny_recipe: Path, tmp_path: Path
+) -> None:
+    recipe, overrides = words_of("electra in two stages", stores, tiny_recipe)
+    run = tmp_path / "run"
+    pretrain(recipe, [*overrides, "train.log_every=1", "train.eval_every=6", "held_out=.3"], out=run)
+    rows = [row for row in rows_of(run) if "loss" in row]
+    assert ["loss/generator" in row for row in rows] == [True] * 6 + [False] * 6
+    assert ["loss/discriminator" in row for row in rows] == [False] * 6 + [True] * 6
+    rates = [0, 1 / 3, 2 / 3, 1, 2 / 3, 1 / 3] * 2  # a schedule of its own for each, warm-up included
+    assert [row["learning_rate"] for row in rows] == pytest.approx([1e-3 * rate for rate in rates])
+    first, last = [row for row in rows_of(run) if "eval/generator_loss" in row]
+    assert "eval/discriminator_loss" not in first
+    assert last["eval/generator_loss"] == first["eval/generator_loss"]  # it is frozen, to the last bit
+    assert 0 < last["eval/replaced_share"] < 0.16
+
+
+def test_the_generator_of_a_two_stage_run_is_that_of_its_first_stage(
+    stores: dict[str, Path], tiny_recipe: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    words, run = words_of("electra in two stages", stores, tiny_recipe), tmp_path / "run"
+    stop_after(words, run, 6)
+    [weights] = (run / "checkpoints").glob(f"step-00000006/{checkpoint.WEIGHTS}")
+    after_six = load_file(weights)
+    generator = load_model(runs["electra in two stages"] / "model" / "generator").encoder.state_dict()
+    for name, weight in generator.items():
+        assert torch.equal(weight, after_six[f"generator.{name}"]), name
+    discriminator = load_model(runs["electra in two stages"] / "model").encoder.state_dict()
+    assert any(not torch.equal(weight, generator[name]) for name, weight in discriminator.items())
+
+
+# Texts that are hardly any
+
+SHORT = ["spanbert", "roberta", "electra", "gpt1", "lstm", "bert with sentence order", "phases"]
+
+
+@pytest.mark.parametrize("system", SHORT)
+def test_documents_shorter_than_a_span_are_read(
+    system: str, stores: dict[str, Path], tiny_recipe: Path, tmp_path: Path
+) -> None:
+    """Of one token each, most of them; a step may then have no target at all."""
+    kind, overrides = SYSTEMS[system]
+    text = tmp_path / "short.jsonl"
+    documents = ["a", "a b", "I", "we are. he is.", "no"] * 8
+    text.write_text(
+        "".join(json.dumps({"text": f"{word} {number}"[:-2]}) + "\n" for number, word in enumerate(documents))
+    )
+    prepare([text], stores[kind].parent / "tokenizer", tmp_path / "store")
+    words = [f"store={tmp_path / 'store'}", *overrides, "train.log_every=1"]
+    pretrain(str(tiny_recipe), words, out=tmp_path / "run")
+    losses = [row["loss"] for row in rows_of(tmp_path / "run") if "loss" in row]
+    assert len(losses) == 12
+    assert all(loss is not None for loss in losses)
+
+
+# What is left opens in transformers
+
+CLASSES: dict[str, dict[str, str]] = {
+    "bert without NSP": {"": "BertForMaskedLM"},
+    "bert with sentence order": {"": "BertForPreTraining"},
+    "spanbert": {"": "BertForMaskedLM"},
+    "roberta": {"": "RobertaForMaskedLM"},
+    "electra": {"": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"},
+    "electra in two stages": {"": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"},
+    "gpt1": {"": "OpenAIGPTLMHeadModel"},
+    "left-to-right bert": {"": "BertLMHeadModel"},
+}
+"""Of each folder in `model/`. An LSTM has no class there."""
+
+SAVED = [(system, folder) for system in CLASSES for folder in CLASSES[system]]
+TOLERANCE = 1e-5
+"""Logits of order 1 after two layers in fp32; measured are below 1e-6."""
+
+
+def opened(class_name: str, directory: Path) -> PreTrainedModel:
+    """Refuses what is missing or left over."""
+    model, report = getattr(transformers, class_name).from_pretrained(directory, output_loading_info=True)
+    assert not any(report.values()), report
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def our_logits(directory: Path, batch: Batch) -> torch.Tensor:
+    """(tokens, vocabulary), or (tokens,) of a discriminator."""
+    loaded = load_model(directory)
+    encoder = loaded.encoder.eval()
+    hidden = encoder(batch)
+    if loaded.discriminator_head is not None:
+        return loaded.discriminator_head(hidden)
+    if loaded.is_causal_lm:
+        states, weight, bias = next_token_decoder(encoder, loaded.masked_lm_head, hidden)
+        return nn.functional.linear(states, weight, bias)
+    assert loaded.masked_lm_head is not None
+    return loaded.masked_lm_head.eval()(hidden, encoder.word_embeddings)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("system", "folder"), SAVED)
+def test_transformers_opens_it_and_computes_the_same(system: str, folder: str, runs: dict[str, Path]) -> None:
+    directory = runs[system] / "model" / folder
+    class_name = CLASSES[system][folder]
+    assert json.loads((directory / "config.json").read_text())["architectures"] == [class_name]
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    ids = tokenizer("the old man went to the store and bought a gallon of milk")["input_ids"][:32]
+    assert len(ids) > 10
+    output = opened(class_name, directory)(input_ids=torch.tensor([ids]))
+    theirs = output.prediction_logits if class_name == "BertForPreTraining" else output.logits
+    ours = our_logits(directory, pack([ids]))
+    assert float((ours - theirs[0]).abs().max()) < TOLERANCE
+    assert float(ours.std()) > 100 * TOLERANCE  # what is compared says something
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("system", "folder"), SAVED)
+def test_auto_model_gives_the_encoder(system: str, folder: str, runs: dict[str, Path]) -> None:
+    directory = runs[system] / "model" / folder
+    ids = list(range(5, 30))
+    theirs = transformers.AutoModel.from_pretrained(directory).eval()(input_ids=torch.tensor([ids]))
+    ours = load_model(directory).encoder.eval()(pack([ids]))
+    assert float((ours - theirs.last_hidden_state[0]).abs().max()) < TOLERANCE
+
+
+def test_what_transformers_has_no_class_for_stands_beside(runs: dict[str, Path]) -> None:
+    names = {path.name for path in (runs["spanbert"] / "model").iterdir()}
+    assert names - {path.name for path in (runs["bert without NSP"] / "model").iterdir()} == {
+        "span_boundary.safetensors"
+    }
+    assert (runs["lstm"] / "model" / "model.safetensors").exists()
+
+
+def test_tied_embeddings_are_saved_with_both(runs: dict[str, Path]) -> None:
+    model = runs["electra"] / "model"
+    both = load_model(model).encoder, load_model(model / "generator").encoder
+    assert torch.equal(both[0].word_embeddings, both[1].word_embeddings)
+    assert both[0].settings.hidden_size == 4 * both[1].settings.hidden_size
+
+
+def test_results_name_the_floor_of_each_loss(runs: dict[str, Path], stores: dict[str, Path]) -> None:
+    for system, run in runs.items():
+        results = json.loads((run / "results.json").read_text())
+        vocab_size = len(TokenStore(stores[SYSTEMS[system][0]]).token_counts())
+        for loss, floors in results["floors"].items():
+            measured = results[f"{loss.removeprefix('loss/')}_loss"]
+            assert 0 < floors["unigram entropy"] < torch.log(torch.tensor(vocab_size)), (system, loss)
+            assert measured > 0

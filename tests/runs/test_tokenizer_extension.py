@@ -1,0 +1,181 @@
+"""More words for a WordPiece tokenizer: old ids stay, `transformers` agrees, and a model goes on with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from transformers import AutoTokenizer
+
+from unmask.errors import InputError, OutputError, SettingsError
+from unmask.models.bert import BertEncoder
+from unmask.models.encoder import Encoder
+from unmask.models.hub import load_model
+from unmask.objectives.masked_lm import MaskedLMModule
+from unmask.objectives.table import OBJECTIVES
+from unmask.preparation import prepare
+from unmask.pretraining import pretrain
+from unmask.pretraining_start import build_module
+from unmask.recipe import load_pretrain_recipe
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenization.train import train_tokenizer
+from unmask.tokenization.word_training import train_word_tokenizer
+from unmask.tokenizer_extension import extend_tokenizer
+
+transformers.utils.logging.set_verbosity_error()
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXT = [
+    "The patient was given a small dose at noon. 환자는 정오에 약을 먹었다. Naïve doses (0.5 mg) help; they do."
+] * 3
+DOMAIN = "The patient had Angioödem and thrombocytopenia; thrombocytopenias, 혈소판감소증은 noon-time."
+WORDS = "Thrombocytopenia\nangioödem\n\n혈소판감소증\nnoon\nTHROMBOCYTOPENIA \nthe\n☃\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`old`, trained on `TEXT`; `bare`, a published `vocab.txt` of the same entries; `words.txt`."""
+    folder = tmp_path_factory.mktemp("extension")
+    tokenizer, _ = train_tokenizer(TEXT, TokenizerSettings(vocab_size=200, unused_slots=0))
+    (folder / "old").mkdir()
+    tokenizer.save(folder / "old")
+    (folder / "bare").mkdir()
+    (folder / "bare" / "vocab.txt").write_text("".join(f"{entry}\n" for entry in tokenizer.token_strings))
+    (folder / "words.txt").write_text(WORDS, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["old", "bare"])
+def test_words_come_behind_the_entries(folder: Path, tmp_path: Path, name: str) -> None:
+    extension = extend_tokenizer(folder / name, folder / "words.txt", tmp_path / "new")
+    before, after = load_tokenizer(folder / name), load_tokenizer(tmp_path / "new")
+    korean = "혈소판감소증" if name == "old" else extension.added[2]  # Google's normaliser does not compose it again
+    assert extension.added == ("thrombocytopenia", "angioodem", korean, "☃")
+    assert extension.known == ("noon", "the")
+    assert extension.num_repeated == 1
+    assert extension.num_unknown >= 1
+    assert after.token_strings == (*before.token_strings, *extension.added)
+    assert after.special_ids == before.special_ids
+    assert after.framing == before.framing
+    assert after.encode_batch(TEXT) == before.encode_batch(TEXT)
+    for word in extension.added:
+        [[index]] = after.encode_batch([word])
+        assert after.token_strings[index] == word
+    said = extension.summary()
+    assert f"4 words added behind {before.vocab_size} entries" in said
+    assert "2 there already: noon, the" in said
+
+
+@pytest.mark.parametrize("name", ["old", "bare"])
+def test_transformers_gives_the_same_ids(folder: Path, tmp_path: Path, name: str) -> None:
+    extend_tokenizer(folder / name, folder / "words.txt", tmp_path / "new")
+    ours, theirs = load_tokenizer(tmp_path / "new"), AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert len(theirs) == ours.vocab_size
+    for text in (*TEXT[:1], DOMAIN, WORDS):
+        [expected] = ours.encode_inputs([(text, None)])
+        assert theirs(text)["input_ids"] == expected.input_ids
+    thrombo = ours.token_strings.index("thrombocytopenia")
+    assert ours.encode_batch([DOMAIN])[0].count(thrombo) == 2, "also at the beginning of a longer word"
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("fine\ntwo words\n", "line 2: 'two words' is 'two' and 'words' to the tokenizer"),
+        ("covid-19", "line 1: 'covid-19' is 'covid' and '-' and '19' to the tokenizer"),
+        ("\n[MASK]", r"line 2: '\[MASK\]' is a special token"),
+        ("漢字", "line 1: '漢字' is '漢' and '字' to the tokenizer"),
+        ("\u0301", "is nothing to the tokenizer"),
+        ("a" * 101, "line 1: a word of 101 characters, the tokenizer takes 100"),
+        ("a b\n" * 7, r"7 line\(s\) cannot be added(.|\n)*line 5: .*\n\.\.\. and 2 more"),
+        ("noon\nthe\n", "none of its 2 words is new"),
+        ("", "none of its 0 words is new"),
+    ],
+)
+def test_what_can_be_no_entry_is_refused(folder: Path, tmp_path: Path, lines: str, problem: str) -> None:
+    (tmp_path / "words.txt").write_text(lines, encoding="utf-8")
+    with pytest.raises(InputError, match=problem):
+        extend_tokenizer(folder / "old", tmp_path / "words.txt", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_that_is_no_text_and_one_that_is_not_there(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(InputError, match="not UTF-8"):
+        extend_tokenizer(folder / "old", tmp_path / "words.txt", tmp_path / "new")
+    with pytest.raises(InputError, match=r"nowhere\.txt"):
+        extend_tokenizer(folder / "old", tmp_path / "nowhere.txt", tmp_path / "new")
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "bpe", "word"])
+def test_other_kinds_are_refused_with_the_reason(folder: Path, tmp_path: Path, kind: str) -> None:
+    settings = TokenizerSettings(kind=kind, vocab_size=300)
+    found, _ = train_word_tokenizer(TEXT, settings) if kind == "word" else train_tokenizer(TEXT, settings)
+    (tmp_path / "other").mkdir()
+    found.save(tmp_path / "other")
+    with pytest.raises(SettingsError, match="it takes any word as it is" if kind == "word" else "come of merges"):
+        extend_tokenizer(tmp_path / "other", folder / "words.txt", tmp_path / "new")
+
+
+def test_only_a_tokenizer_is_overwritten(folder: Path, tmp_path: Path) -> None:
+    extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new")
+    with pytest.raises(OutputError, match="--overwrite"):
+        extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new")
+    extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new", overwrite=True)
+    (tmp_path / "new" / "config.json").write_text("{}")
+    with pytest.raises(OutputError, match=r"config\.json"):
+        extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new", overwrite=True)
+
+
+def embeddings_of(encoder: Encoder) -> torch.Tensor:
+    assert isinstance(encoder, BertEncoder)
+    return encoder.word_embeddings
+
+
+def test_a_model_goes_on_with_new_words(
+    tiny_recipe: Path, tiny_text: Path, tiny_store: Path, tmp_path: Path, without_report: None
+) -> None:
+    """New rows start as the mean of what the model's own tokenizer made of the words, and then learn."""
+    run = tmp_path / "run"
+    pretrain(str(tiny_recipe), [f"store={tiny_store}", "train.steps=2"], out=run)
+    (tmp_path / "words.txt").write_text("nightingale\nserendipity\n", encoding="utf-8")
+    added = extend_tokenizer(run, tmp_path / "words.txt", tmp_path / "tokenizer").added
+    assert added == ("nightingale", "serendipity")
+    documents = [json.loads(line)["text"] for line in tiny_text.read_text().splitlines()]
+    rows = [{"text": f"{text} A nightingale sang. What serendipity it was."} for text in documents]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    store = prepare([tmp_path / "text.jsonl"], tmp_path / "tokenizer", tmp_path / "store")
+    old, new = load_tokenizer(run / "model"), load_tokenizer(store.tokenizer_directory)
+    assert all(store.token_counts()[old.vocab_size :] >= len(documents))
+
+    recipe = tmp_path / "goes-on.yaml"
+    recipe.write_text(
+        tiny_recipe.read_text().replace(
+            "model: {preset: tiny, hidden_size: 32, num_attention_heads: 2, max_position_embeddings: 32}\n", ""
+        )
+    )
+    words = [f"store={tmp_path / 'store'}", f"init_from={run / 'model'}", "train.steps=2"]
+    settings = load_pretrain_recipe(str(recipe), words)
+    module = build_module(settings, OBJECTIVES["masked_lm"](settings.objective, new.vocabulary), new)
+    model = load_model(run / "model")
+    assert isinstance(module, MaskedLMModule)
+    before, after = embeddings_of(model.encoder), embeddings_of(module.encoder)
+    assert model.masked_lm_head is not None
+    assert torch.equal(after[: old.vocab_size], before)
+    for number, word in enumerate(added):
+        [pieces] = old.encode_batch([word])
+        assert len(pieces) > 1, "a word that was in pieces"
+        row = old.vocab_size + number
+        assert new.token_strings[row] == word
+        torch.testing.assert_close(after[row], before[pieces].mean(0), rtol=0, atol=0)  # the very same sum
+        bias = module.masked_lm_head.bias[row]
+        torch.testing.assert_close(bias, model.masked_lm_head.bias[pieces].mean(), rtol=0, atol=0)
+    result = pretrain(str(recipe), words, out=tmp_path / "goes-on")
+    learned = embeddings_of(load_model(result).encoder)
+    assert len(learned) == new.vocab_size
+    assert not torch.equal(learned[old.vocab_size :], after[old.vocab_size :])
+    assert load_tokenizer(result).token_strings == new.token_strings

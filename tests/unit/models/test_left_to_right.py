@@ -1,0 +1,128 @@
+"""BERT's left-to-right model: what a token sees, what sums a sequence up, what is refused, and its directories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from unmask.batch import pack
+from unmask.errors import ModelError, SettingsError
+from unmask.models.bert import BertEncoder, new_masked_lm_head
+from unmask.models.encoder import new_encoder
+from unmask.models.heads import HeadKind, needs_pooler, new_head
+from unmask.models.hub import (
+    NUM_LABELS,
+    load_causal_lm,
+    load_encoder,
+    load_finetuned,
+    load_masked_lm,
+    load_model,
+    save_model,
+)
+from unmask.models.settings import EncoderSettings
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 30,
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 48,
+    "max_position_embeddings": 16,
+    "initializer_range": 0.2,
+}
+CAUSAL = EncoderSettings(causal=True, **SIZES)
+
+
+def new_causal() -> BertEncoder:
+    torch.manual_seed(0)
+    return BertEncoder(CAUSAL, pooler=False)
+
+
+def save_language_model(directory: Path) -> BertEncoder:
+    encoder = new_causal()
+    save_model(directory, encoder, masked_lm_head=new_masked_lm_head(CAUSAL), causal_lm=True)
+    return encoder
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_token_sees_what_stands_before_it_and_the_last_one_sums_up() -> None:
+    encoder = new_causal().eval()
+    batch = pack([[5, 6, 7, 8], [9, 10]], [[0, 0, 1, 1], [0, 0]])
+    hidden = encoder(batch)
+    other = encoder(pack([[5, 6, 7, 9], [9, 10]], [[0, 0, 1, 1], [0, 0]]))
+    assert torch.equal(hidden[:3], other[:3])
+    assert not torch.equal(hidden[3], other[3])
+    torch.testing.assert_close(encoder.summary(batch), hidden[[3, 5]], rtol=0, atol=1e-6)  # fp32, other shapes
+
+
+def test_a_pooler_is_refused_and_both_settings_are_named() -> None:
+    for build in (BertEncoder, new_encoder):
+        with pytest.raises(SettingsError, match=r"model\.causal is true, and a pooler .*objective\.sentence_objective"):
+            build(CAUSAL)
+    assert not needs_pooler(CAUSAL, "sequence_classification")
+    assert not needs_pooler(CAUSAL, "multiple_choice")
+
+
+def test_a_language_model_comes_back_and_fills_no_masks(tmp_path: Path) -> None:
+    encoder = save_language_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["architectures"], config["is_decoder"]) == (["BertLMHeadModel"], True)
+    loaded = load_causal_lm(tmp_path)
+    assert loaded.encoder.settings == CAUSAL
+    assert loaded.masked_lm_head is not None
+    for name, weight in encoder.state_dict().items():
+        assert torch.equal(loaded.encoder.state_dict()[name], weight)
+    with pytest.raises(ModelError, match="is a BertLMHeadModel; expected a masked-LM head"):
+        load_masked_lm(tmp_path)
+    for pooler in (True, False):
+        started = load_encoder(tmp_path, pooler=pooler)
+        assert (started.encoder.pooler, started.fresh) == (None, ())
+    edit_config(tmp_path, is_decoder=False)
+    with pytest.raises(ModelError, match=r"config\.json: is_decoder is False; expected true: a BertLMHeadModel"):
+        load_causal_lm(tmp_path)
+
+
+def test_a_masked_lm_is_no_left_to_right_one(tmp_path: Path) -> None:
+    settings = EncoderSettings(**SIZES)
+    save_model(tmp_path, BertEncoder(settings, pooler=False), masked_lm_head=new_masked_lm_head(settings))
+    assert "is_decoder" not in json.loads((tmp_path / "config.json").read_text())
+    with pytest.raises(ModelError, match=r"is a BertForMaskedLM; expected a left-to-right .*OpenAIGPTLMHeadModel"):
+        load_causal_lm(tmp_path)
+    edit_config(tmp_path, is_decoder=True)
+    with pytest.raises(ModelError, match="is_decoder is True; expected False"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind", ["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
+)
+def test_every_fine_tuned_head_stands_apart(tmp_path: Path, kind: HeadKind) -> None:
+    head = new_head(kind, CAUSAL, NUM_LABELS.get(kind, 2))
+    save_model(tmp_path, new_causal(), head=head, head_kind=kind)
+    assert (tmp_path / "head.safetensors").exists()
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertModel"]
+    loaded = load_finetuned(tmp_path)
+    assert loaded.encoder.settings == CAUSAL
+    assert loaded.encoder.pooler is None
+    assert loaded.head is not None
+    for name, weight in head.state_dict().items():
+        assert torch.equal(loaded.head.state_dict()[name], weight)
+
+
+def test_the_pooler_that_transformers_gives_a_bare_one_is_left(tmp_path: Path) -> None:
+    save_model(tmp_path, new_causal())
+    path = tmp_path / "model.safetensors"
+    pooler = {"pooler.dense.weight": torch.zeros(12, 12), "pooler.dense.bias": torch.zeros(12)}
+    save_file({name: tensor.clone() for name, tensor in load_file(path).items()} | pooler, path)
+    for loaded in (load_model(tmp_path), load_encoder(tmp_path, head="sequence_classification")):
+        assert loaded.encoder.pooler is None
+        assert loaded.unused == ("bert.pooler.dense.bias", "bert.pooler.dense.weight")

@@ -1,0 +1,234 @@
+"""ELMo's language models: the loss against the formulas, the memory of each lane, evaluation and saving."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.batch import Batch
+from unmask.chance import key
+from unmask.errors import ModelError
+from unmask.models.elmo import BACKWARD, FORWARD, ElmoEncoder
+from unmask.models.elmo_directory import load_elmo, save_elmo
+from unmask.models.elmo_settings import ElmoSettings
+from unmask.models.projected_lstm import Memory
+from unmask.objectives.bilm import BiLM, BiLMModule
+from unmask.objectives.settings import BiLMSettings
+from unmask.tokenization.vocabulary import Vocabulary
+
+SIZE, WINDOW, LANES = 12, 4, 5
+SETTINGS = ElmoSettings(
+    vocab_size=SIZE,
+    max_characters=6,
+    character_size=3,
+    filters=((1, 4), (2, 4)),
+    projection_size=5,
+    cell_size=6,
+    hidden_dropout_prob=0.0,
+)
+VOCABULARY = Vocabulary(SIZE, None, (0, 1, 2), np.zeros(SIZE, dtype=np.bool_))
+
+
+def new_objective(num_negatives: int = 4) -> BiLM:
+    return BiLM(BiLMSettings(num_negatives=num_negatives), VOCABULARY)
+
+
+def new_module(objective: BiLM | None = None, **changes: object) -> BiLMModule:
+    torch.manual_seed(0)
+    module = (objective or new_objective()).build(ElmoEncoder(SETTINGS.model_copy(update=changes)))  # type: ignore[arg-type]
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return module
+
+
+def new_batch(window: int, lanes: list[int], seed: int = 0) -> Batch:
+    """A window of some lanes; what a lane holds depends on nothing else."""
+
+    def of_lane(lane: int, name: int, high: int, columns: tuple[int, ...] = ()) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(key(seed, window, lane, name) & 0xFFFF)
+        return torch.randint(0, high, (WINDOW, *columns), generator=generator)
+
+    def of_all(name: int, high: int, columns: tuple[int, ...] = ()) -> torch.Tensor:
+        return torch.cat([of_lane(lane, name, high, columns) for lane in lanes])
+
+    total = len(lanes) * WINDOW
+    return Batch(
+        input_ids=of_all(0, SIZE),
+        token_type_ids=torch.zeros(total, dtype=torch.int64),
+        position_ids=torch.arange(WINDOW).repeat(len(lanes)),
+        bounds=torch.arange(0, total + 1, WINDOW, dtype=torch.int32),
+        lengths=(WINDOW,) * len(lanes),
+        keys=torch.full((len(lanes),), key(seed, window)),
+        columns={
+            "characters": of_all(1, 261, (6,)),
+            "labels": of_all(2, SIZE),
+            "backward_characters": of_all(3, 261, (6,)),
+            "backward_labels": of_all(4, SIZE),
+            "lane": torch.tensor(lanes),
+            "window": torch.full((len(lanes),), window),
+        },
+    )
+
+
+@torch.no_grad()
+def slow_losses(module: BiLMModule, windows: int, num_lanes: int) -> list[float]:
+    """The full softmax' loss of each direction, lane by lane and word by word over some windows."""
+    settings = module.encoder.settings
+    totals = [0.0, 0.0]
+    for direction, prefix in ((FORWARD, ""), (BACKWARD, "backward_")):
+        for lane in range(num_lanes):
+            memories = [
+                Memory(torch.zeros(1, settings.projection_size), torch.zeros(1, settings.cell_size))
+                for _ in range(settings.num_hidden_layers)
+            ]
+            for window in range(windows):
+                batch = new_batch(window, [lane])
+                for characters, label in zip(
+                    batch.columns[f"{prefix}characters"], batch.columns[f"{prefix}labels"], strict=True
+                ):
+                    value = module.encoder.embeddings(characters[None])
+                    for number, lstm in enumerate(module.encoder.blocks[direction].layers):
+                        output, memories[number] = lstm(value, [1], memories[number])
+                        value = output + value if number else output
+                    logits = module.softmax.weight @ value[0] + module.softmax.bias
+                    totals[direction] -= float(torch.log_softmax(logits, 0)[label])
+    return totals
+
+
+@torch.no_grad()
+def test_evaluation_is_the_full_softmax_of_both_directions() -> None:
+    module = new_module().eval()
+    expected = slow_losses(module, windows=3, num_lanes=LANES)
+    for _ in range(2):  # every evaluation begins with nothing remembered
+        totals: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        for window in range(3):
+            module(new_batch(7 + window, [0, 1]))  # what training remembers is another thing
+            for name, (total, count) in module.scores(new_batch(window, list(range(LANES)))).items():
+                totals[name] = totals.get(name, 0) + float(total)
+                counts[name] = counts.get(name, 0) + count
+        assert totals["lm_forward_loss"] == pytest.approx(expected[0], rel=1e-5)
+        assert totals["lm_backward_loss"] == pytest.approx(expected[1], rel=1e-5)
+        assert totals["lm_loss"] == pytest.approx(sum(expected), rel=1e-5)
+        assert counts == {
+            "lm_loss": 2 * 3 * LANES * WINDOW,
+            "lm_accuracy": 2 * 3 * LANES * WINDOW,
+            "lm_forward_loss": 3 * LANES * WINDOW,
+            "lm_backward_loss": 3 * LANES * WINDOW,
+        }
+        assert 0 <= totals["lm_accuracy"] <= counts["lm_accuracy"]
+
+
+def test_training_with_as_many_words_as_there_are_is_the_full_softmax() -> None:
+    objective = new_objective(num_negatives=SIZE)
+    module = new_module(objective)
+    expected = slow_losses(module, windows=2, num_lanes=LANES)
+    total = 0.0
+    for window in range(2):
+        batch = objective.prepare(new_batch(window, list(range(LANES))))
+        assert "negatives" not in batch.columns
+        [term] = module(batch)
+        assert (term.name, term.count, term.coefficient) == ("lm", 2 * LANES * WINDOW, 1.0)
+        assert objective.counts(batch) == {"lm": term.count}
+        total += float(term.total.detach())
+    assert total == pytest.approx(sum(expected), rel=1e-5)
+
+
+def test_loss_gradient_and_memory_do_not_depend_on_micro_batches() -> None:
+    objective = new_objective()
+    results = []
+    for cuts in ([[0, 1, 2, 3, 4]], [[0, 1], [2, 3, 4]], [[4], [3], [2], [1], [0]]):
+        module = new_module(objective)
+        for window in range(2):
+            module.zero_grad()
+            for lanes in cuts:
+                [term] = module(objective.prepare(new_batch(window, lanes)))
+                term.total.backward()
+        results.append([*(parameter.grad for parameter in module.parameters()), *module.buffers()])
+    for other in results[1:]:
+        for one, value in zip(results[0], other, strict=True):
+            torch.testing.assert_close(value, one, rtol=1e-4, atol=1e-5)  # sums in another order
+
+
+def test_candidates_are_those_of_the_window() -> None:
+    objective = new_objective()
+    first, other_lanes = objective.prepare(new_batch(3, [0, 1])), objective.prepare(new_batch(3, [4]))
+    assert len(first.columns["negatives"]) == 4
+    assert torch.equal(first.columns["negatives"], other_lanes.columns["negatives"])
+    assert any(
+        not torch.equal(first.columns["negatives"], objective.prepare(new_batch(window, [0])).columns["negatives"])
+        for window in range(4, 9)
+    )
+
+
+def test_the_memory_is_in_the_state_of_the_module() -> None:
+    objective = new_objective()
+    module = new_module(objective)
+    for window in range(3):
+        module(objective.prepare(new_batch(window, list(range(LANES)))))
+    saved = copy.deepcopy(module.state_dict())
+    assert saved["remembered_cells"].shape == (2, 2, LANES, 6)
+    assert not saved["remembered_cells"].requires_grad
+    resumed = new_module(objective)
+    resumed.load_state_dict(saved)
+    batch = objective.prepare(new_batch(3, list(range(LANES))))
+    assert torch.equal(module(batch)[0].total, resumed(batch)[0].total)
+    for one, other in zip(module.buffers(), resumed.buffers(), strict=True):
+        assert torch.equal(one, other)
+    forgetful = new_module(objective)
+    assert not torch.equal(forgetful(batch)[0].total, resumed(batch)[0].total)
+
+
+def test_dropout_is_for_training_alone() -> None:
+    module = new_module(hidden_dropout_prob=0.5)
+    batch = new_batch(0, [0, 1])
+    with torch.no_grad():
+        first, second = (copy.deepcopy(module)(batch)[0].total for _ in range(2))
+        assert not torch.equal(first, second)
+        module.eval()
+        first, second = (copy.deepcopy(module)(batch)[0].total for _ in range(2))
+        assert torch.equal(first, second)
+
+
+def test_a_tiny_text_is_learnt_by_heart() -> None:
+    objective = new_objective(num_negatives=SIZE)
+    module = new_module(objective)
+    optimizer = torch.optim.Adam(module.parameters(), 0.02)
+    batch = new_batch(0, [0, 1])
+    for _ in range(150):
+        [term] = module(batch)
+        optimizer.zero_grad()
+        (term.total / term.count).backward()
+        optimizer.step()
+    assert float(term.total.detach()) / term.count < 0.1 < math.log(SIZE)
+
+
+def test_floors_are_of_one_direction() -> None:
+    counts = np.array([10, 10, 5, 30, 20] + [0] * 7)
+    shares = np.array([10, 5, 30, 20]) / 65
+    expected = -(shares * np.log(shares)).sum()
+    assert new_objective().floors(counts)["loss/lm"]["unigram entropy"] == pytest.approx(expected)
+    assert counts[0] == 10
+
+
+def test_saved_models_give_their_softmax_to_new_runs(tmp_path: Path) -> None:
+    module = new_module()
+    saved = module.saved()[""]
+    save_elmo(tmp_path / "model", saved.encoder, **saved.parts)  # type: ignore[arg-type]
+    other = BiLM(BiLMSettings(), VOCABULARY).build(load_elmo(tmp_path / "model").encoder)  # type: ignore[arg-type]
+    assert not torch.equal(other.softmax.weight, module.softmax.weight)
+    new_objective().restore_heads(other, tmp_path / "model")  # type: ignore[arg-type]
+    for one, value in zip(module.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, value)
+    smaller = new_objective().build(ElmoEncoder(SETTINGS.model_copy(update={"vocab_size": 7})))  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="its softmax has the shape"):
+        new_objective().restore_heads(smaller, tmp_path / "model")  # type: ignore[arg-type]
+    save_elmo(tmp_path / "bare", module.encoder)
+    kept = copy.deepcopy(other.softmax.weight)
+    new_objective().restore_heads(other, tmp_path / "bare")  # type: ignore[arg-type]
+    assert torch.equal(other.softmax.weight, kept)

@@ -1,0 +1,174 @@
+"""Left-to-right language modelling: targets, loss against a slow reference, decoders, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.batch import Batch, pack
+from unmask.errors import SettingsError
+from unmask.models.bert import BertEncoder, new_masked_lm_head
+from unmask.models.encoder import new_encoder
+from unmask.models.hub import load_causal_lm, save_model
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.causal_lm import CausalLM, CausalLMModule
+from unmask.objectives.settings import CausalLMSettings
+from unmask.tokenization.vocabulary import Vocabulary
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 48,
+    "max_position_embeddings": 16,
+    "initializer_range": 0.3,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+ENCODERS = {
+    "gpt1": EncoderSettings(architecture="gpt1", **SIZES),
+    "bert": EncoderSettings(causal=True, **SIZES),
+    "lstm": EncoderSettings(architecture="lstm", **SIZES | {"num_attention_heads": 1}),
+}
+OBJECTIVE = CausalLM(CausalLMSettings(), Vocabulary(40, None, (0, 1), np.zeros(40, dtype=np.bool_)))
+SEQUENCES = [[5, 6, 7, 8, 9], [3], [4, 4, 11], [30, 31]]
+
+
+def new_module(kind: str) -> CausalLMModule:
+    torch.manual_seed(0)
+    return OBJECTIVE.build(new_encoder(ENCODERS[kind], pooler=False))
+
+
+def logits_of(module: CausalLMModule, hidden: Tensor) -> Tensor:
+    words = module.encoder.word_embeddings
+    return hidden @ words.T if module.masked_lm_head is None else module.masked_lm_head(hidden, words)
+
+
+def slow_losses(module: CausalLMModule, sequences: list[list[int]]) -> list[Tensor]:
+    """Each sequence by itself, each prefix by itself: minus the log-probability of the token that comes next."""
+    losses = []
+    for sequence in sequences:
+        for end in range(1, len(sequence)):
+            hidden = module.encoder(pack([sequence[:end]]))[-1:]
+            losses.append(-torch.log_softmax(logits_of(module, hidden)[0], -1)[sequence[end]])
+    return losses
+
+
+def test_every_token_that_follows_another_is_a_target() -> None:
+    batch = OBJECTIVE.prepare(pack(SEQUENCES))
+    assert batch.columns["target_positions"].tolist() == [0, 1, 2, 3, 6, 7, 9]
+    assert batch.columns["labels"].tolist() == [6, 7, 8, 9, -100, -100, 4, 11, -100, 31, -100]
+    assert OBJECTIVE.counts(batch) == {"lm": 7}
+    assert OBJECTIVE.columns == ()
+    assert not OBJECTIVE.needs_pooler
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_the_loss_is_that_of_every_prefix_gradients_included(kind: str) -> None:
+    """Tolerance: fp32 sums in another order."""
+    module = new_module(kind)
+    [term] = module(OBJECTIVE.prepare(pack(SEQUENCES)))
+    expected = torch.stack(slow_losses(module, SEQUENCES)).sum()
+    assert (term.name, term.count, term.coefficient) == ("lm", 7, 1.0)
+    torch.testing.assert_close(term.total, expected)
+    for (name, parameter), ours in zip(
+        module.named_parameters(), torch.autograd.grad(term.total, list(module.parameters())), strict=True
+    ):
+        [theirs] = torch.autograd.grad(expected, [parameter], retain_graph=True)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_scores_are_the_loss_and_the_share_that_is_guessed(kind: str) -> None:
+    module, batch = new_module(kind).eval(), OBJECTIVE.prepare(pack(SEQUENCES))
+    scores = module.scores(batch)
+    [term] = module(batch)
+    assert {name: count for name, (_, count) in scores.items()} == {"lm_loss": 7, "lm_accuracy": 7}
+    torch.testing.assert_close(scores["lm_loss"][0], term.total.detach())
+    hidden, right = module.encoder(batch), 0
+    for position in batch.columns["target_positions"].tolist():
+        right += int(logits_of(module, hidden[position : position + 1]).argmax()) == int(batch.input_ids[position + 1])
+    assert int(scores["lm_accuracy"][0]) == right
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_a_tiny_batch_is_overfitted(kind: str) -> None:
+    module = new_module(kind)
+    batch = OBJECTIVE.prepare(pack([[5, 6, 7, 8, 9, 10], [20, 21, 22]]))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    for _ in range(150):
+        [term] = module(batch)
+        optimizer.zero_grad()
+        (term.total / term.count).backward()
+        optimizer.step()
+    assert float(term.total.detach()) / term.count < 0.1  # from about ln 40 = 3.7
+
+
+def test_the_gradient_does_not_depend_on_micro_batches() -> None:
+    module = new_module("gpt1")
+
+    def gradient(*batches: Batch) -> Tensor:
+        totals = [module(OBJECTIVE.prepare(batch))[0].total for batch in batches]
+        return torch.autograd.grad(torch.stack(totals).sum(), [module.encoder.word_embeddings])[0]
+
+    whole = gradient(pack(SEQUENCES))
+    torch.testing.assert_close(whole, gradient(pack(SEQUENCES[:1]), pack(SEQUENCES[1:])), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (EncoderSettings(**SIZES), r"objective\.name=causal_lm .* model\.causal=false.*set model\.causal=true"),
+        (EncoderSettings(architecture="roberta", **SIZES), r"model\.architecture=roberta.* gpt1 or lstm"),
+        (EncoderSettings(architecture="electra", **SIZES), r"model\.architecture=electra.* gpt1 or lstm"),
+    ],
+)
+def test_an_encoder_that_sees_the_next_token_is_refused(settings: EncoderSettings, told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        OBJECTIVE.build(new_encoder(settings, pooler=False))
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_what_is_saved_comes_back_with_its_head(tmp_path: Path, kind: str) -> None:
+    module = new_module(kind)
+    saved = module.saved()[""]
+    save_model(tmp_path, saved.encoder, **saved.parts)
+    again = OBJECTIVE.build(load_causal_lm(tmp_path).encoder)
+    OBJECTIVE.restore_heads(again, tmp_path)
+    for name, weight in module.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight)
+
+
+def test_a_masked_lms_head_is_a_start(tmp_path: Path) -> None:
+    masked = EncoderSettings(**SIZES)
+    head = new_masked_lm_head(masked)
+    save_model(tmp_path, BertEncoder(masked, pooler=False), masked_lm_head=head)
+    module = new_module("bert")
+    OBJECTIVE.restore_heads(module, tmp_path)
+    assert module.masked_lm_head is not None
+    assert torch.equal(module.masked_lm_head.dense.weight, head.dense.weight)
+
+
+def test_the_floor_is_the_entropy_of_the_entries() -> None:
+    floors = OBJECTIVE.floors(np.array([2, 1, 1, 0]))
+    assert floors == {"loss/lm": {"unigram entropy": pytest.approx(1.5 * math.log(2))}}
+
+
+def test_perplexity_is_of_nats_per_token() -> None:
+    """An encoder of zeros says the same of every entry: the loss is ln of their number."""
+    module, batch = new_module("gpt1"), OBJECTIVE.prepare(pack(SEQUENCES))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    total, count = module.scores(batch)["lm_loss"]
+    assert float(total) / count == pytest.approx(math.log(40))
+    assert OBJECTIVE.perplexities == ("lm_loss",)
+    assert functional.cross_entropy(torch.zeros(1, 40), torch.tensor([3])).item() == pytest.approx(math.log(40))

@@ -1,0 +1,63 @@
+"""The objectives on two segments: class 0 is IsNext, or in order, as in the papers' examples and in `transformers`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from unmask.data.pair_formats import IS_NEXT, NOT_NEXT
+from unmask.objectives.sentence_pairs import SentenceObjective, sentence_scores, sentence_term
+
+BOTH = pytest.mark.parametrize("name", ["nsp", "sop"])
+
+
+@BOTH
+def test_a_hand_worked_term(name: SentenceObjective) -> None:
+    # `She cooked pasta / It was delicious` IsNext, `She cooked pasta / He was reading` NotNext (BERT's reviews)
+    labels = torch.tensor([IS_NEXT, NOT_NEXT])
+    logits = torch.tensor([[math.log(3.0), 0.0], [0.0, math.log(3.0)]])  # 3 to 1 for what is right
+    term = sentence_term(name, logits, labels)
+    assert (term.name, term.count, term.coefficient) == (name, 2, 1.0)
+    assert float(term.total) == pytest.approx(2 * math.log(4 / 3), rel=1e-6)
+    swapped = sentence_term(name, logits.flip(1), labels)
+    assert float(swapped.total) == pytest.approx(2 * math.log(4), rel=1e-6)
+
+
+@BOTH
+def test_loss_and_gradient_are_those_of_the_formula(name: SentenceObjective) -> None:
+    """The sum of -log p(label), p the softmax of two logits; its gradient is p less one at the label."""
+    torch.manual_seed(0)
+    logits = torch.randn(7, 2, dtype=torch.float64)
+    labels = [0, 1, 1, 0, 1, 0, 0]
+    expected, gradients = 0.0, []
+    for (zero, one), label in zip(logits.tolist(), labels, strict=True):
+        total = math.exp(zero) + math.exp(one)
+        shares = [math.exp(zero) / total, math.exp(one) / total]
+        expected -= math.log(shares[label])
+        gradients.append([share - (place == label) for place, share in enumerate(shares)])
+    ours = logits.float().requires_grad_()
+    term = sentence_term(name, ours, torch.tensor(labels))
+    term.total.backward()
+    assert float(term.total.detach()) == pytest.approx(expected, rel=1e-6)  # a few roundings of fp32
+    assert ours.grad is not None
+    torch.testing.assert_close(ours.grad, torch.tensor(gradients), rtol=1e-5, atol=1e-6)
+
+
+@BOTH
+def test_scores_are_sums_and_counts(name: SentenceObjective) -> None:
+    logits = torch.tensor([[2.0, 1.0], [2.0, 1.0], [0.0, 1.0]])
+    scores = sentence_scores(name, logits, torch.tensor([IS_NEXT, NOT_NEXT, NOT_NEXT]))
+    total, count = scores[f"{name}_accuracy"]
+    assert (int(total), count) == (2, 3)
+    loss, count = scores[f"{name}_loss"]
+    assert (float(loss), count) == (pytest.approx(2 * math.log1p(math.exp(-1)) + math.log1p(math.exp(1)), rel=1e-6), 3)
+
+
+def test_the_loss_is_summed_in_single_precision_whatever_the_logits_are() -> None:
+    logits = torch.tensor([[1.5, -0.25], [0.125, 2.0]], dtype=torch.bfloat16, requires_grad=True)
+    term = sentence_term("nsp", logits, torch.tensor([0, 1]))
+    assert term.total.dtype == torch.float32
+    term.total.backward()
+    assert logits.grad is not None

@@ -1,0 +1,180 @@
+"""Whole sessions: batches that follow the share done, stages with a schedule of their own, and what is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from unmask.batch import Batch, LossTerm, pack
+from unmask.errors import Interrupted
+from unmask.interruption import Interruption
+from unmask.training.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
+from unmask.training.device import Compute
+from unmask.training.loop import TrainState
+from unmask.training.optimizer import Schedule
+from unmask.training.run_log import RunLog, read_metrics
+from unmask.training.session import run_session
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
+
+
+@dataclass(frozen=True)
+class Position:
+    """Of a loader of two phases."""
+
+    phase: int = 0
+    sequence: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    batches: list[Batch]
+    after: Position
+    epochs: float
+
+
+def phases(progress: Callable[[], float], start: Position) -> Iterator[Step]:
+    """Short sequences in the first .7 of a run, long ones after it."""
+    sequence = start.sequence
+    while True:
+        sequence += 1
+        phase = int(progress() >= 0.7)
+        yield Step([pack([[sequence % 9] * (6 if phase else 2)])], Position(phase, sequence), sequence / 10)
+
+
+class Toy(nn.Module):
+    """A first part that is trained in both stages, and a second that is trained in the second alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second = nn.Embedding(10, 4), nn.Embedding(10, 4)
+        self.dropout = nn.Dropout(0.5)
+        self.is_second_stage = False
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        hidden = self.first(batch.input_ids)
+        if self.is_second_stage:
+            hidden = hidden + self.second(batch.input_ids)
+        return [LossTerm("task", self.dropout(hidden).pow(2).sum(), batch.num_tokens)]
+
+
+def run(
+    directory: Path,
+    *,
+    schedule: ScheduleSettings | None = None,
+    stop_after: int | None = None,
+    stage_at: float | None = None,
+    optimizer: str = "adamw",
+    **settings: Any,
+) -> list[tuple[int, int]]:
+    """A run, resumed where it has been begun; it returns the step and the tokens of each batch that it was given."""
+    directory.mkdir(exist_ok=True)
+    module, interruption, seen = Toy(), Interruption(), list[tuple[int, int]]()
+    train_settings = TrainSettings.model_validate({"log_every": 1, **settings})
+
+    def before_step(state: TrainState, schedule: Schedule) -> None:
+        if stage_at is not None and state.progress(train_settings) >= stage_at:
+            module.is_second_stage = True
+            if schedule.stage is None:
+                with torch.no_grad():
+                    module.second.weight.copy_(module.first.weight)
+                schedule.begin_stage(state.done)
+
+    def prepare(batch: Batch) -> Batch:
+        seen.append((len(seen), batch.num_tokens))
+        if len(seen) == stop_after:
+            interruption.signal_number = 15
+        return batch
+
+    checkpoint = find_checkpoint(directory / "checkpoints")
+    start = Position() if checkpoint is None else Position(**checkpoint.state["position"])
+    torch.manual_seed(2)
+    with RunLog(directory) as log:
+        run_session(
+            "testing",
+            directory,
+            module=module,
+            steps=lambda progress: phases(progress, start),
+            prepare=prepare,
+            counts=lambda batch: {"task": batch.num_tokens},
+            settings=train_settings,
+            optimizer=OptimizerSettings.model_validate({"name": optimizer, "learning_rate": 0.1}),
+            schedule=schedule or ScheduleSettings(warmup_steps=2),
+            checkpoint=checkpoint,
+            evaluate=None,
+            compute=COMPUTE,
+            log=log,
+            interruption=interruption,
+            before_step=before_step,
+        )
+    return seen
+
+
+@pytest.mark.parametrize("budget", [{"steps": 10}, {"tokens": 20}, {"epochs": 1}], ids=str)
+def test_batches_follow_the_share_done(tmp_path: Path, budget: dict[str, float]) -> None:
+    tokens = [tokens for _, tokens in run(tmp_path, **budget)]
+    assert tokens == [*[2] * 7, *[6] * (1 if "tokens" in budget else 3)]
+
+
+@pytest.mark.parametrize("stop_after", range(1, 10))
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_after: int, optimizer: str) -> None:
+    changes: dict[str, Any] = {"steps": 10, "stage_at": 0.5, "optimizer": optimizer}
+    run(tmp_path / "whole", **changes)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", stop_after=stop_after, **changes)
+    run(tmp_path / "run", **changes)
+    ends = [find_checkpoint(tmp_path / name / "checkpoints") for name in ("whole", "run")]
+    first, second = (end for end in ends if end is not None)
+    for name in (WEIGHTS, OPTIMIZER):
+        assert (first.directory / name).read_bytes() == (second.directory / name).read_bytes()
+    assert first.state["position"] == second.state["position"] == {"phase": 1, "sequence": 10}
+    rates = [
+        [row["learning_rate"] for row in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("whole", "run")
+    ]
+    assert (
+        rates[0]
+        == rates[1]
+        == pytest.approx([0, 0.05, 0.1, 0.1 * 7 / 8, 0.1 * 6 / 8, 0, 0.05, 0.1, 0.1 * 2 / 3, 0.1 / 3])
+    )
+
+
+def test_a_run_by_time_has_each_steps_rate_and_says_that_it_cannot_be_repeated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = "run under train.minutes is not repeatable bit for bit"
+    with caplog.at_level(logging.INFO, "unmask"):
+        with pytest.raises(Interrupted):
+            run(tmp_path, minutes=1e6, stop_after=3, log_every=50)
+        assert [record.levelname for record in caplog.records if f"a {told}" in record.getMessage()] == ["INFO"]
+        run(tmp_path, minutes=1e-9, log_every=50)
+    assert [record.levelname for record in caplog.records if f"a resumed {told}" in record.getMessage()] == ["WARNING"]
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0, 0.05, 0.1], abs=1e-6)  # 3 steps of 1e6 minutes
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        ({"steps": 4}, "schedule.warmup_steps=1,000 is over train.steps=4: the run ends before its learning rate"),
+        ({"tokens": 8}, "the run took 4 steps and schedule.warmup_steps is 1,000: its learning rate was never reached"),
+    ],
+    ids=str,
+)
+def test_a_warm_up_longer_than_the_run_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: dict[str, float], told: str
+) -> None:
+    with caplog.at_level(logging.WARNING, "unmask"):
+        run(tmp_path, schedule=ScheduleSettings(warmup_steps=1000), **budget)
+    [record] = caplog.records
+    assert record.getMessage().startswith(told)
