@@ -16,7 +16,7 @@ from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining import save_pretrained
 from unmask.pretraining_start import build_module
 from unmask.recipe import load_pretrain_recipe
-from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenization.opening import open_tokenizer
 from unmask.training.checkpoint import list_steps, load_weights, open_checkpoint
 
 
@@ -47,7 +47,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         there = f"; there are {', '.join(f'{number:,}' for number in steps)}" if steps else ""
         raise InputError(f"{run}: {which}{there}: train.save_every and train.keep_last say which a run keeps")
     checkpoint = open_checkpoint(run / "checkpoints", steps[-1] if step is None else step)
-    tokenizer = load_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
+    tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
     objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
     if settings.init_from is not None:  # whose sizes hold; the recipe's, which are written out, would be refused
         settings = settings.model_copy(update={"model": ModelSettings()})

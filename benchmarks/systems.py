@@ -1,0 +1,359 @@
+"""Claim: none of speed. Which pre-training system suits a text: all of them at one small size, on the same bytes of the
+same documents; the comparison behind the table and the figure of docs/results.md. Every piece of work is an `unmask`
+command, run in a process of its own; what is done is kept under --out, and the same call goes on where it was stopped.
+
+    python benchmarks/systems.py pretrain --out runs/systems --workers 2     tokenizers, stores, one run a system
+    python benchmarks/systems.py points   --out runs/systems --workers 2     five checkpoints of each, on SST-2 and SNLI
+    python benchmarks/systems.py ends     --out runs/systems --workers 2     SST-2, MRPC, RTE, a part of SQuAD, 3 seeds
+    python benchmarks/systems.py report   --out runs/systems                 systems.md, systems.png
+
+SNLI is its dev file, 9:1 by premise: premises in the order of the SHA-256 of their text, the first nine tenths train.
+SST-2 is the first 10,000 examples. SQuAD 1.1 is its dev file by article (`unmask split`), whole articles up to 3,000
+questions. Losses of different objectives, or over different vocabularies, cannot be compared; scores can.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from measure import parser
+
+CORPUS = "corpora/enwiki-2015-core.jsonl.zst"
+NUM_POINTS = 5
+SEEDS = 3
+SQUAD_QUESTIONS = 3000
+SST2_EXAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to pre-train.
+
+    Attributes:
+        recipe: of the size that all are compared at.
+        tokenizer: a key of `TOKENIZERS`.
+        settings: over the recipe's.
+        fine_tuning: over a task's recipe.
+        tasks: it is measured on; all where left out.
+    """
+
+    recipe: str
+    tokenizer: str
+    settings: tuple[str, ...] = ()
+    fine_tuning: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ("sst2", "mrpc", "rte", "squad1")
+
+
+TOKENIZERS: dict[str, tuple[str, ...]] = {
+    "wordpiece": ("--vocab-size", "8192"),
+    "byte_bpe": ("--kind", "byte_bpe", "--vocab-size", "8192"),
+    "bpe": ("--kind", "bpe", "--vocab-size", "8192"),
+    "word": ("--kind", "word", "--vocab-size", "50000"),
+}
+
+SYSTEMS = {
+    "bert": System("bert_mini", "wordpiece"),
+    "bert without nsp": System("bert_mini", "wordpiece", ("objective.sentence_objective=none",)),
+    "bert left-to-right": System("bert_ltr_mini", "wordpiece"),
+    "roberta": System("roberta_mini", "byte_bpe"),
+    "spanbert": System("spanbert_mini", "wordpiece"),
+    "electra": System("electra_mini", "wordpiece"),
+    "gpt1": System("gpt1_mini", "bpe"),
+    "lstm": System("lstm_mini", "bpe"),
+    "elmo": System(
+        "elmo_mini",
+        "word",
+        fine_tuning=("freeze_layers=all", "task.encoder_top=bilstm", "task.bilstm_size=256"),
+        tasks=("sst2", "mrpc", "rte"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A task to fine-tune on: its recipe, the figure on dev, and the settings of every system."""
+
+    recipe: str
+    metric: str
+    settings: tuple[str, ...]
+
+
+MEASURES = {
+    "sst2": Measure("sst2", "accuracy", ("optimizer.learning_rate=2e-4", "train.epochs=2")),
+    "snli": Measure("snli", "accuracy", ("optimizer.learning_rate=2e-4", "train.epochs=2")),
+    "mrpc": Measure("mrpc", "accuracy", ("optimizer.learning_rate=1e-4", "train.epochs=3")),
+    "rte": Measure("rte", "accuracy", ("optimizer.learning_rate=1e-4", "train.epochs=3")),
+    "squad1": Measure(
+        "squad1",
+        "f1",
+        (
+            *("optimizer.learning_rate=3e-4", "train.epochs=2", "train.batch_size=16"),
+            *("task.max_length=128", "task.doc_stride=64"),
+        ),
+    ),
+}
+POINT_TASKS = ("sst2", "snli")
+
+
+def folder_of(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def call(words: Sequence[str], log: Path) -> None:
+    """Runs an `unmask` command on one thread; what it says goes to `log`.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with log.open("w") as file:
+        done = subprocess.run([sys.executable, "-m", "unmask", *words], stdout=file, stderr=file, env=environment)
+    print(f"{'done' if done.returncode == 0 else 'FAILED'}: unmask {' '.join(words)}", file=sys.stderr, flush=True)
+    if done.returncode:
+        raise RuntimeError(f"unmask {' '.join(words)} failed: see {log}")
+
+
+def work(jobs: Iterable[tuple[Path, list[str]]], workers: int) -> None:
+    """Runs the commands whose result is not there yet, so many at a time; tells at the end which have failed."""
+    wanted = [(result, words) for result, words in jobs if not result.exists()]
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [
+            pool.submit(call, words, result.parents[1] / "logs" / f"{result.parent.name}.log")
+            for result, words in wanted
+        ]
+    if failures := [str(failure) for future in futures if (failure := future.exception())]:
+        raise SystemExit("\n".join(failures))
+
+
+# ---- Pre-training
+
+
+def text_jobs(out: Path, data: Path) -> Iterator[tuple[Path, list[str]]]:
+    for name, words in TOKENIZERS.items():
+        made = out / f"tokenizer-{name}"
+        results = made / ("word_tokenizer.json" if name == "word" else "tokenizer.json")
+        yield results, ["tokenizer", "train", str(data / CORPUS), *words, "--out", str(made)]
+
+
+def store_jobs(out: Path, data: Path) -> Iterator[tuple[Path, list[str]]]:
+    for name in TOKENIZERS:
+        made = out / f"store-{name}"
+        words = ["prepare", str(data / CORPUS), "--tokenizer", str(out / f"tokenizer-{name}"), "--out", str(made)]
+        yield made / "manifest.json", [*words, "--resume"]
+
+
+def num_steps(out: Path, system: System, epochs: float) -> int:
+    """The steps of a run, near enough to say where a fifth of it is."""
+    from unmask.recipe import load_pretrain_recipe
+
+    manifest = json.loads((out / f"store-{system.tokenizer}" / "manifest.json").read_text())
+    settings = load_pretrain_recipe(f"pretrain/{system.recipe}", ["store=any", *system.settings])
+    per_step = settings.train.batch_size * settings.packing.max_length
+    return max(NUM_POINTS, int(epochs * manifest["tokens"] / per_step))
+
+
+def pretrain_jobs(out: Path, epochs: float) -> Iterator[tuple[Path, list[str]]]:
+    for name, system in SYSTEMS.items():
+        run = out / "runs" / folder_of(name)
+        every = num_steps(out, system, epochs) // NUM_POINTS
+        words = [
+            *("pretrain", f"pretrain/{system.recipe}", f"store={out / f'store-{system.tokenizer}'}", *system.settings),
+            *(f"train.epochs={epochs}", f"train.save_every={every}", f"train.eval_every={every}"),
+            *(f"train.keep_last={2 * NUM_POINTS}", "--out", str(run), "--resume"),
+        ]
+        yield run / "results.json", words
+
+
+# ---- Fine-tuning
+
+
+def write_data(out: Path, data: Path) -> dict[str, tuple[Path, Path]]:
+    """The training and dev file of each task; those that have to be made are made."""
+    folder, tasks = out / "data", data / "tasks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (tasks / "sst2" / "train.tsv").open(encoding="utf-8") as lines:
+        (folder / "sst2.tsv").write_text("".join(islice(lines, SST2_EXAMPLES + 1)), encoding="utf-8")
+    rows = [json.loads(line) for line in (tasks / "snli" / "dev.jsonl").read_text("utf-8").splitlines()]
+    premises = sorted({row["premise"] for row in rows}, key=lambda text: hashlib.sha256(text.encode()).hexdigest())
+    training = set(premises[: len(premises) * 9 // 10])
+    for name, wanted in (("train", True), ("dev", False)):
+        part = "".join(json.dumps(row) + "\n" for row in rows if (row["premise"] in training) == wanted)
+        (folder / f"snli-{name}.jsonl").write_text(part, encoding="utf-8")
+    if not (folder / "squad1").exists():
+        published = str(tasks / "squad1" / "dev-v1.1.json")
+        call(["split", published, "--task", "squad1", "--out", str(folder / "squad1")], folder / "split.log")
+    articles, questions = [], 0
+    for article in json.loads((folder / "squad1" / "train.json").read_text("utf-8"))["data"]:
+        if questions < SQUAD_QUESTIONS:
+            articles.append(article)
+            questions += sum(len(paragraph["qas"]) for paragraph in article["paragraphs"])
+    (folder / "squad1.json").write_text(json.dumps({"version": "1.1", "data": articles}), encoding="utf-8")
+    return {
+        "sst2": (folder / "sst2.tsv", tasks / "sst2" / "dev.tsv"),
+        "snli": (folder / "snli-train.jsonl", folder / "snli-dev.jsonl"),
+        "mrpc": (tasks / "mrpc" / "train.tsv", tasks / "mrpc" / "dev.tsv"),
+        "rte": (tasks / "rte" / "train.tsv", tasks / "rte" / "dev.tsv"),
+        "squad1": (folder / "squad1.json", folder / "squad1" / "dev.json"),
+    }
+
+
+def finetune_words(system: System, task: str, model: Path, files: tuple[Path, Path], out: Path) -> list[str]:
+    measure = MEASURES[task]
+    return [
+        *("finetune", f"finetune/{measure.recipe}", f"init_from={model}", f"data.train={files[0]}"),
+        *(f"data.dev={files[1]}", *measure.settings, *system.fine_tuning, "--out", str(out), "--resume"),
+    ]
+
+
+def points_of(run: Path) -> list[int]:
+    """The steps of five checkpoints, evenly apart; the last is the end of the run."""
+    from unmask.training.checkpoint import list_steps
+
+    steps = list_steps(run / "checkpoints")
+    return sorted(
+        {min(steps, key=lambda step: abs(step - steps[-1] * k / NUM_POINTS)) for k in range(1, NUM_POINTS + 1)}
+    )
+
+
+def checkpoint_jobs(out: Path) -> Iterator[tuple[Path, list[str]]]:
+    for name in SYSTEMS:
+        run = out / "runs" / folder_of(name)
+        for step in points_of(run):
+            model = out / "points" / f"{folder_of(name)}-{step}"
+            words = ["checkpoint", str(run), "--step", str(step), "--out", str(model)]
+            yield model / "config.json", words
+
+
+def point_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[Path, list[str]]]:
+    for name, system in SYSTEMS.items():
+        for step in points_of(out / "runs" / folder_of(name)):
+            for task in POINT_TASKS:
+                model = out / "points" / f"{folder_of(name)}-{step}"
+                run = out / "scores" / f"{model.name}-{task}"
+                yield run / "results.json", finetune_words(system, task, model, files[task], run)
+
+
+def end_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[Path, list[str]]]:
+    for name, system in SYSTEMS.items():
+        for task in system.tasks:
+            for arm, words in (("pretrained", []), ("random", ["from_scratch=true"])):
+                run = out / "ends" / f"{folder_of(name)}-{task}-{arm}"
+                model = out / "runs" / folder_of(name) / "model"
+                command = finetune_words(system, task, model, files[task], run)
+                yield run / "summary.json", [*command, *words, f"search.restarts={SEEDS}"]
+
+
+# ---- What came of it
+
+
+def seen(run: Path, step: int, text_bytes: int) -> dict[str, float]:
+    """Bytes of documents, tokens and minutes until a checkpoint."""
+    state = json.loads((run / "checkpoints" / f"step-{step:08d}" / "state.json").read_text())
+    return {"bytes": state["epochs"] * text_bytes, "tokens": state["tokens"], "minutes": state["seconds"] / 60}
+
+
+def curves(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """Of each system, what it had seen and scored at each point."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, system in SYSTEMS.items():
+        run = out / "runs" / folder_of(name)
+        text_bytes = json.loads((out / f"store-{system.tokenizer}" / "manifest.json").read_text())["text_bytes"]
+        found[name] = []
+        for step in points_of(run):
+            scores = {}
+            for task in POINT_TASKS:
+                results = out / "scores" / f"{folder_of(name)}-{step}-{task}" / "results.json"
+                if results.exists():
+                    scores[task] = json.loads(results.read_text())["dev"][MEASURES[task].metric]
+            found[name].append({"step": step, **seen(run, step, text_bytes), "scores": scores})
+    return found
+
+
+def table_of_ends(out: Path) -> str:
+    """A Markdown table: mean and sample standard deviation over the seeds, random weights beside pre-trained ones."""
+    tasks = list(dict.fromkeys(task for system in SYSTEMS.values() for task in system.tasks))
+    lines = [f"| | {' | '.join(f'{task} {MEASURES[task].metric}, random / pre-trained' for task in tasks)} |"]
+    lines.append("|---" * (len(tasks) + 1) + "|")
+    for name, system in SYSTEMS.items():
+        cells = []
+        for task in tasks:
+            arms = []
+            for arm in ("random", "pretrained"):
+                summary = out / "ends" / f"{folder_of(name)}-{task}-{arm}" / "summary.json"
+                if task not in system.tasks or not summary.exists():
+                    arms.append("")
+                    continue
+                combination = json.loads(summary.read_text())["combinations"][0]
+                figure = combination["dev"][MEASURES[task].metric]
+                arms.append(f"{figure['mean']:.3f} ± {figure['sd'] or 0:.3f}")
+            cells.append(" / ".join(arms) if any(arms) else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def report(out: Path) -> None:
+    """Writes `systems.md` and `systems.png`."""
+    from matplotlib.figure import Figure
+
+    found = curves(out)
+    lines = ["| | bytes of text | tokens | minutes | step | " + " | ".join(POINT_TASKS) + " |", "|---" * 7 + "|"]
+    for name, points in found.items():
+        for point in points:
+            scores = " | ".join(f"{point['scores'].get(task, float('nan')):.3f}" for task in POINT_TASKS)
+            told = f"{point['bytes'] / 1e6:.1f} MB | {point['tokens'] / 1e6:.2f}M | {point['minutes']:.1f}"
+            lines.append(f"| {name} | {told} | {point['step']:,} | {scores} |")
+    (out / "systems.md").write_text("\n".join(lines) + "\n\n" + table_of_ends(out) + "\n", encoding="utf-8")
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    for place, task in enumerate(POINT_TASKS):
+        axes = figure.add_subplot(1, len(POINT_TASKS), place + 1)
+        for name, points in found.items():
+            scored = [point for point in points if task in point["scores"]]
+            axes.plot([p["bytes"] / 1e6 for p in scored], [p["scores"][task] for p in scored], marker="o", label=name)
+        axes.set_title(f"{task}: {MEASURES[task].metric} on dev")
+        axes.set_xlabel("text seen in pre-training, MB")
+        axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(out / "systems.png", dpi=120)
+    print(f"{out / 'systems.md'}\n{out / 'systems.png'}")
+
+
+def main() -> None:
+    words = parser(__doc__)
+    words.add_argument("part", choices=["pretrain", "points", "ends", "report"])
+    words.add_argument("--out", type=Path, required=True)
+    words.add_argument("--workers", type=int, default=1, help="processes at a time, of one thread each")
+    words.add_argument("--epochs", type=float, default=0.2, help="passes over the text, of every system")
+    words.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
+    given = words.parse_args()
+    if given.part != "report" and "UNMASK_DATA" not in os.environ:
+        raise SystemExit("UNMASK_DATA names no folder of large public data (docs/data.md): nothing to compare on")
+    for name in set(SYSTEMS) - set(given.systems):
+        del SYSTEMS[name]
+    if given.part == "report":
+        return report(given.out)
+    data = Path(os.environ["UNMASK_DATA"])
+    if given.part == "pretrain":
+        work(text_jobs(given.out, data), given.workers)
+        work(store_jobs(given.out, data), given.workers)
+        work(pretrain_jobs(given.out, given.epochs), given.workers)
+        return None
+    files = write_data(given.out, data)
+    if given.part == "points":
+        work(checkpoint_jobs(given.out), given.workers)
+    work((point_jobs if given.part == "points" else end_jobs)(given.out, files), given.workers)
+    return None
+
+
+if __name__ == "__main__":
+    main()
