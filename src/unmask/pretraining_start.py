@@ -13,6 +13,7 @@ from unmask.models.heads import MaskedLMHead
 from unmask.models.hub import load_encoder
 from unmask.models.hub_source import read_settings
 from unmask.models.settings import AnyArchitecture, EncoderSettings, ModelSettings
+from unmask.models.span_boundary_head import SpanBoundaryHead
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.pairings import contradiction, packing_contradiction
 from unmask.paths import model_directory
@@ -77,7 +78,7 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
     module = objective.build(convert_encoder(encoder, trained_architecture(settings), pooler=objective.needs_pooler))
     objective.restore_heads(module, directory)
     for kept in module.saved().values() if pieces else ():
-        heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead)]
+        heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead | SpanBoundaryHead)]
         assert not isinstance(kept.encoder, ElmoEncoder), "its words have been compared"
         widen_vocabulary(kept.encoder, heads, tokenizer.vocab_size, pieces)
     return module

@@ -90,6 +90,11 @@ class PretrainRecipe(Settings):
             raise ValueError(f"packing.max_length {self.longest} is over model.max_position_embeddings {positions}")
         for phase in self.phases:
             phase.packing(self.packing)
+            batch_size = phase.batch_size or self.train.batch_size
+            if phase.micro_batch_size is not None and phase.micro_batch_size > batch_size:
+                raise ValueError(
+                    f"a phase's micro_batch_size {phase.micro_batch_size} is over its batch_size {batch_size}"
+                )
         if self.phases and self.packing.format == "stream":
             raise ValueError(
                 "packing.format=stream and phases do not go together: a lane's memory goes on from window to window; "
@@ -122,11 +127,8 @@ class PretrainRecipe(Settings):
     @property
     def longest(self) -> int:
         """The most tokens of a sequence, in any phase."""
-        return (
-            max(phase.packing(self.packing).max_length for phase in self.phases)
-            if self.phases
-            else (self.packing.max_length)
-        )
+        lengths = [phase.packing(self.packing).max_length for phase in self.phases]
+        return max(lengths, default=self.packing.max_length)
 
 
 class FinetuneRecipe(Settings):

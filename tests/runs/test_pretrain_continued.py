@@ -238,6 +238,14 @@ def wider_store(tiny_store: Path, tiny_text: Path, tmp_path_factory: pytest.Temp
     return directory / "store"
 
 
+def test_new_entries_are_known_to_a_boundary_head(recipe: str, bert: Path, wider_store: Path, tmp_path: Path) -> None:
+    words = [f"store={wider_store}", f"init_from={bert}", "objective.masking=span", "objective.span_boundary=true"]
+    words += ["objective.sentence_objective=none"]
+    module = start(recipe, words)
+    assert len(module.span_boundary_head.bias) == len(module.encoder.word_embeddings)
+    assert_it_runs(recipe, words, tmp_path / "run")
+
+
 def test_new_entries_begin_as_the_mean_of_their_pieces(
     recipe: str, bert: Path, wider_store: Path, tmp_path: Path
 ) -> None:

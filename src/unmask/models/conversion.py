@@ -18,6 +18,7 @@ from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
 from unmask.models.heads import MaskedLMHead
 from unmask.models.settings import AnyArchitecture, Architecture, EncoderSettings
+from unmask.models.span_boundary_head import SpanBoundaryHead
 
 _EMBEDDINGS = {"bert": "embeddings.", "electra": "embeddings.narrow."}
 """Where the embeddings stand in the families that can become one another."""
@@ -79,7 +80,10 @@ def convert_encoder(encoder: Encoder, architecture: AnyArchitecture, *, pooler: 
 
 
 def widen_vocabulary(
-    encoder: TokenEncoder, heads: Sequence[MaskedLMHead], new_size: int, pieces: Sequence[Sequence[int]]
+    encoder: TokenEncoder,
+    heads: Sequence[MaskedLMHead | SpanBoundaryHead],
+    new_size: int,
+    pieces: Sequence[Sequence[int]],
 ) -> None:
     """Gives an encoder, and the heads tied to its word embeddings, more vocabulary entries, in place.
 

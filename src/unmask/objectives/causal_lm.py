@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.entropy import unigram_entropy
@@ -73,13 +72,10 @@ class CausalLM:
         return CausalLMModule(encoder)
 
     def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
-        """Gives a BERT the head that a model directory has: a left-to-right one, or that of a masked LM. New vocabulary
-        entries, which come last, start with a bias of 0."""
+        """Gives a BERT the head that a model directory has: a left-to-right one, or that of a masked LM."""
         assert isinstance(module, CausalLMModule), "a module of this objective"
         head = None if module.masked_lm_head is None else load_model(directory).masked_lm_head
         if head is not None:
-            num_new = module.encoder.settings.vocab_size - len(head.bias)
-            head.bias = nn.Parameter(functional.pad(head.bias.detach(), (0, num_new)))
             module.masked_lm_head = head
 
     def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unmask.batch import Batch, LossTerm
 from unmask.entropy import unigram_entropy
@@ -23,7 +22,6 @@ from unmask.errors import SettingsError
 from unmask.models.bert import new_next_sentence_head
 from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.heads import MaskedLMHead
 from unmask.models.hub import MASKED_LM_HEADS, load_model
 from unmask.models.span_boundary_head import SpanBoundaryHead, new_span_boundary_head, restore_span_boundary
 from unmask.objectives.base import ObjectiveModule, Saved
@@ -37,6 +35,10 @@ from unmask.tokenization.vocabulary import Vocabulary
 
 SENTENCE_OBJECTIVE = "unmask_sentence_objective"
 """The key in `config.json` that says what the sentence head was trained for, where it is not the next sentence."""
+
+
+SPAN_MASKINGS = ("span", "entity", "noun_phrase")
+"""Those whose targets share their fate with the rest of their span, as in SpanBERT's released code."""
 
 
 class MaskedLM:
@@ -92,7 +94,7 @@ class MaskedLM:
             settings.random_token_prob,
             self._mask_id,
             self._ordinary_ids,
-            _first_of_span(batch, chosen) if settings.masking == "span" else None,
+            _first_of_span(batch, chosen) if settings.masking in SPAN_MASKINGS else None,
         )
         return with_boundaries(prepared, chosen, settings.max_boundary_targets) if settings.span_boundary else prepared
 
@@ -151,8 +153,7 @@ class MaskedLM:
     def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
         """Gives a fresh module the heads that a model directory has, where it has them.
 
-        A sentence head that was trained for the other sentence objective stays out. New vocabulary entries, which come
-        last, start with a bias of 0.
+        A sentence head that was trained for the other sentence objective stays out.
 
         Raises:
             ModelError: as in `unmask.models.hub.load_model`, or the boundary head is damaged or of another model.
@@ -160,7 +161,7 @@ class MaskedLM:
         assert isinstance(module, MaskedLMModule), "a module of this objective"
         loaded = load_model(directory)
         if loaded.masked_lm_head is not None:
-            module.masked_lm_head = _with_new_entries(loaded.masked_lm_head, module.encoder.settings.vocab_size)
+            module.masked_lm_head = loaded.masked_lm_head
         trained_for = (loaded.config or {}).get(SENTENCE_OBJECTIVE, "nsp")
         if loaded.next_sentence_head is not None and module.sentence_objective == trained_for:
             module.next_sentence_head = loaded.next_sentence_head
@@ -177,14 +178,6 @@ def _first_of_span(batch: Batch, chosen: Tensor) -> Tensor:
     """(targets,) int64: the first token of each target's span."""
     first, last = find_spans(batch, chosen)
     return torch.repeat_interleave(first, last - first + 1)
-
-
-def _with_new_entries(head: MaskedLMHead, vocab_size: int) -> MaskedLMHead:
-    """The head with a bias of 0 for each entry that it did not know."""
-    num_new = vocab_size - len(head.bias)
-    if num_new > 0:
-        head.bias = nn.Parameter(functional.pad(head.bias.detach(), (0, num_new)))
-    return head
 
 
 class MaskedLMModule(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from unmask.config import Settings
 
@@ -33,7 +33,8 @@ class MaskedLMSettings(Settings):
     """Share of a sequence's tokens that become targets."""
 
     mask_token_prob: float = Field(0.8, ge=0, le=1)
-    """Share of the targets replaced by `[MASK]`; of the spans, with `masking: span`, whose tokens share one fate."""
+    """Share of the targets replaced by `[MASK]`; of the spans, with `masking: span`, `entity` or `noun_phrase`, whose
+    tokens share one fate."""
 
     random_token_prob: float = Field(0.1, ge=0, le=1)
     """Share of the targets replaced by a random entry of the vocabulary; the rest stay as they are."""
@@ -87,7 +88,7 @@ class ReplacedTokenSettings(Settings):
     masking_mode: Literal["dynamic", "static"] = "dynamic"
     """As in `masked_lm`."""
 
-    generator_size: float = Field(0.25, gt=0, le=1)
+    generator_size: float = Field(0.25, gt=0)
     """The generator's width as a share of the discriminator's: hidden size, feed-forward size and heads; as deep."""
 
     tie_embeddings: Literal["all", "none"] = "all"
@@ -99,6 +100,16 @@ class ReplacedTokenSettings(Settings):
     schedule: Literal["joint", "two_stage"] = "joint"
     """`two_stage`: the generator alone for half of the run, then a discriminator of equal size that starts from its
     weights, with the generator frozen (section 3.2, where it is the weaker one)."""
+
+    @field_validator("generator_size")
+    @classmethod
+    def _is_no_wider(cls, size: float) -> float:
+        if size > 1:
+            raise ValueError(
+                f"{size:g} makes the generator wider than the discriminator, whose width is model.hidden_size: set it to "
+                "1 or less"
+            )
+        return size
 
     @model_validator(mode="after")
     def _stages_fit(self) -> ReplacedTokenSettings:

@@ -138,6 +138,8 @@ class TrainSettings(Settings):
             raise ValueError(f"exactly one of {', '.join(BUDGETS)} sets the length of the run; {given}")
         if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
             raise ValueError(f"micro_batch_size {self.micro_batch_size} is over batch_size {self.batch_size}")
+        if self.on_divergence == "roll_back" and self.save_every is None:
+            raise ValueError("on_divergence=roll_back goes back to a checkpoint: give save_every as well, or take stop")
         if self.patience is not None and self.eval_every is None:
             raise ValueError(f"patience={self.patience} counts evaluations during training: give eval_every as well")
         return self

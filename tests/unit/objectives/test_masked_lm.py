@@ -322,14 +322,6 @@ def test_a_head_for_the_other_sentence_objective_stays_out(tmp_path: Path) -> No
     assert torch.equal(module.next_sentence_head.dense.weight, was)
 
 
-def test_new_entries_start_with_a_bias_of_zero(tmp_path: Path) -> None:
-    before, after = fresh(settings_of()), fresh(settings_of(), vocab_size=SIZE + 3, seed=1)
-    save(tmp_path, before)
-    MaskedLM(settings_of(), VOCABULARY).restore_heads(after, tmp_path)
-    assert torch.equal(after.masked_lm_head.bias, torch.cat([before.masked_lm_head.bias, torch.zeros(3)]))
-    assert after.masked_lm_head.bias.requires_grad
-
-
 def test_a_model_with_a_boundary_head_opens_in_transformers(tmp_path: Path) -> None:
     module = fresh(settings_of(masking="span", span_boundary=True)).eval()
     save(tmp_path, module)

@@ -347,6 +347,22 @@ def test_spans_share_one_fate_in_the_shares_that_are_set(mask_prob: float, rando
         assert chisquare([found[place] for place in possible], expected * sum(found)).pvalue > SIGNIFICANCE
 
 
+@pytest.mark.parametrize("masking", ["entity", "noun_phrase"])
+def test_the_tokens_of_an_annotated_span_share_one_fate(masking: str) -> None:
+    ordinary = [token for token in range(len(SPECIAL), SIZE) if not CONTINUATION[token]]
+    rows = [[CLS, *random.Random(key).choices(ordinary, k=126), SEP] for key in range(60)]
+    batch = with_specials(pack(rows, keys=list(range(60))))
+    annotated = (batch.position_ids % 8 < 4) & (batch.position_ids > 7) & (batch.position_ids < 120)
+    numbers = torch.where(annotated, batch.sequence_of_token() * 20 + batch.position_ids // 8 + 1, 0)
+    batch = batch.with_columns(**{masking: numbers})
+    prepared = objective(masking=masking, mask_token_prob=0.5, random_token_prob=0).prepare(batch)
+    first, last = find_spans(batch, prepared.columns["labels"] != IGNORE_INDEX)
+    masked = prepared.input_ids == MASK
+    whole = [masked[start : end + 1] for start, end in zip(first.tolist(), last.tolist(), strict=True) if end > start]
+    assert all(span.all() or not span.any() for span in whole)
+    assert {bool(span.all()) for span in whole} == {True, False}
+
+
 def test_tokens_of_random_spans_are_drawn_one_by_one() -> None:
     rows = [[CLS, *[10] * 30, SEP]] * 1500
     batch = with_specials(pack(rows, keys=list(range(1500))))
