@@ -15,10 +15,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unmask.data.packing import PlannedSequence, Planner
 
 # The peers must look for nothing on the network, nor draw bars between our lines.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -139,6 +143,17 @@ def _serve(connection: Connection, build: Callable[..., Callable[[Any], Any]], a
             connection.send((True, call(request)))
     except Exception:
         connection.send((False, traceback.format_exc()))
+
+
+def full_sequences(planner: Planner, longest: int) -> Iterator[tuple[PlannedSequence, int]]:
+    """Sequences of exactly `longest` tokens of text from the first block of documents, each with its key, without
+    end."""
+    from unmask.chance import key
+
+    for copy in count():
+        for place, sequence in enumerate(planner.plan_block(copy, block=0)):
+            if sum(len(span) for segment in sequence.segments for span in segment) == longest:
+                yield sequence, key(planner.seed, copy, place)
 
 
 def num_cores() -> int:

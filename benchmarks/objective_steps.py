@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, cycle, islice
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from measure import SAMPLE_TEXT, Row, in_own_process, interleave, machine, num_cores, parser, report
+from measure import SAMPLE_TEXT, Row, full_sequences, in_own_process, interleave, machine, num_cores, parser, report
 
 if TYPE_CHECKING:
     from unmask.batch import Batch
@@ -78,11 +78,10 @@ def make_store(directory: Path) -> None:
 def full_batches(directory: Path, system: System) -> list[Batch]:
     """Batches of sequences that all have `LENGTH` tokens, not masked yet."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.chance import key
     from unmask.data.formats import LABEL_COLUMNS, open_loader
     from unmask.data.frame import SequenceFrame
     from unmask.data.loader import pack_sequences
-    from unmask.data.packing import PlannedSequence, Split
+    from unmask.data.packing import Split
     from unmask.data.settings import PackingSettings
 
     store = TokenStore(directory / "store")
@@ -94,13 +93,7 @@ def full_batches(directory: Path, system: System) -> list[Batch]:
     planner = open_loader(split, settings, sentences, frame, seed=SEED, batch_size=BATCH_SIZE).planner
     longest = frame.room(LENGTH, num_segments=2 if settings.format == "segment_pair" else 1)
 
-    def full_sequences() -> Iterator[tuple[PlannedSequence, int]]:
-        for copy in count():
-            for place, sequence in enumerate(planner.plan_block(copy, block=0)):
-                if sum(len(span) for segment in sequence.segments for span in segment) == longest:
-                    yield sequence, key(SEED, copy, place)
-
-    sequences = full_sequences()
+    sequences = full_sequences(planner, longest)
     return [
         pack_sequences(list(islice(sequences, BATCH_SIZE)), store, frame, LABEL_COLUMNS[sentences])
         for _ in range(NUM_BATCHES)

@@ -15,17 +15,28 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from itertools import count, cycle, islice
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
-from measure import SAMPLE_TEXT, Row, compare, in_own_process, interleave, machine, num_cores, parser, report
+from measure import (
+    SAMPLE_TEXT,
+    Row,
+    compare,
+    full_sequences,
+    in_own_process,
+    interleave,
+    machine,
+    num_cores,
+    parser,
+    report,
+)
 
 if TYPE_CHECKING:
     from unmask.batch import Batch
@@ -116,11 +127,10 @@ def build_module(objective: MaskedLM, dropout_prob: float) -> MaskedLMModule:
 def full_batches(setup: Setup) -> list[Batch]:
     """Batches as `unmask pretrain` makes them, of the pairs that fill a whole sequence; not masked yet."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.chance import key
     from unmask.data.formats import open_loader
     from unmask.data.frame import SequenceFrame
     from unmask.data.loader import pack_sequences
-    from unmask.data.packing import PlannedSequence, Split
+    from unmask.data.packing import Split
     from unmask.data.settings import PackingSettings
 
     store = TokenStore(setup.directory / "store")
@@ -130,13 +140,7 @@ def full_batches(setup: Setup) -> list[Batch]:
     planner = open_loader(split, settings, "nsp", frame, seed=SEED, batch_size=setup.batch_size).planner
     longest = frame.room(LENGTH, num_segments=2)
 
-    def full_pairs() -> Iterator[tuple[PlannedSequence, int]]:
-        for copy in count():
-            for place, pair in enumerate(planner.plan_block(copy, block=0)):
-                if sum(len(span) for segment in pair.segments for span in segment) == longest:
-                    yield pair, key(SEED, copy, place)
-
-    pairs = full_pairs()
+    pairs = full_sequences(planner, longest)
     return [
         pack_sequences(list(islice(pairs, setup.batch_size)), store, frame, "next_sentence_label")
         for _ in range(setup.num_batches)

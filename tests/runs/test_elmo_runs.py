@@ -219,6 +219,21 @@ PEOPLE = ("Ada Lovelace", "Grace Hopper", "Mary Zylverberg")
 """The last name is in no vocabulary."""
 
 
+def finetuned(place: Path, recipe: str, model: Path, rows: list[dict[str, Any]], words: list[str]) -> Path:
+    """Fine-tunes a model on rows, which it is measured on too; `place` then holds `train.jsonl` and `run`."""
+    examples = place / "train.jsonl"
+    examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    overrides = [
+        *(f"init_from={model}", f"data.train={examples}", f"data.dev={examples}", *words),
+        *("task.bilstm_size=8", "train.steps=60", "train.batch_size=6", "optimizer.learning_rate=3e-2"),
+        *("device=cpu", "precision=fp32"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
+        finetune(recipe, overrides, out=place / "run")
+    return place
+
+
 @pytest.fixture(scope="module")
 def tagging(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
     place = tmp_path_factory.mktemp("tagging")
@@ -226,19 +241,8 @@ def tagging(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
         {"tokens": [*PEOPLE[number % 3].split(), "wrote", "it"], "tags": ["B-PER", "I-PER", "O", "O"]}
         for number in range(12)
     ]
-    (place / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    overrides = [
-        f"init_from={whole}",
-        f"data.train={place / 'train.jsonl'}",
-        f"data.dev={place / 'train.jsonl'}",
-        *("freeze_layers=all", "task.tagging_head=bilstm", "task.feature_layers=weighted-all-and-embeddings"),
-        *("task.bilstm_size=8", "train.steps=60", "train.batch_size=6", "optimizer.learning_rate=3e-2"),
-        *("device=cpu", "precision=fp32"),
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
-        finetune("finetune/tagging", overrides, out=place / "run")
-    return place
+    words = ["freeze_layers=all", "task.tagging_head=bilstm", "task.feature_layers=weighted-all-and-embeddings"]
+    return finetuned(place, "finetune/tagging", whole, rows, words)
 
 
 @pytest.fixture(scope="module")
@@ -249,19 +253,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
         for who in PEOPLE
         for sort in ("dull", "grey", "qwarm", "qwarm")
     ]
-    (place / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    overrides = [
-        f"init_from={whole}",
-        f"data.train={place / 'train.jsonl'}",
-        f"data.dev={place / 'train.jsonl'}",
-        *("data.columns.text_a=text_a", "data.columns.text_b=text_b", "task.encoder_top=bilstm", "task.bilstm_size=8"),
-        *("train.steps=60", "train.batch_size=6", "optimizer.learning_rate=3e-2"),
-        *("task.classifier_dropout=0", "device=cpu", "precision=fp32"),
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
-        finetune("finetune/classification", overrides, out=place / "run")
-    return place
+    words = ["data.columns.text_a=text_a", "data.columns.text_b=text_b", "task.encoder_top=bilstm"]
+    return finetuned(place, "finetune/classification", whole, rows, [*words, "task.classifier_dropout=0"])
 
 
 def test_tags_are_learned_from_frozen_layers_and_their_mixture(tagging: Path, whole: Path) -> None:

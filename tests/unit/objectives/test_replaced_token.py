@@ -427,7 +427,10 @@ def test_other_dropout_is_no_misfit(tmp_path: Path) -> None:
     other = objective().build(ElectraEncoder(DISCRIMINATOR.model_copy(update={"hidden_dropout_prob": 0.1})))
     for folder, saved in other.saved().items():
         save_model(tmp_path / folder, saved.encoder, **saved.parts)
-    objective().restore_heads(new_module(), tmp_path)
+    module = new_module()
+    objective().restore_heads(module, tmp_path)
+    assert torch.equal(module.generator_head.bias, other.generator_head.bias)
+    assert torch.equal(module.generator_head.dense.weight, other.generator_head.dense.weight)
 
 
 def test_a_folder_called_generator_with_another_model_is_refused(tmp_path: Path) -> None:
