@@ -17,6 +17,7 @@ The released code did none of this: what is said here of tokens and words is our
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -115,7 +116,7 @@ class ZeroShot:
         return self._chosen(examples, counts)
 
     def mean_log_probabilities(self, examples: Sequence[TextExample[str]], counts: ExampleCounts) -> list[float]:
-        """Of the tokens of each text (of both, where it is a pair); 0 where there is none to predict. What is cut is
+        """Of the tokens of each text (of both, where it is a pair). What is cut, and what has none to predict, is
         added to `counts`."""
         texts = [one.text_a if one.text_b is None else f"{one.text_a} {one.text_b}" for one in examples]
         return [_mean(values) for values in self._continued([("", text) for text in texts], counts)]
@@ -177,7 +178,8 @@ class ZeroShot:
 
     def _continued(self, pairs: Sequence[tuple[str, str]], counts: ExampleCounts) -> list[Tensor]:
         """The log-probabilities of the tokens of each continuation, given its context; the beginning of what is too
-        long for the model is not read, and counted."""
+        long for the model is not read, and counted. A continuation none of whose tokens can be scored has that of one
+        token drawn evenly from the vocabulary, and is counted: it shall not win for having nothing against it."""
         model, limit = self.model, self.model.encoder.settings.num_positions
         encoded = iter(model.tokenizer.encode_batch([text for pair in pairs for text in pair]))
         sequences, sizes, num_cut = [], [], 0
@@ -188,10 +190,14 @@ class ZeroShot:
             sizes.append(len(continuation))
             num_cut += len(ids) > limit
         counts.note(f"texts to score longer than the model's {limit} tokens, read without their beginning", num_cut)
-        return [
+        scored = [
             values[max(0, len(values) - size) :] if size else values[:0]
             for values, size in zip(model.log_probabilities(sequences), sizes, strict=True)
         ]
+        num_empty = sum(len(values) == 0 for values in scored)
+        counts.note("texts of which no token follows another, taken to be as likely as a random entry", num_empty)
+        chance = torch.tensor([-math.log(model.encoder.settings.vocab_size)])
+        return [values if len(values) else chance for values in scored]
 
 
 def _tell(counts: ExampleCounts, path: str | Path) -> None:
@@ -200,7 +206,7 @@ def _tell(counts: ExampleCounts, path: str | Path) -> None:
 
 
 def _mean(values: Tensor) -> float:
-    return float(values.mean()) if len(values) else 0.0
+    return float(values.mean())
 
 
 def open_zero_shot(

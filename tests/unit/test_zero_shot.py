@@ -146,6 +146,19 @@ def test_choices_go_by_their_mean_log_probability(model: LanguageModel, tmp_path
     assert evaluate_zero_shot(zero_shot, path)["metrics"] == {"accuracy": float(np.argmax(means) == 1)}
 
 
+def test_a_choice_with_nothing_to_score_does_not_win_for_it(
+    model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    choices = ["a", "the case is too small"]  # of one token, which nothing stands before, and of several
+    assert len(model.tokenizer.encode_batch(choices)[0]) == 1
+    path = write(tmp_path / "q.jsonl", {"context": "", "choices": choices, "label": 1})
+    [prediction] = predict_zero_shot(open_zero_shot(model, path, "choice"), path)
+    chance = -float(np.log(model.encoder.settings.vocab_size))
+    mean = float(np.mean(given_log_probabilities(model, "", choices[1])))
+    assert prediction["probabilities"] == pytest.approx(softmax(chance, mean), abs=1e-4)
+    assert "1 texts of which no token follows another" in caplog.text
+
+
 def test_a_context_that_is_too_long_loses_its_beginning(model: LanguageModel, tmp_path: Path) -> None:
     context = "the trophy does not fit since the case is too big " * 3
     path = write(tmp_path / "q.jsonl", {"context": context, "choices": ["small", "a big case"], "label": 0})
