@@ -12,6 +12,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from unmask.data.annotations import KINDS, Annotation
+from unmask.data.sentences import sentence_text
 from unmask.data.shard_writer import TokenSpans
 from unmask.tokenization.offsets import AlignedText, align_with
 from unmask.tokenization.opening import Tokenizer
@@ -95,8 +96,8 @@ class AnnotationPlacer:
         for document in documents:
             for annotation in document.annotations:
                 for place in document.sentences_of(annotation):
-                    start, end = document.sentences[place]
-                    sentences[document.first_sentence + place] = document.text[start:end]
+                    text = sentence_text(document.text, *document.sentences[place])
+                    sentences[document.first_sentence + place] = text
         aligned = dict(zip(sentences, align_with(self._backend, list(sentences.values())), strict=True))
         assert all(len(each) == lengths[number] for number, each in aligned.items()), "encoded in two ways, one result"
         return aligned

@@ -14,6 +14,7 @@ from unmask.data.annotation_places import AnnotatedText, AnnotationPlacer
 from unmask.data.annotations import Annotation
 from unmask.data.documents import Document
 from unmask.data.sentence_splitters import SENTENCE_SPLITTERS
+from unmask.data.sentences import begin_at_space, sentence_text
 from unmask.data.shard_writer import EncodedChunk, TextDigest, WordBytes
 from unmask.data.store import token_dtype
 from unmask.data.word_encoding import WordEncoding
@@ -82,6 +83,7 @@ class Encoder:
             raise SettingsError(f"sentences by {splitter!r}: expected {' or '.join(SENTENCE_SPLITTERS)}")
         self._split = SENTENCE_SPLITTERS[splitter]()
         self._tokenizer = tokenizer
+        self._space_counts = _is_space_part_of_words(tokenizer)
         self._placer = AnnotationPlacer(tokenizer)
         self._encoding = (
             WordEncoding(tokenizer)
@@ -93,8 +95,15 @@ class Encoder:
     def load(settings: EncoderSettings) -> Encoder:
         return Encoder(open_tokenizer(settings.tokenizer), settings.splitter)
 
+    def _segment(self, sentence: str) -> str:
+        return sentence[: sentence.startswith(" ")] + self._tokenizer.segment(sentence)
+
     def encode(self, chunk: Chunk) -> EncodedChunk:
-        """Encodes documents; sentences and documents without a token are left out."""
+        """Encodes documents; sentences and documents without a token are left out.
+
+        To a tokenizer for which the space before a word is part of it, a sentence begins with the space before it, be
+        it a line break; the first of a document with none.
+        """
         texts = chunk.texts
         sentences: list[str] = []
         sentences_of: list[int] = []
@@ -102,12 +111,14 @@ class Encoder:
         annotations = chunk.annotations
         for number, text in enumerate(texts):
             bounds = self._split(text)
+            if self._space_counts:
+                bounds = begin_at_space(text, bounds)
             if annotations and number in annotations:
                 annotated.append(AnnotatedText(text, annotations[number], bounds, len(sentences)))
-            sentences.extend([text[start:end] for start, end in bounds])
+            sentences.extend([sentence_text(text, start, end) for start, end in bounds])
             sentences_of.append(len(bounds))
         if self._tokenizer.segmenter != "none":
-            sentences = [self._tokenizer.segment(sentence) for sentence in sentences]
+            sentences = [self._segment(sentence) for sentence in sentences]
         words: WordBytes | None = None
         if isinstance(self._encoding, WordEncoding):
             tokens, lengths, words = self._encoding.encode(sentences)
@@ -128,6 +139,14 @@ class Encoder:
             words=words,
             spans=self._placer.place(annotated, lengths) if annotated else None,
         )
+
+
+def _is_space_part_of_words(tokenizer: Tokenizer) -> bool:
+    """Whether a word after a space is another entry than the word alone, as in byte-level BPE."""
+    if isinstance(tokenizer, WordTokenizer):
+        return False
+    alone, after_space = tokenizer.backend.encode_batch(["a", " a"], add_special_tokens=False)
+    return bool(alone.ids != after_space.ids)
 
 
 def cut_chunks(documents: Iterable[Document], shard_bytes: int) -> Iterator[Chunk]:

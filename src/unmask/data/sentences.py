@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from enum import Enum, auto
 from itertools import product
 
@@ -196,6 +197,20 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
             _split_line(body, offset + len(line) - len(line.lstrip()), bounds)
         offset += len(line)
     return bounds
+
+
+def begin_at_space(text: str, bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The bounds of a document's sentences, moved to begin with the last character of the white space before them, but
+    for the first sentence and those that follow without white space."""
+    return [
+        (start - 1, end) if number and text[start - 1].isspace() else (start, end)
+        for number, (start, end) in enumerate(bounds)
+    ]
+
+
+def sentence_text(text: str, start: int, end: int) -> str:
+    """The text between the bounds of a sentence; the white space it may begin with, one character, as a space."""
+    return f" {text[start + 1 : end]}" if text[start].isspace() else text[start:end]
 
 
 def _split_line(line: str, offset: int, bounds: list[tuple[int, int]]) -> None:

@@ -257,12 +257,13 @@ def _byte_level_rules(backend: Tokenizer, model: dict[str, Any], prefix_space: b
 
     def cut_one(text: str) -> list[str] | None:
         stretches = text.split()
-        if " ".join(stretches) != text:
+        space = text[:1] == " "
+        if " ".join(stretches) != text[space:] or (space and not stretches):
             return None
         if not stretches:
             return []
         first, *others = stretches
-        return [f" {first}" if prefix_space else first, *map(" ".__add__, others)]
+        return [f" {first}" if prefix_space or space else first, *map(" ".__add__, others)]
 
     def words(stretch: str) -> list[str] | None:
         return [stretch] if stretch[0] == " " else None

@@ -218,8 +218,10 @@ def token_places(tokenizer: TextTokenizer, sentence: str, ids: Sequence[int]) ->
 def plainly(tokenizer: TextTokenizer, document: Document) -> tuple[dict[str, list[tuple[int, int]]], int, int]:
     """Spans of tokens by kind, how many overlapped, and how many cover none: token by token, pair by pair."""
     where = []
-    for start, end in split_sentences(document.text):
+    for number, (start, end) in enumerate(split_sentences(document.text)):
         sentence = document.text[start:end]
+        if number and "Ġ" in tokenizer.tokens(range(tokenizer.vocab_size)) and document.text[start - 1].isspace():
+            start, sentence = start - 1, f" {sentence}"
         [ids] = tokenizer.encode_batch([sentence])
         where += [(start + a, start + b) for a, b in token_places(tokenizer, sentence, ids)]
     overlapping = without = 0

@@ -111,6 +111,8 @@ def test_a_text_by_its_words(kind: str) -> None:
         TEXT.upper(),
         "a  b",
         " a",
+        " a the dog",
+        "  a",
         "a ",
         "a\tb\nc",
         "x" * 99,
