@@ -5,7 +5,7 @@ command, run in a process of its own; what is done is kept under --out, and the 
     python benchmarks/systems.py pretrain --out runs/systems --workers 2     tokenizers, stores, one run a system
     python benchmarks/systems.py points   --out runs/systems --workers 2     five checkpoints of each, on SST-2 and SNLI
     python benchmarks/systems.py ends     --out runs/systems --workers 2     SST-2, MRPC, RTE, a part of SQuAD, 3 seeds
-    python benchmarks/systems.py report   --out runs/systems                 systems.md, systems.png
+    python benchmarks/systems.py report   --out runs/systems                 systems.md and two figures
 
 SNLI is its dev file, 9:1 by premise: premises in the order of the SHA-256 of their text, the first nine tenths train.
 SST-2 is the first 10,000 examples. SQuAD 1.1 is its dev file by article (`unmask split`), whole articles up to 3,000
@@ -21,92 +21,28 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from measure import parser
+from systems_plan import (
+    MEASURES,
+    NUM_POINTS,
+    POINT_TASKS,
+    SYSTEMS,
+    TOKENIZERS,
+    System,
+    folder_of,
+    points_of,
+    recipe_words,
+    store_of,
+)
+from systems_report import report
 
 CORPUS = "corpora/enwiki-2015-core.jsonl.zst"
-NUM_POINTS = 5
 SEEDS = 3
 SQUAD_QUESTIONS = 3000
 SST2_EXAMPLES = 10_000
-
-
-@dataclass(frozen=True)
-class System:
-    """A way to pre-train.
-
-    Attributes:
-        recipe: of the size that all are compared at.
-        tokenizer: a key of `TOKENIZERS`.
-        settings: over the recipe's.
-        fine_tuning: over a task's recipe.
-        tasks: it is measured on; all where left out.
-    """
-
-    recipe: str
-    tokenizer: str
-    settings: tuple[str, ...] = ()
-    fine_tuning: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ("sst2", "mrpc", "rte", "squad1")
-
-
-TOKENIZERS: dict[str, tuple[str, ...]] = {
-    "wordpiece": ("--vocab-size", "8192"),
-    "byte_bpe": ("--kind", "byte_bpe", "--vocab-size", "8192"),
-    "bpe": ("--kind", "bpe", "--vocab-size", "8192"),
-    "word": ("--kind", "word", "--vocab-size", "50000"),
-}
-
-SYSTEMS = {
-    "bert": System("bert_mini", "wordpiece"),
-    "bert without nsp": System("bert_mini", "wordpiece", ("objective.sentence_objective=none",)),
-    "bert left-to-right": System("bert_ltr_mini", "wordpiece"),
-    "roberta": System("roberta_mini", "byte_bpe"),
-    "spanbert": System("spanbert_mini", "wordpiece"),
-    "electra": System("electra_mini", "wordpiece"),
-    "gpt1": System("gpt1_mini", "bpe"),
-    "lstm": System("lstm_mini", "bpe"),
-    "elmo": System(
-        "elmo_mini",
-        "word",
-        fine_tuning=("freeze_layers=all", "task.encoder_top=bilstm", "task.bilstm_size=256"),
-        tasks=("sst2", "mrpc", "rte"),
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A task to fine-tune on: its recipe, the figure on dev, and the settings of every system."""
-
-    recipe: str
-    metric: str
-    settings: tuple[str, ...]
-
-
-MEASURES = {
-    "sst2": Measure("sst2", "accuracy", ("optimizer.learning_rate=2e-4", "train.epochs=2")),
-    "snli": Measure("snli", "accuracy", ("optimizer.learning_rate=2e-4", "train.epochs=2")),
-    "mrpc": Measure("mrpc", "accuracy", ("optimizer.learning_rate=1e-4", "train.epochs=3")),
-    "rte": Measure("rte", "accuracy", ("optimizer.learning_rate=1e-4", "train.epochs=3")),
-    "squad1": Measure(
-        "squad1",
-        "f1",
-        (
-            *("optimizer.learning_rate=3e-4", "train.epochs=2", "train.batch_size=16"),
-            *("task.max_length=128", "task.doc_stride=64"),
-        ),
-    ),
-}
-POINT_TASKS = ("sst2", "snli")
-
-
-def folder_of(name: str) -> str:
-    return name.replace(" ", "_")
 
 
 def call(words: Sequence[str], log: Path) -> None:
@@ -157,8 +93,9 @@ def num_steps(out: Path, system: System, epochs: float) -> int:
     """The steps of a run, near enough to say where a fifth of it is."""
     from unmask.recipe import load_pretrain_recipe
 
-    manifest = json.loads((out / f"store-{system.tokenizer}" / "manifest.json").read_text())
-    settings = load_pretrain_recipe(f"pretrain/{system.recipe}", ["store=any", *system.settings])
+    manifest = json.loads((store_of(out, system) / "manifest.json").read_text())
+    name, *overrides = recipe_words(out, system)
+    settings = load_pretrain_recipe(name, overrides)
     per_step = settings.train.batch_size * settings.packing.max_length
     return max(NUM_POINTS, int(epochs * manifest["tokens"] / per_step))
 
@@ -168,8 +105,8 @@ def pretrain_jobs(out: Path, epochs: float) -> Iterator[tuple[Path, list[str]]]:
         run = out / "runs" / folder_of(name)
         every = num_steps(out, system, epochs) // NUM_POINTS
         words = [
-            *("pretrain", f"pretrain/{system.recipe}", f"store={out / f'store-{system.tokenizer}'}", *system.settings),
-            *(f"train.epochs={epochs}", f"train.save_every={every}", f"train.eval_every={every}"),
+            *("pretrain", *recipe_words(out, system), f"train.epochs={epochs}"),
+            *(f"train.save_every={every}", f"train.eval_every={max(1, every // 4)}"),
             *(f"train.keep_last={2 * NUM_POINTS}", "--out", str(run), "--resume"),
         ]
         yield run / "results.json", words
@@ -216,16 +153,6 @@ def finetune_words(system: System, task: str, model: Path, files: tuple[Path, Pa
     ]
 
 
-def points_of(run: Path) -> list[int]:
-    """The steps of five checkpoints, evenly apart; the last is the end of the run."""
-    from unmask.training.checkpoint import list_steps
-
-    steps = list_steps(run / "checkpoints")
-    return sorted(
-        {min(steps, key=lambda step: abs(step - steps[-1] * k / NUM_POINTS)) for k in range(1, NUM_POINTS + 1)}
-    )
-
-
 def checkpoint_jobs(out: Path) -> Iterator[tuple[Path, list[str]]]:
     for name in SYSTEMS:
         run = out / "runs" / folder_of(name)
@@ -237,11 +164,13 @@ def checkpoint_jobs(out: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def point_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[Path, list[str]]]:
     for name, system in SYSTEMS.items():
-        for step in points_of(out / "runs" / folder_of(name)):
+        steps = points_of(out / "runs" / folder_of(name))
+        for step in (0, *steps):
             for task in POINT_TASKS:
-                model = out / "points" / f"{folder_of(name)}-{step}"
-                run = out / "scores" / f"{model.name}-{task}"
-                yield run / "results.json", finetune_words(system, task, model, files[task], run)
+                model = out / "points" / f"{folder_of(name)}-{step or steps[-1]}"
+                run = out / "scores" / f"{folder_of(name)}-{step}-{task}"
+                words = finetune_words(system, task, model, files[task], run)
+                yield run / "results.json", words if step else [*words, "from_scratch=true"]
 
 
 def end_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[Path, list[str]]]:
@@ -252,80 +181,6 @@ def end_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[P
                 model = out / "runs" / folder_of(name) / "model"
                 command = finetune_words(system, task, model, files[task], run)
                 yield run / "summary.json", [*command, *words, f"search.restarts={SEEDS}"]
-
-
-# ---- What came of it
-
-
-def seen(run: Path, step: int, text_bytes: int) -> dict[str, float]:
-    """Bytes of documents, tokens and minutes until a checkpoint."""
-    state = json.loads((run / "checkpoints" / f"step-{step:08d}" / "state.json").read_text())
-    return {"bytes": state["epochs"] * text_bytes, "tokens": state["tokens"], "minutes": state["seconds"] / 60}
-
-
-def curves(out: Path) -> dict[str, list[dict[str, Any]]]:
-    """Of each system, what it had seen and scored at each point."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for name, system in SYSTEMS.items():
-        run = out / "runs" / folder_of(name)
-        text_bytes = json.loads((out / f"store-{system.tokenizer}" / "manifest.json").read_text())["text_bytes"]
-        found[name] = []
-        for step in points_of(run):
-            scores = {}
-            for task in POINT_TASKS:
-                results = out / "scores" / f"{folder_of(name)}-{step}-{task}" / "results.json"
-                if results.exists():
-                    scores[task] = json.loads(results.read_text())["dev"][MEASURES[task].metric]
-            found[name].append({"step": step, **seen(run, step, text_bytes), "scores": scores})
-    return found
-
-
-def table_of_ends(out: Path) -> str:
-    """A Markdown table: mean and sample standard deviation over the seeds, random weights beside pre-trained ones."""
-    tasks = list(dict.fromkeys(task for system in SYSTEMS.values() for task in system.tasks))
-    lines = [f"| | {' | '.join(f'{task} {MEASURES[task].metric}, random / pre-trained' for task in tasks)} |"]
-    lines.append("|---" * (len(tasks) + 1) + "|")
-    for name, system in SYSTEMS.items():
-        cells = []
-        for task in tasks:
-            arms = []
-            for arm in ("random", "pretrained"):
-                summary = out / "ends" / f"{folder_of(name)}-{task}-{arm}" / "summary.json"
-                if task not in system.tasks or not summary.exists():
-                    arms.append("")
-                    continue
-                combination = json.loads(summary.read_text())["combinations"][0]
-                figure = combination["dev"][MEASURES[task].metric]
-                arms.append(f"{figure['mean']:.3f} ± {figure['sd'] or 0:.3f}")
-            cells.append(" / ".join(arms) if any(arms) else "")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def report(out: Path) -> None:
-    """Writes `systems.md` and `systems.png`."""
-    from matplotlib.figure import Figure
-
-    found = curves(out)
-    lines = ["| | bytes of text | tokens | minutes | step | " + " | ".join(POINT_TASKS) + " |", "|---" * 7 + "|"]
-    for name, points in found.items():
-        for point in points:
-            scores = " | ".join(f"{point['scores'].get(task, float('nan')):.3f}" for task in POINT_TASKS)
-            told = f"{point['bytes'] / 1e6:.1f} MB | {point['tokens'] / 1e6:.2f}M | {point['minutes']:.1f}"
-            lines.append(f"| {name} | {told} | {point['step']:,} | {scores} |")
-    (out / "systems.md").write_text("\n".join(lines) + "\n\n" + table_of_ends(out) + "\n", encoding="utf-8")
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    for place, task in enumerate(POINT_TASKS):
-        axes = figure.add_subplot(1, len(POINT_TASKS), place + 1)
-        for name, points in found.items():
-            scored = [point for point in points if task in point["scores"]]
-            axes.plot([p["bytes"] / 1e6 for p in scored], [p["scores"][task] for p in scored], marker="o", label=name)
-        axes.set_title(f"{task}: {MEASURES[task].metric} on dev")
-        axes.set_xlabel("text seen in pre-training, MB")
-        axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(out / "systems.png", dpi=120)
-    print(f"{out / 'systems.md'}\n{out / 'systems.png'}")
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from unmask.batch import Batch
 from unmask.models.electra import embedding_size, generator_settings
+from unmask.models.elmo_settings import ElmoSettings
 from unmask.models.settings import EncoderSettings
 from unmask.models.span_boundary_head import POSITION_SIZE
 from unmask.objectives.settings import (
@@ -75,6 +76,20 @@ def flops_per_token(sizes: EncoderSettings, objective: ObjectiveSettings, shape:
             return _replaced_token(sizes, objective, shape)
         case BiLMSettings():
             raise AssertionError("the doctor does not examine bilm")
+
+
+def bilm_flops_per_word(sizes: ElmoSettings, objective: BiLMSettings) -> float:
+    """As `flops_per_token`, for ELMo: every word shown goes through the character CNN once, and through both stacks.
+
+    Of the sampled softmax, each direction has the negatives and one target; what one window's targets share is left out.
+    """
+    filters, size, cell = sizes.num_filters, sizes.projection_size, sizes.cell_size
+    places = sizes.max_characters + 1
+    characters = sum(2 * width * sizes.character_size * number * (places - width) for width, number in sizes.filters)
+    highway = sizes.num_highway_layers * 2 * filters * 2 * filters
+    layer = 2 * 4 * cell * (size + size) + 2 * cell * size
+    softmax = 2 * size * (min(objective.num_negatives, sizes.vocab_size - 1) + 1)
+    return 3 * (characters + highway + 2 * filters * size + 2 * (sizes.num_hidden_layers * layer + softmax))
 
 
 def _masked_lm(sizes: EncoderSettings, shape: SequenceShape) -> float:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from unmask.batch import Batch
-from unmask.doctor.operations import SequenceShape, flops_per_token
+from unmask.batch import Batch, pack
+from unmask.doctor.operations import SequenceShape, bilm_flops_per_word, flops_per_token
 from unmask.doctor.recipe_estimates import (
     DECODED_AT_ONCE,
     Memory,
@@ -27,11 +27,14 @@ from unmask.doctor.recipe_estimates import (
 from unmask.doctor.synthetic_batches import expected_length, random_batches
 from unmask.models import decoder_loss
 from unmask.models.bert import BertEncoder
+from unmask.models.elmo import ElmoEncoder
+from unmask.models.elmo_settings import ElmoSettings
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective
+from unmask.objectives.bilm import BiLM
 from unmask.objectives.masked_lm import MaskedLM
-from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
+from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.objectives.table import OBJECTIVES
 from unmask.recipe import PretrainRecipe
 from unmask.training.checkpoint import OPTIMIZER, WEIGHTS, save_checkpoint
@@ -308,3 +311,23 @@ def test_random_sequences_of_other_formats(name: str, num_specials: int) -> None
     assert int(special.sum()) == 5 * num_specials
     assert batch.lengths == (24,) * 5
     assert int(batch.token_type_ids.max()) == (num_specials == 3)
+
+
+def test_operations_of_elmo_are_those_that_pytorch_counts() -> None:
+    """For distinct words as long as words may be, and the full softmax as a sample of all other words."""
+    sizes = ElmoSettings(
+        vocab_size=30, max_characters=9, character_size=3, filters=((1, 4), (3, 5)), projection_size=6, cell_size=7
+    )
+    objective = BiLM(BiLMSettings(num_negatives=30), any_vocabulary(30))
+    module = objective.build(ElmoEncoder(sizes)).train()
+    characters = torch.arange(8 * 9).reshape(8, 9) % 200
+    words = torch.arange(8)
+    batch = pack([words[:4], words[4:]]).with_columns(
+        characters=characters, labels=words, backward_characters=characters, backward_labels=words,
+        lane=torch.arange(2), window=torch.zeros(2, dtype=torch.int64),
+    )  # fmt: skip
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(batch)
+    assert counter.get_total_flops() == pytest.approx(
+        bilm_flops_per_word(sizes, BiLMSettings(num_negatives=30)) * 8 / 3
+    )

@@ -1,0 +1,118 @@
+"""What `systems.py` compares, on what, and where its parts lie."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+NUM_POINTS = 5
+"""Checkpoints of each run that are fine-tuned."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to pre-train.
+
+    Attributes:
+        recipe: of the size that all are compared at.
+        tokenizer: a key of `TOKENIZERS`.
+        settings: over the recipe's.
+        fine_tuning: over a task's recipe.
+        tasks: it is measured on; all where left out.
+    """
+
+    recipe: str
+    tokenizer: str
+    settings: tuple[str, ...] = ()
+    fine_tuning: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ("sst2", "mrpc", "rte", "squad1")
+
+
+TOKENIZERS: dict[str, tuple[str, ...]] = {
+    "wordpiece": ("--vocab-size", "8192"),
+    "byte_bpe": ("--kind", "byte_bpe", "--vocab-size", "8192"),
+    "bpe": ("--kind", "bpe", "--vocab-size", "8192"),
+    "word": ("--kind", "word", "--vocab-size", "50000"),
+}
+
+SYSTEMS = {
+    "bert": System("bert_mini", "wordpiece"),
+    "bert without nsp": System("bert_mini", "wordpiece", ("objective.sentence_objective=none",)),
+    "bert left-to-right": System("bert_ltr_mini", "wordpiece"),
+    "roberta": System("roberta_mini", "byte_bpe"),
+    "spanbert": System("spanbert_mini", "wordpiece"),
+    "electra": System("electra_mini", "wordpiece"),
+    "gpt1": System("gpt1_mini", "bpe"),
+    "lstm": System("lstm_mini", "bpe"),
+    "elmo": System(
+        "elmo_mini",
+        "word",
+        fine_tuning=("freeze_layers=all", "task.encoder_top=bilstm", "task.bilstm_size=256"),
+        tasks=("sst2", "mrpc", "rte"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A task to fine-tune on: its recipe, the figure on dev, and the settings of every system."""
+
+    recipe: str
+    metric: str
+    settings: tuple[str, ...]
+
+
+MEASURES = {
+    "sst2": Measure("sst2", "accuracy", ("optimizer.learning_rate=2e-4", "train.epochs=2")),
+    "snli": Measure("snli", "accuracy", ("optimizer.learning_rate=2e-4", "train.epochs=2")),
+    "mrpc": Measure("mrpc", "accuracy", ("optimizer.learning_rate=1e-4", "train.epochs=3")),
+    "rte": Measure("rte", "accuracy", ("optimizer.learning_rate=1e-4", "train.epochs=3")),
+    "squad1": Measure(
+        "squad1",
+        "f1",
+        (
+            *("optimizer.learning_rate=3e-4", "train.epochs=2", "train.batch_size=16"),
+            *("task.max_length=128", "task.doc_stride=64"),
+        ),
+    ),
+}
+POINT_TASKS = ("sst2", "snli")
+
+
+def folder_of(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def store_of(out: Path, system: System) -> Path:
+    return out / f"store-{system.tokenizer}"
+
+
+def recipe_words(out: Path, system: System) -> list[str]:
+    """What `unmask pretrain` and `unmask doctor` are given."""
+    return [f"pretrain/{system.recipe}", f"store={store_of(out, system)}", *system.settings]
+
+
+def flops_per_token(out: Path, system: System) -> float:
+    """Necessary floating-point operations of pre-training, for each token shown."""
+    from unmask.doctor.operations import bilm_flops_per_word
+    from unmask.doctor.recipe_examination import examine_recipe
+    from unmask.recipe import load_pretrain_recipe
+
+    name, *overrides = recipe_words(out, system)
+    settings = load_pretrain_recipe(name, overrides)
+    if settings.objective.name == "bilm":
+        manifest = json.loads((store_of(out, system) / "manifest.json").read_text("utf-8"))
+        assert settings.model.architecture == "elmo"
+        return bilm_flops_per_word(settings.model.resolve(manifest["vocab_size"]), settings.objective)
+    return float(examine_recipe(name, overrides, probe_s=0, num_samples=0).figures["flops_per_token"])
+
+
+def points_of(run: Path) -> list[int]:
+    """The steps of five checkpoints, evenly apart; the last is the end of the run."""
+    from unmask.training.checkpoint import list_steps
+
+    steps = list_steps(run / "checkpoints")
+    return sorted(
+        {min(steps, key=lambda step: abs(step - steps[-1] * k / NUM_POINTS)) for k in range(1, NUM_POINTS + 1)}
+    )

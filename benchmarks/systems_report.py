@@ -1,0 +1,184 @@
+"""The tables and figures of what `systems.py` has measured so far."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import Any
+
+from systems_plan import MEASURES, POINT_TASKS, SYSTEMS, System, flops_per_token, folder_of, points_of, store_of
+
+
+@dataclass(frozen=True)
+class Point:
+    """A checkpoint that was fine-tuned; `step` 0 stands for random weights.
+
+    Attributes:
+        text_mb: millions of bytes of the documents seen.
+        tokens: seen, in millions.
+        minutes: of training on one core.
+        petaflop: necessary floating-point operations, in 10^15.
+        scores: of each task, its figure on dev.
+    """
+
+    step: int
+    text_mb: float
+    tokens: float
+    minutes: float
+    petaflop: float
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A held-out loss of a run, in nats, beside that of knowing how frequent everything is and nothing else."""
+
+    system: str
+    term: str
+    text_mb: list[float]
+    losses: list[float]
+    floor: float
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def text_mb_per_step(out: Path, system: System, run: Path) -> float:
+    """Millions of bytes of text that a step reads, by the last checkpoint."""
+    last = points_of(run)[-1]
+    epochs = read_json(run / "checkpoints" / f"step-{last:08d}" / "state.json")["epochs"]
+    return float(epochs * read_json(store_of(out, system) / "manifest.json")["text_bytes"] / 1e6 / last)
+
+
+def points(out: Path, name: str, system: System) -> list[Point]:
+    """The points of one system: random weights and its checkpoints, in order."""
+    run, flops = out / "runs" / folder_of(name), flops_per_token(out, system)
+    a_step = text_mb_per_step(out, system, run)
+    found = [Point(0, 0.0, 0.0, 0.0, 0.0, scores(out, name, 0))]
+    for step in points_of(run):
+        state = read_json(run / "checkpoints" / f"step-{step:08d}" / "state.json")
+        tokens, minutes = state["tokens"] / 1e6, state["seconds"] / 60
+        found.append(Point(step, step * a_step, tokens, minutes, flops * tokens / 1e9, scores(out, name, step)))
+    return found
+
+
+def scores(out: Path, name: str, step: int) -> dict[str, float]:
+    """What was measured on the tasks from one checkpoint."""
+    paths = {task: out / "scores" / f"{folder_of(name)}-{step}-{task}" / "results.json" for task in POINT_TASKS}
+    return {task: read_json(path)["dev"][MEASURES[task].metric] for task, path in paths.items() if path.exists()}
+
+
+def curves(out: Path, name: str, system: System) -> Iterator[Curve]:
+    """The held-out losses of one system's run, each with its own floor."""
+    run = out / "runs" / folder_of(name)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    evaluations = [row for row in rows if any(key.startswith("eval/") for key in row)]
+    floors = {
+        key.removeprefix("loss/"): next(iter(named.values()))
+        for key, named in read_json(run / "results.json")["floors"].items()
+    }
+    floors["nsp"] = log(2)
+    if evaluations and (share := evaluations[-1].get("eval/replaced_share")):
+        floors["discriminator"] = -share * log(share) - (1 - share) * log(1 - share)
+    a_step = text_mb_per_step(out, system, run)
+    for term, floor in floors.items():
+        shown = [row for row in evaluations if f"eval/{term}_loss" in row]
+        if shown:
+            text_mb = [row["step"] * a_step for row in shown]
+            yield Curve(name, term, text_mb, [row[f"eval/{term}_loss"] for row in shown], floor)
+
+
+def table_of_points(found: dict[str, list[Point]]) -> str:
+    titles = ["", "step", "MB of text", "million tokens", "minutes", "PFLOP", *POINT_TASKS]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for name, its in found.items():
+        for point in its:
+            cells = [f"{point.step:,}", f"{point.text_mb:.1f}", f"{point.tokens:.2f}", f"{point.minutes:.1f}"]
+            cells += [f"{point.petaflop:.2f}"]
+            cells += [f"{point.scores[task]:.3f}" if task in point.scores else "" for task in POINT_TASKS]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def table_of_losses(found: list[Curve]) -> str:
+    lines = ["| | held-out loss | first | last | floor | gained |", "|---" * 6 + "|"]
+    lines += [
+        f"| {curve.system} | {curve.term} | {curve.losses[0]:.3f} | {curve.losses[-1]:.3f} | {curve.floor:.3f} | "
+        f"{curve.floor - curve.losses[-1]:.3f} |"
+        for curve in found
+    ]
+    return "\n".join(lines)
+
+
+def table_of_ends(out: Path) -> str:
+    """Mean and sample standard deviation over the seeds, random weights beside pre-trained ones."""
+    tasks = list(dict.fromkeys(task for system in SYSTEMS.values() for task in system.tasks))
+    lines = [f"| | {' | '.join(f'{task} {MEASURES[task].metric}, random / pre-trained' for task in tasks)} |"]
+    lines.append("|---" * (len(tasks) + 1) + "|")
+    for name, system in SYSTEMS.items():
+        cells = []
+        for task in tasks:
+            arms = []
+            for arm in ("random", "pretrained"):
+                summary = out / "ends" / f"{folder_of(name)}-{task}-{arm}" / "summary.json"
+                if task not in system.tasks or not summary.exists():
+                    arms.append("")
+                    continue
+                figure = read_json(summary)["combinations"][0]["dev"][MEASURES[task].metric]
+                arms.append(f"{figure['mean']:.3f} ± {figure['sd'] or 0:.3f}")
+            cells.append(" / ".join(arms) if any(arms) else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw_scores(found: dict[str, list[Point]], to: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
+    for place, task in enumerate(POINT_TASKS):
+        axes = figure.add_subplot(1, len(POINT_TASKS), place + 1)
+        for name, its in found.items():
+            scored = [point for point in its if task in point.scores]
+            marks = [point.scores[task] for point in scored]
+            axes.plot([point.text_mb for point in scored], marks, marker="o", markersize=4, label=name)
+        axes.set_title(f"{task}: {MEASURES[task].metric} on dev, fine-tuned")
+        axes.set_xlabel("text seen in pre-training, MB (0: random weights)")
+        axes.grid(alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", fontsize=9)
+    figure.savefig(to, dpi=120)
+
+
+def draw_losses(found: list[Curve], to: Path) -> None:
+    from matplotlib.figure import Figure
+
+    columns = 4
+    rows = -(-len(found) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.4 * rows), layout="constrained")
+    for place, curve in enumerate(found):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        axes.plot(curve.text_mb, curve.losses, marker=".")
+        axes.axhline(curve.floor, color="gray", linestyle="--")
+        axes.set_title(f"{curve.system}: {curve.term}", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+    figure.supxlabel("text seen, MB", fontsize=9)
+    figure.supylabel("held-out loss, nats (dashed: frequencies alone)", fontsize=9)
+    figure.savefig(to, dpi=120)
+
+
+def report(out: Path) -> None:
+    """Writes `systems.md`, `systems.png` and `systems-losses.png`, of the runs that are there."""
+    done = {
+        name: system for name, system in SYSTEMS.items() if (out / "runs" / folder_of(name) / "results.json").exists()
+    }
+    found = {name: points(out, name, system) for name, system in done.items()}
+    losses = [curve for name, system in done.items() for curve in curves(out, name, system)]
+    tables = [table_of_losses(losses), table_of_points(found), table_of_ends(out)]
+    (out / "systems.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
+    draw_scores(found, out / "systems.png")
+    draw_losses(losses, out / "systems-losses.png")
+    print(*(out / name for name in ("systems.md", "systems.png", "systems-losses.png")), sep="\n")
