@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 
+from tokenizers.models import WordPiece
+
 from unmask.errors import SettingsError
-from unmask.models.conversion import convert_encoder, widen_vocabulary
+from unmask.models.bert import BertEncoder
+from unmask.models.conversion import bert_as_electra, widen_vocabulary
 from unmask.models.elmo import ElmoEncoder
 from unmask.models.elmo_settings import ElmoSettings
 from unmask.models.encoder import new_encoder
 from unmask.models.heads import MaskedLMHead
 from unmask.models.hub import load_encoder
 from unmask.models.hub_source import read_settings
-from unmask.models.settings import AnyArchitecture, EncoderSettings, ModelSettings
+from unmask.models.settings import PRESETS_OF, AnyArchitecture, EncoderSettings, ModelSettings
 from unmask.models.span_boundary_head import SpanBoundaryHead
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.pairings import contradiction, packing_contradiction
+from unmask.objectives.encoders import BECOMES
+from unmask.pairings import contradiction
 from unmask.paths import model_directory
 from unmask.recipe import PretrainRecipe
+from unmask.tokenization.library import open_definition
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
+from unmask.tokenization.plain_text import PlainTextEncoder
 from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.tokenization.word_characters import WordTokenizer
+
+logger = logging.getLogger("unmask")
+
+_MOST_SHOWN = 5
 
 
 def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
@@ -32,7 +45,21 @@ def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
     if settings.init_from is None:
         return settings.model.architecture
     family = read_settings(model_directory(settings.init_from)).architecture
-    return "electra" if family == "bert" and settings.objective.name == "replaced_token" else family
+    return BECOMES.get((settings.objective.name, family), family)
+
+
+def num_segments(settings: PretrainRecipe) -> int:
+    """How many segments the encoder that a run trains tells apart: below 2, every token is of segment 0.
+
+    Raises:
+        ModelError: `init_from` is no model.
+    """
+    if settings.init_from is not None:
+        return read_settings(model_directory(settings.init_from)).type_vocab_size
+    model = settings.model
+    assert isinstance(model, ModelSettings), "ELMo's text is in no segments"
+    usual = PRESETS_OF[model.architecture][model.preset].get("type_vocab_size", EncoderSettings().type_vocab_size)
+    return model.type_vocab_size or int(usual)
 
 
 def check_model(settings: PretrainRecipe) -> None:
@@ -46,24 +73,24 @@ def check_model(settings: PretrainRecipe) -> None:
         _check_positions(settings, settings.model.resolve(settings.model.vocab_size or TokenizerSettings().vocab_size))
         return
     sizes = read_settings(model_directory(settings.init_from))
-    _check_positions(settings, sizes)
-    architecture, model = trained_architecture(settings), ModelSettings(causal=sizes.causal)
-    wrong = contradiction(architecture, model, settings.objective) or packing_contradiction(
-        architecture, settings.objective, settings.packing
-    )
+    family = BECOMES.get((settings.objective.name, sizes.architecture), sizes.architecture)
+    wrong = contradiction(settings.objective, family, sizes.is_causal, settings.packing, settings.init_from)
     if wrong is not None:
-        raise SettingsError(f"init_from={settings.init_from} is of the family {sizes.architecture}: {wrong}")
+        raise SettingsError(wrong)
+    _check_sizes(settings, sizes)
+    _check_positions(settings, sizes)
 
 
 def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Tokenizer) -> ObjectiveModule:
     """The module to train: random weights, or those of `init_from`, whose sizes then hold.
 
     Entries that the store's tokenizer has beyond those of `init_from` start as the mean of the pieces that the model's
-    own tokenizer makes of them.
+    own tokenizer makes of them, and so do tokens that were added to that one and not to the model.
 
     Raises:
-        SettingsError: `init_from` has another vocabulary than the store, fewer positions than a sequence, other sizes
-            than `model.*` says, or is of a family that the objective does not train.
+        SettingsError: `init_from` has another vocabulary than the store or than the tokenizer beside it, fewer
+            positions than a sequence, other sizes than `model.*` says, or is of a family that the objective does not
+            train.
     """
     if settings.init_from is None:
         sizes = settings.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
@@ -73,9 +100,10 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
     directory = model_directory(settings.init_from)
     encoder = load_encoder(directory, pooler=objective.needs_pooler).encoder
     pieces = _new_entries(settings, directory, encoder.settings, tokenizer)
-    if settings.model != ModelSettings() and settings.model.resolve(*_vocabulary(encoder.settings)) != encoder.settings:
-        raise SettingsError(f"model.* says other sizes than init_from={settings.init_from}: leave model.* out")
-    module = objective.build(convert_encoder(encoder, trained_architecture(settings), pooler=objective.needs_pooler))
+    if trained_architecture(settings) != encoder.settings.architecture:
+        assert isinstance(encoder, BertEncoder), "no other family becomes one"
+        encoder = bert_as_electra(encoder)
+    module = objective.build(encoder)
     objective.restore_heads(module, directory)
     for kept in module.saved().values() if pieces else ():
         heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead | SpanBoundaryHead)]
@@ -84,39 +112,127 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
     return module
 
 
-def _vocabulary(sizes: EncoderSettings | ElmoSettings) -> tuple[int, int | None]:
-    return sizes.vocab_size, sizes.pad_token_id
+def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
+    """Refuses `model.*` where it says otherwise than the model that is there."""
+    if settings.model == ModelSettings():
+        return
+    unsized = settings.model.model_copy(update={"vocab_size": None})
+    ours = unsized.resolve(sizes.vocab_size, sizes.pad_token_id).model_dump()
+    ours["vocab_size"] = settings.model.vocab_size or sizes.vocab_size
+    theirs = sizes.model_dump()
+    differing = [name for name in ours if ours[name] != theirs.get(name)]
+    if "architecture" in differing:
+        differing = ["architecture"]  # which brings the rest
+    if differing:
+        said = ", ".join(f"{name} {ours[name]} and not {theirs[name]}" for name in differing)
+        raise SettingsError(
+            f"model.* says other sizes than init_from={settings.init_from} by its config.json: {said}; the model that "
+            "is there has its sizes, so leave model.* out, or take a recipe without it, such as pretrain/continued or "
+            "pretrain/continued_electra"
+        )
 
 
 def _new_entries(
     settings: PretrainRecipe, directory: Path, sizes: EncoderSettings | ElmoSettings, tokenizer: Tokenizer
 ) -> list[list[int]]:
-    """What the model's tokenizer makes of each entry that the store's has beyond it; none where both have the same."""
+    """What the model's tokenizer makes of each entry of the store's that the model does not know: those at its end."""
     before = open_tokenizer(directory) if has_tokenizer(directory) else None
     if before is None and sizes.vocab_size != tokenizer.vocab_size:
         raise SettingsError(
-            f"init_from={settings.init_from} has {sizes.vocab_size} vocabulary entries, the store's tokenizer has "
-            f"{tokenizer.vocab_size}: prepare the store with the model's tokenizer"
+            f"init_from={settings.init_from} has {sizes.vocab_size} vocabulary entries by its config.json, and no "
+            f"tokenizer beside it; the store's tokenizer has {tokenizer.vocab_size}: prepare the text with the one "
+            "that the model was trained with, `unmask prepare TEXT --tokenizer DIR --out STORE`"
         )
-    if before is None or before.token_strings == tokenizer.token_strings:
+    if before is None:
         return []
-    kept = before.vocab_size
-    if isinstance(tokenizer, WordTokenizer):
+    if isinstance(tokenizer, WordTokenizer) or isinstance(before, WordTokenizer):
+        if before.token_strings == tokenizer.token_strings:
+            return []
         raise SettingsError(
-            f"init_from={settings.init_from} predicts other words than the store's vocabulary holds: prepare the store "
-            "with the model's tokenizer"
+            f"init_from={settings.init_from} predicts other words than the store's vocabulary holds: prepare the text "
+            f"with the model's own tokenizer, {_preparing_with(directory)}"
         )
-    if tokenizer.token_strings[:kept] != before.token_strings:
+    if tokenizer.token_strings[: before.vocab_size] != before.token_strings:
         raise SettingsError(
-            f"init_from={settings.init_from} has other vocabulary entries than the store's tokenizer: prepare the "
-            "store with the model's tokenizer, or with one made of it by `unmask tokenizer extend`"
+            f"init_from={settings.init_from} has other vocabulary entries than the store's tokenizer: prepare the text "
+            f"with the model's own tokenizer, {_preparing_with(directory)}, or with one that `unmask tokenizer extend "
+            f"{directory} --words FILE --out DIR` has made of it"
         )
-    return before.encode_batch([tokenizer.decode([entry]) for entry in range(kept, tokenizer.vocab_size)])
+    if sizes.vocab_size < before.vocab_size:
+        _check_added(settings, before, sizes.vocab_size)
+    return _pieces(before, min(before.vocab_size, sizes.vocab_size), tokenizer)
+
+
+def _check_added(settings: PretrainRecipe, before: TextTokenizer, known: int) -> None:
+    """Tells of tokens that were added to a model's tokenizer and not to the model (`add_tokens` of `transformers`
+    without `resize_token_embeddings`), and refuses a tokenizer with more entries than these."""
+    sizes = (
+        f"init_from={settings.init_from} has {known:,} vocabulary entries by its config.json, and the tokenizer beside "
+        f"it {before.vocab_size:,}"
+    )
+    if before.backend.get_vocab_size(with_added_tokens=False) > known:
+        raise SettingsError(
+            f"{sizes}, which are not added tokens: put the tokenizer beside it that the model was trained with"
+        )
+    added = before.token_strings[known:]
+    listed = ", ".join(added[:_MOST_SHOWN]) + (", ..." if len(added) > _MOST_SHOWN else "")
+    logger.warning(
+        "%s: the model gets the %s that it lacks (%s), each as the mean of the pieces it was written with before",
+        sizes,
+        f"{len(added):,}",
+        listed,
+    )
+
+
+def _pieces(before: TextTokenizer, known: int, tokenizer: TextTokenizer) -> list[list[int]]:
+    """What the first `known` entries of a tokenizer make of each that another has behind them.
+
+    Of a special token they make nothing. What continues a word is cut as it would be inside of one.
+    """
+    definition = json.loads(before.backend.to_str())
+    definition["added_tokens"] = [token for token in definition["added_tokens"] if token["id"] < known]
+    encoder = PlainTextEncoder(open_definition(definition, "the model's tokenizer"))
+    prefix = definition["model"].get("continuing_subword_prefix") or ""
+    inside = _inside_words(before) if before.kind == "wordpiece" else None
+    added = tokenizer.backend.get_added_tokens_decoder()
+    pieces: list[list[int]] = []
+    for entry in range(known, tokenizer.vocab_size):
+        if entry in tokenizer.special_ids:
+            pieces.append([])
+        elif inside is not None and tokenizer.continuation[entry]:
+            rest = tokenizer.token_strings[entry].removeprefix(prefix)
+            pieces.append([piece.id for piece in inside.tokenize(rest)])
+        else:  # an added token stands for itself, and not for what a decoder would make of its characters
+            text = added[entry].content if entry in added else tokenizer.decode([entry])
+            pieces += encoder.encode_batch([before.segment(text)])
+    return pieces
+
+
+def _inside_words(tokenizer: TextTokenizer) -> WordPiece:
+    """A tokenizer's longest match as it is behind the beginning of a word."""
+    model = json.loads(tokenizer.backend.to_str())["model"]
+    prefix, unknown = model["continuing_subword_prefix"], model["unk_token"]
+    continuing = {entry: index for entry, index in model["vocab"].items() if entry.startswith(prefix)}
+    begins = {entry.removeprefix(prefix): index for entry, index in continuing.items()}
+    return WordPiece(
+        begins | continuing | {unknown: model["vocab"][unknown]},
+        unk_token=unknown,
+        max_input_chars_per_word=model["max_input_chars_per_word"],
+        continuing_subword_prefix=prefix,
+    )
+
+
+def _preparing_with(directory: Path) -> str:
+    return f"`unmask prepare TEXT --tokenizer {directory} --out STORE`, and give store=STORE"
 
 
 def _check_positions(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
-    if settings.longest > sizes.num_positions:
-        raise SettingsError(
-            f"packing.max_length {settings.longest} is over the model's {sizes.num_positions} "
-            "positions: shorten the sequences, or raise model.max_position_embeddings"
-        )
+    key, longest = settings.longest
+    if longest > sizes.num_positions:
+        found, mend = f"the model's {sizes.num_positions} positions", ", or raise model.max_position_embeddings"
+        if settings.init_from is not None:
+            found, mend = (
+                f"the {sizes.num_positions} positions of init_from={settings.init_from} by its config.json",
+                "",
+            )
+        raise SettingsError(f"{key} {longest} is over {found}: shorten the sequences{mend}")

@@ -14,15 +14,15 @@ from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.causal_lm import CausalLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.replaced_token import ReplacedTokenModule
-from unmask.objectives.sentence_pairs import LABELS, SentenceObjective
 from unmask.objectives.softmax_sampling import sample_from_softmax
+from unmask.segment_pairs import LABEL_COLUMNS, SentenceQuestion
 from unmask.tokenization.bpe import END_OF_WORD
 from unmask.tokenization.opening import Tokenizer
 
 Token = dict[str, Any]
 """A token as `unmask.report_samples` describes it."""
 
-SENTENCE_ANSWERS: dict[SentenceObjective, tuple[str, str]] = {
+SENTENCE_ANSWERS: dict[SentenceQuestion, tuple[str, str]] = {
     "nsp": ("IsNext", "NotNext"),
     "sop": ("in order", "swapped"),
 }
@@ -39,6 +39,8 @@ def show_entry(tokenizer: Tokenizer, index: int) -> str:
     Byte-level BPE writes bytes as letters of its own: shown is the text that they stand for, a space as `␣`, unless
     they are a part of a character only.
     """
+    if index >= tokenizer.vocab_size:
+        return f"[{index}]"  # a row that fills the model's matrix up
     entry = tokenizer.token_strings[index]
     if tokenizer.kind != "byte_bpe" or index in tokenizer.special_ids:
         return entry
@@ -148,7 +150,7 @@ def _sentence_answers(module: MaskedLMModule, batch: Batch, logits: Tensor | Non
     if module.sentence_objective is None or logits is None:
         return [""] * most
     answers = SENTENCE_ANSWERS[module.sentence_objective]
-    labels = batch.columns[LABELS[module.sentence_objective]].tolist()
+    labels = batch.columns[LABEL_COLUMNS[module.sentence_objective]].tolist()
     chances = torch.softmax(logits.float(), -1)[:, 0].tolist()
     return [
         f": {answers[labels[number]]}, the model says {answers[0]} with {chances[number]:.0%}" for number in range(most)

@@ -1,15 +1,21 @@
-"""A WordPiece tokenizer with more words: each an entry of its own behind those that are there, which keep their ids.
+"""A tokenizer with more words: each an entry of its own behind those that are there, which keep their ids.
 
 A model whose tokenizer cuts the words of a new domain into many pieces goes on with such a tokenizer, the new entries
-starting as the mean of their pieces (`unmask.pretraining_start`). Matching is longest first, so that a new entry is
-also taken at the beginning of longer words: "lovelace" in "lovelaces".
+starting as the mean of their pieces (`unmask.pretraining_start`).
 
-Other kinds have no room for words: what BPE makes of a word is decided by its merges, which are learnt from text.
+In WordPiece a word is an entry like the others. Matching is longest first, so that it is also taken at the beginning of
+longer words: "lovelace" in "lovelaces".
+
+What BPE makes of a word is decided by merges, which are learnt from text. There a word is an added token, as of
+`transformers`, which is looked for before the merges, and only as a whole word; everything else is written as before.
+It has three drawbacks there and here: the space before it is a token of its own to byte-level BPE, GPT-1's decoder sets
+none behind it, and the library's byte-level decoder garbles some accented letters in it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +29,11 @@ from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.tokenization.word_characters import is_word_tokenizer
 
-_OWN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+_OWN_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja"),
+)
+_WHOLE_WORD = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 _MOST_SHOWN = 5
 
 
@@ -61,7 +71,7 @@ class Extension:
 
 
 def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, overwrite: bool = False) -> Extension:
-    """Adds whole words to a WordPiece tokenizer, and saves it as `transformers.AutoTokenizer` opens it.
+    """Adds whole words to a tokenizer, and saves it as `transformers.AutoTokenizer` opens it.
 
     Args:
         source: a tokenizer's directory, a model's, or that of the run that made it.
@@ -71,7 +81,7 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
 
     Raises:
         ModelError: `source` has no tokenizer.
-        SettingsError: it is not WordPiece.
+        SettingsError: it is one of words, which has no pieces.
         InputError: the file cannot be read, holds what the tokenizer never sees as one word, or nothing new.
         OutputError: `out` exists, or holds other things than a tokenizer.
     """
@@ -80,22 +90,17 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
     refuse_foreign(out, _OWN_FILES, "a tokenizer")
     opened = read_directory(directory, None)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, directory)
-    if tokenizer.kind != "wordpiece":
-        raise SettingsError(
-            f"{directory} is a tokenizer of the kind {tokenizer.kind}, whose entries come of merges, pair by pair: a "
-            "word put beside them would never be reached. Extend a WordPiece tokenizer, or train a new one on the new "
-            "text with `unmask tokenizer train`"
-        )
     if "" in tokenizer.token_strings:
         raise ModelError(f"{directory}: id {tokenizer.token_strings.index('')} has no entry: expected one for each id")
-    entries = set(tokenizer.token_strings)
     found = _read_words(words, tokenizer)
-    new = dict.fromkeys(word for word in found if word not in entries)
-    known = dict.fromkeys(word for word in found if word in entries)
+    entries = frozenset(tokenizer.token_strings)
+    known = {word: None for word in dict.fromkeys(found) if _is_known(word, entries, tokenizer)}
+    new = dict.fromkeys(word for word in found if word not in known)
     if not new:
         raise InputError(f"{words}: none of its {len(found):,} words is new to the tokenizer: there is nothing to add")
+    extend = _with_entries if tokenizer.kind == "wordpiece" else _with_added_tokens
     extended = TextTokenizer(
-        _with_entries(opened, [*tokenizer.token_strings, *new]), opened.special_tokens, opened.segmenter, out
+        extend(opened, tokenizer.token_strings, tuple(new)), opened.special_tokens, opened.segmenter, out
     )
     with writing_directory(out, overwrite) as unfinished:
         extended.save(unfinished)
@@ -120,8 +125,9 @@ def _read_words(path: Path, tokenizer: TextTokenizer) -> list[str]:
     Raises:
         InputError: the file cannot be read, or some of its lines can be no entries; the first are named.
     """
+    entries = frozenset(tokenizer.token_strings)
     specials = {tokenizer.token_strings[index] for index in tokenizer.special_ids}
-    most = json.loads(tokenizer.backend.to_str())["model"]["max_input_chars_per_word"]
+    most = json.loads(tokenizer.backend.to_str())["model"].get("max_input_chars_per_word", math.inf)
     found, problems = [], []
     with open_input(path) as stream:
         for number, line in read_utf8_lines(stream, path):
@@ -136,36 +142,70 @@ def _read_words(path: Path, tokenizer: TextTokenizer) -> list[str]:
                 problems.append(f"line {number}: {word!r} is nothing to the tokenizer")
             elif word and len(pieces[0]) > most:
                 problems.append(f"line {number}: a word of {len(pieces[0])} characters, the tokenizer takes {most}")
+            elif not entries.isdisjoint(pieces) and not _is_known(pieces[0], entries, tokenizer):
+                problems.append(f"line {number}: {word!r} is an entry already that stands for part of a word")
             else:
                 found += pieces
     if problems:
         more = [f"... and {len(problems) - _MOST_SHOWN:,} more"] if len(problems) > _MOST_SHOWN else []
         advice = (
-            f"{path}: {len(problems):,} line(s) cannot be added: expected one word a line, without blanks or "
-            "punctuation inside, since texts are cut there before entries are looked up; give the parts, each on a "
-            "line of its own, or take the line out"
+            f"{path}: {len(problems):,} line(s) cannot be added: expected one word a line, without blanks inside and, "
+            "for WordPiece, without punctuation, since texts are cut there before entries are looked up; give the "
+            "parts, each on a line of its own, or take the line out"
         )
         raise InputError("\n".join([advice, *problems[:_MOST_SHOWN], *more]))
     return found
 
 
+def _is_known(word: str, entries: frozenset[str], tokenizer: TextTokenizer) -> bool:
+    """Whether a normalised word is written as one entry, at the beginning of a text or further on."""
+    if tokenizer.kind == "wordpiece":
+        return word in entries
+    ways = tokenizer.encode_batch([word, f" {word}"])
+    return any(len(ids) == 1 and ids[0] != tokenizer.unk_id for ids in ways)
+
+
 def _cut(tokenizer: TextTokenizer, text: str) -> list[str]:
-    """The words that the tokenizer sees in a text, normalised."""
+    """The words that the tokenizer sees in a text before it looks up entries or added tokens, normalised."""
     backend = tokenizer.backend
     text = tokenizer.segment(text)
     text = backend.normalizer.normalize_str(text) if backend.normalizer is not None else text
+    if tokenizer.kind != "wordpiece":
+        return text.split()
     return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
 
 
-def _with_entries(opened: OpenedDirectory, entries: list[str]) -> dict[str, bytes]:
-    """The files of a tokenizer, `entries` being all that it is to have, in the order of their ids."""
-    definition: dict[str, Any] = json.loads(opened.files["tokenizer.json"])
+def _with_entries(opened: OpenedDirectory, entries: tuple[str, ...], new: tuple[str, ...]) -> dict[str, bytes]:
+    """The files of a tokenizer that has `entries`, in the order of their ids, with new ones in its vocabulary."""
+    entries += new
+    definition = json.loads(opened.files["tokenizer.json"])
     definition["model"]["vocab"] |= {entry: index for index, entry in enumerate(entries)}
-    files = dict(opened.files)
-    files["tokenizer.json"] = (json.dumps(definition, ensure_ascii=False, indent=2) + "\n").encode()
-    if "vocab.txt" in files:
+    files = {"tokenizer.json": _json_bytes(definition)}
+    if "vocab.txt" in opened.files:
         files["vocab.txt"] = "".join(f"{entry}\n" for entry in entries).encode()
-    return files
+    return opened.files | files
+
+
+def _with_added_tokens(opened: OpenedDirectory, entries: tuple[str, ...], new: tuple[str, ...]) -> dict[str, bytes]:
+    """The same with new added tokens, in all files that list these."""
+    definition = json.loads(opened.files["tokenizer.json"])
+    config = json.loads(opened.files.get("tokenizer_config.json", b"{}"))
+    ids = {word: index for index, word in enumerate(new, start=len(entries))}
+    definition["added_tokens"] = [
+        *(definition.get("added_tokens") or []),
+        *({"id": index, "content": word, **_WHOLE_WORD} for word, index in ids.items()),
+    ]
+    files = {"tokenizer.json": _json_bytes(definition)}
+    if "added_tokens_decoder" in config:
+        config["added_tokens_decoder"] |= {str(index): {"content": word, **_WHOLE_WORD} for word, index in ids.items()}
+        files["tokenizer_config.json"] = _json_bytes(config)
+    if "added_tokens.json" in opened.files:
+        files["added_tokens.json"] = _json_bytes(json.loads(opened.files["added_tokens.json"]) | ids)
+    return opened.files | files
+
+
+def _json_bytes(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
 def _listed(words: tuple[str, ...]) -> str:

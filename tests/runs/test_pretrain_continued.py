@@ -27,6 +27,7 @@ from unmask.pretraining_start import build_module
 from unmask.recipe import load_pretrain_recipe
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenizer_extension import extend_tokenizer
 from unmask.tokenizer_training import train_tokenizer
 from unmask.training.run_log import read_metrics
 
@@ -135,10 +136,39 @@ def test_a_bert_begins_an_electra_with_the_same_hidden_states(
     assert largest_difference(hidden(module.encoder), hidden(before)) < TOLERANCE
     shared = module.generator.word_embeddings is module.encoder.word_embeddings
     assert shared == (not stages)
-    if stages:  # the one that is trained first has them too
-        assert largest_difference(hidden(module.generator), hidden(before)) < TOLERANCE
+    if stages:  # the one that is trained first is that masked LM
+        masked_lm = load_model(bert).masked_lm_head
+        assert masked_lm is not None
+        states = hidden(before)
+        assert largest_difference(hidden(module.generator), states) < TOLERANCE
+        logits = module.generator_head(states, module.generator.word_embeddings)
+        assert largest_difference(logits, masked_lm(states, before.word_embeddings)) < TOLERANCE
     model = assert_it_runs(recipe, words, tmp_path / "run")
     assert json.loads((model / "config.json").read_text())["architectures"] == ["ElectraForPreTraining"]
+
+
+@pytest.mark.parametrize("tied", ["all", "none"])
+def test_a_generator_of_the_same_size_is_that_masked_lm(tied: str, recipe: str, bert: Path, tiny_store: Path) -> None:
+    """Trained together too; from a generator as from a BERT. Of another size it is fresh."""
+    words = [f"store={tiny_store}", *RTD, f"objective.tie_embeddings={tied}", f"init_from={bert}"]
+    before = load_model(bert)
+    assert before.masked_lm_head is not None
+    same, other = start(recipe, [*words, "objective.generator_size=1"]), start(recipe, words)
+    assert largest_difference(hidden(same.generator), hidden(before.encoder)) < TOLERANCE
+    assert torch.equal(same.generator_head.dense.weight, before.masked_lm_head.dense.weight)
+    assert torch.equal(same.generator_head.bias, before.masked_lm_head.bias)
+    assert (same.generator.word_embeddings is same.encoder.word_embeddings) == (tied == "all")
+    assert not other.generator_head.bias.any()
+
+
+def test_an_electra_goes_on_under_masked_words(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
+    electra = assert_it_runs(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
+    words = [f"store={tiny_store}", f"init_from={electra}", "objective.sentence_objective=none", SINGLE]
+    assert largest_difference(hidden(start(recipe, words).encoder), hidden(load_model(electra).encoder)) < TOLERANCE
+    model = assert_it_runs(recipe, words, tmp_path / "second")
+    assert json.loads((model / "config.json").read_text())["architectures"] == ["ElectraForMaskedLM"]
+    again = start(recipe, [f"store={tiny_store}", f"init_from={model}", *RTD, "objective.generator_size=1"])
+    assert largest_difference(hidden(again.generator), hidden(load_model(model).encoder)) < TOLERANCE
 
 
 def test_an_electra_goes_on_with_its_generator(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
@@ -185,6 +215,12 @@ THEIRS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
 """The tokenizer, what its configuration says beside the sizes, what the recipe says."""
 
 
+def their_sizes(class_name: str) -> dict[str, int]:
+    if class_name.startswith("OpenAI"):
+        return {"n_embd": 32, "n_layer": 2, "n_head": 2}
+    return {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
 @pytest.mark.parametrize("class_name", THEIRS)
 def test_a_directory_that_transformers_saved_is_a_start(
     class_name: str, recipe: str, tiny_text: Path, tmp_path: Path
@@ -193,14 +229,10 @@ def test_a_directory_that_transformers_saved_is_a_start(
     settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
     tokenizer, _ = train_tokenizer([tiny_text], tmp_path / "tokenizer", settings)
     prepare([tiny_text], tmp_path / "tokenizer", tmp_path / "store")
-    sizes = (
-        {"n_embd": 32, "n_layer": 2, "n_head": 2}
-        if class_name.startswith("OpenAI")
-        else {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    )
     torch.manual_seed(0)
     model_class = getattr(transformers, class_name)
-    theirs = model_class(model_class.config_class(vocab_size=tokenizer.vocab_size, **sizes, **config)).eval()
+    sizes = {"vocab_size": tokenizer.vocab_size, **their_sizes(class_name), **config}
+    theirs = model_class(model_class.config_class(**sizes)).eval()
     theirs.save_pretrained(tmp_path / "theirs")
     words = [f"store={tmp_path / 'store'}", f"init_from={tmp_path / 'theirs'}", *words]
     for has_tokenizer in (False, True):
@@ -258,8 +290,11 @@ def test_new_entries_begin_as_the_mean_of_their_pieces(
     assert len(words_now) == size + 3
     assert torch.equal(words_now[:size], rows)
     tokenizer = load_tokenizer(bert)
-    for place, word in enumerate(("gutenberg", "morning")):
-        [pieces] = tokenizer.encode_batch([word])
+    continuing = ["##n", "##es", "##se", "##s"]  # the longest that matches, each time
+    assert {"##ne", "##ess", "##ses"}.isdisjoint(tokenizer.token_strings)
+    pieces_of = dict(zip(("gutenberg", "morning"), tokenizer.encode_batch(["gutenberg", "morning"]), strict=True))
+    pieces_of["##nesses"] = [tokenizer.token_strings.index(entry) for entry in continuing]
+    for place, pieces in enumerate(pieces_of.values()):
         assert len(pieces) > 1
         assert largest_difference(words_now[size + place], rows[pieces].mean(0)) < TOLERANCE
     assert largest_difference(hidden(module.encoder), hidden(before.encoder)) < TOLERANCE
@@ -271,6 +306,123 @@ def test_new_entries_begin_as_the_mean_of_their_pieces(
     theirs = transformers.AutoModel.from_pretrained(model)
     assert theirs.get_input_embeddings().weight.shape == (size + 3, 32)
     assert len(transformers.AutoTokenizer.from_pretrained(model)) == size + 3
+
+
+def resized(model: Path, class_name: str, num_rows: int, out: Path) -> Path:
+    """A copy of a model with its tokenizer, with rows of padding as `transformers` makes them."""
+    theirs = getattr(transformers, class_name).from_pretrained(model)
+    theirs.resize_token_embeddings(num_rows, mean_resizing=False)
+    theirs.save_pretrained(out)
+    for path in model.glob("*token*"):
+        shutil.copy(path, out)
+    return out
+
+
+@pytest.mark.parametrize("num_rows", [202, 256])
+def test_new_entries_take_the_padding_of_a_bert(
+    num_rows: int, recipe: str, bert: Path, wider_store: Path, tmp_path: Path
+) -> None:
+    """Of three new entries all or two have rows already."""
+    padded = resized(bert, "BertForPreTraining", num_rows, tmp_path / "padded")
+    module, before = start(recipe, [f"store={wider_store}", f"init_from={padded}"]), load_model(bert)
+    assert before.masked_lm_head is not None
+    rows, now = before.encoder.word_embeddings, module.encoder.word_embeddings
+    assert len(now) == len(module.masked_lm_head.bias) == max(num_rows, 203)
+    assert torch.equal(now[:200], rows)
+    pieces = load_tokenizer(bert).encode_batch(["gutenberg", "morning"])
+    for place, entry in enumerate(pieces, start=200):
+        assert largest_difference(now[place], rows[entry].mean(0)) < TOLERANCE
+        assert (
+            largest_difference(module.masked_lm_head.bias[place], before.masked_lm_head.bias[entry].mean()) < TOLERANCE
+        )
+    words = [f"store={wider_store}", f"init_from={padded}"]
+    model = assert_it_runs(recipe, words, tmp_path / "run")
+    assert transformers.AutoModel.from_pretrained(model).get_input_embeddings().weight.shape == (len(now), 32)
+
+
+@pytest.mark.parametrize("tied", ["all", "none"])
+def test_new_entries_take_the_padding_of_both_halves_of_an_electra(
+    tied: str, recipe: str, bert: Path, tiny_store: Path, wider_store: Path, tmp_path: Path
+) -> None:
+    objective = [*RTD, f"objective.tie_embeddings={tied}"]
+    first = assert_it_runs(recipe, [f"store={tiny_store}", f"init_from={bert}", *objective], tmp_path / "first")
+    padded = resized(first, "ElectraForPreTraining", 256, tmp_path / "padded")
+    resized(first / "generator", "ElectraForMaskedLM", 256, padded / "generator")
+    words = [f"store={wider_store}", f"init_from={padded}", *objective]
+    module = start(recipe, words)
+    [pieces] = load_tokenizer(bert).encode_batch(["morning"])
+    for encoder in (module.encoder, module.generator):
+        rows = encoder.word_embeddings
+        assert (len(rows), encoder.settings.vocab_size) == (256, 256)
+        assert largest_difference(rows[201], rows[pieces].mean(0)) < TOLERANCE
+    bias = module.generator_head.bias
+    assert len(bias) == 256
+    assert largest_difference(bias[201], bias[pieces].mean()) < TOLERANCE
+    assert_it_runs(recipe, words, tmp_path / "second")
+
+
+def test_tokens_added_to_the_tokenizer_alone_are_new_entries(
+    recipe: str, bert: Path, tiny_text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As `add_tokens` leaves a directory without `resize_token_embeddings`; a special one starts as the mean of all."""
+    shutil.copytree(bert, tmp_path / "theirs")
+    theirs = transformers.AutoTokenizer.from_pretrained(bert)
+    theirs.add_tokens(["morning", "gutenberg"])
+    theirs.add_tokens(["[SPEAKER]"], special_tokens=True)
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokenizer = load_tokenizer(tmp_path / "theirs")
+    assert tokenizer.vocab_size == 203
+    prepare([tiny_text], tmp_path / "theirs", tmp_path / "store")
+    assert TokenStore(tmp_path / "store").token_counts()[200:].any()
+    words = [f"store={tmp_path / 'store'}", f"init_from={tmp_path / 'theirs'}"]
+    module, rows = start(recipe, words), load_model(bert).encoder.word_embeddings
+    assert "200 vocabulary entries by its config.json, and the tokenizer beside it 203" in caplog.text
+    assert "the 3 that it lacks (morning, gutenberg, [SPEAKER])" in caplog.text
+    now = module.encoder.word_embeddings
+    for place, pieces in enumerate(load_tokenizer(bert).encode_batch(["morning", "gutenberg"]), start=200):
+        assert len(pieces) > 1
+        assert largest_difference(now[place], rows[pieces].mean(0)) < TOLERANCE
+    assert largest_difference(now[202], rows.mean(0)) < TOLERANCE
+    assert len(load_model(assert_it_runs(recipe, words, tmp_path / "run")).encoder.word_embeddings) == 203
+
+
+def test_a_tokenizer_of_a_larger_model_is_refused(recipe: str, bert: Path, wider_store: Path, tmp_path: Path) -> None:
+    shutil.copytree(bert, tmp_path / "theirs")
+    shutil.copytree(wider_store / "tokenizer", tmp_path / "theirs", dirs_exist_ok=True)
+    told = r"has 200 vocabulary entries by its config.json, and the tokenizer beside it 203, which are not added tokens"
+    with pytest.raises(SettingsError, match=told):
+        pretrain(recipe, [f"store={wider_store}", f"init_from={tmp_path / 'theirs'}"], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("class_name", THEIRS)
+def test_added_tokens_of_merges_begin_as_the_mean_of_their_pieces(
+    class_name: str, recipe: str, tiny_text: Path, tmp_path: Path
+) -> None:
+    """In a padded model of another program."""
+    kind, config, words = THEIRS[class_name]
+    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
+    before, _ = train_tokenizer([tiny_text], tmp_path / "tokenizer", settings)
+    (tmp_path / "words.txt").write_text("serendipity\nCaterpillar\n")
+    extend_tokenizer(tmp_path / "tokenizer", tmp_path / "words.txt", tmp_path / "wider")
+    prepare([tiny_text], tmp_path / "wider", tmp_path / "store")
+    torch.manual_seed(0)
+    model_class = getattr(transformers, class_name)
+    num_rows = before.vocab_size + 1
+    theirs = model_class(model_class.config_class(vocab_size=num_rows, **their_sizes(class_name), **config))
+    theirs.save_pretrained(tmp_path / "theirs")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "tokenizer").save_pretrained(tmp_path / "theirs")
+    words = [f"store={tmp_path / 'store'}", f"init_from={tmp_path / 'theirs'}", *words]
+    rows, now = theirs.get_input_embeddings().weight, start(recipe, words).encoder.word_embeddings
+    assert len(now) == num_rows + 1
+    written = ["serendipity", "Caterpillar" if kind == "byte_bpe" else "caterpillar"]
+    for place, pieces in enumerate(before.encode_batch(written), start=before.vocab_size):
+        assert len(pieces) > 1
+        assert largest_difference(now[place], rows[pieces].mean(0)) < TOLERANCE
+    counts = TokenStore(tmp_path / "store").token_counts()
+    assert counts[before.vocab_size + 1] > 0, "it occurs in the text"
+    model = assert_it_runs(recipe, words, tmp_path / "run")
+    assert len(transformers.AutoTokenizer.from_pretrained(model)) == num_rows + 1
 
 
 def test_so_they_do_in_both_halves_of_an_electra(
@@ -315,13 +467,20 @@ def test_so_they_do_left_to_right(
     [
         (
             ["objective={name: causal_lm}"],
-            "is of the family bert: objective.name=causal_lm and model.causal=false do not go together",
+            "objective.name=causal_lm and init_from=.*, bidirectional by its config.json, do not go together",
         ),
-        (["model.preset=mini"], r"model\.\* says other sizes than init_from="),
-        (["packing.max_length=64"], "packing.max_length 64 is over the model's 32 positions"),
+        (
+            ["model.preset=mini"],
+            r"model\.\* says other sizes than init_from=.* by its config.json: .*hidden_size 256 and not 32.*leave",
+        ),
+        (
+            ["objective={name: bilm}", "packing.format=stream"],
+            "objective.name=bilm and init_from=.*, of the family bert",
+        ),
+        (["packing.max_length=64"], "packing.max_length 64 is over the 32 positions of init_from=.*: shorten the seq"),
         (
             ["phases=[{until: .5}, {until: 1, max_length: 64}]"],
-            "packing.max_length 64 is over the model's 32 positions",
+            r"phases\.1\.max_length 64 is over the 32 positions of init_from=.*: shorten the sequences$",
         ),
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""More words for a WordPiece tokenizer: old ids stay, `transformers` agrees, and a model goes on with them."""
+"""More words for a tokenizer: old ids stay, `transformers` agrees, and a model goes on with them."""
 
 from __future__ import annotations
 
@@ -111,14 +111,114 @@ def test_a_file_that_is_no_text_and_one_that_is_not_there(folder: Path, tmp_path
         extend_tokenizer(folder / "old", tmp_path / "nowhere.txt", tmp_path / "new")
 
 
-@pytest.mark.parametrize("kind", ["byte_bpe", "bpe", "word"])
-def test_other_kinds_are_refused_with_the_reason(folder: Path, tmp_path: Path, kind: str) -> None:
-    settings = TokenizerSettings(kind=kind, vocab_size=300)
-    found, _ = train_word_tokenizer(TEXT, settings) if kind == "word" else train_tokenizer(TEXT, settings)
+def test_a_tokenizer_of_words_is_refused_with_the_reason(folder: Path, tmp_path: Path) -> None:
+    found, _ = train_word_tokenizer(TEXT, TokenizerSettings(kind="word", vocab_size=300))
     (tmp_path / "other").mkdir()
     found.save(tmp_path / "other")
-    with pytest.raises(SettingsError, match="it takes any word as it is" if kind == "word" else "come of merges"):
+    with pytest.raises(SettingsError, match="it takes any word as it is"):
         extend_tokenizer(tmp_path / "other", folder / "words.txt", tmp_path / "new")
+
+
+# Words as added tokens, where entries come of merges
+
+
+@pytest.fixture(scope="module", params=["byte_bpe", "bpe"])
+def merges(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp(request.param)
+    settings = TokenizerSettings.model_validate({"kind": request.param, "vocab_size": 320})
+    tokenizer, _ = train_tokenizer(TEXT, settings)
+    tokenizer.save(directory)
+    (directory / "words.txt").write_text(WORDS.replace("noon\n", ""), encoding="utf-8")  # which BPE has in pieces
+    return directory
+
+
+def test_words_come_behind_merges_as_added_tokens(merges: Path, tmp_path: Path) -> None:
+    extension = extend_tokenizer(merges, merges / "words.txt", tmp_path / "new")
+    before, after = load_tokenizer(merges), load_tokenizer(tmp_path / "new")
+    has_case = after.kind == "byte_bpe"
+    words = ("Thrombocytopenia", "angioödem", "혈소판감소증", "THROMBOCYTOPENIA", "☃")
+    assert extension.added == (words if has_case else ("thrombocytopenia", "angioodem", "혈소판감소증", "☃"))
+    assert extension.known == ("the",)
+    assert after.token_strings == (*before.token_strings, *extension.added)
+    assert (after.special_ids, after.framing) == (before.special_ids, before.framing)
+    other = [
+        *TEXT,
+        "thrombocytopenias angioödeme xThrombocytopenia nooned",
+        "혈소판감소증은",
+    ]  # parts of words are none
+    assert after.encode_batch(other) == before.encode_batch(other)
+    for index, word in enumerate(extension.added, start=before.vocab_size):
+        assert after.encode_batch([word]) == [[index]]
+        [inside] = after.encode_batch([f"(noon {word}, the {word})"])
+        assert inside.count(index) == 2
+        assert index not in after.special_ids
+
+
+def test_transformers_finds_the_same_added_tokens(merges: Path, tmp_path: Path) -> None:
+    """In a directory of ours, and in one that it saved after adding a word itself; twice extended."""
+    theirs = AutoTokenizer.from_pretrained(merges)
+    theirs.add_tokens(["mediastinum"])
+    theirs.save_pretrained(tmp_path / "theirs")
+    (tmp_path / "again.txt").write_text("sepsis\n")
+    for source in (merges, tmp_path / "theirs"):
+        extend_tokenizer(source, merges / "words.txt", tmp_path / "first", overwrite=True)
+        extend_tokenizer(tmp_path / "first", tmp_path / "again.txt", tmp_path / "new", overwrite=True)
+        ours, theirs = load_tokenizer(tmp_path / "new"), AutoTokenizer.from_pretrained(tmp_path / "new")
+        assert len(theirs) == ours.vocab_size
+        for text in (*TEXT[:1], DOMAIN, WORDS, "Sepsis, sepsis of the mediastinum; Thrombocytopenia"):
+            [expected] = ours.encode_inputs([(text, None)])
+            assert theirs(text)["input_ids"] == expected.input_ids
+        assert ours.token_strings.index("sepsis") in expected.input_ids
+
+
+def test_a_roberta_of_the_hub_keeps_its_class(folder: Path, tmp_path: Path) -> None:
+    """Its files beside `tokenizer.json`, and the list of added tokens in its configuration, as version 4 wrote them."""
+    tokenizer, _ = train_tokenizer(TEXT, TokenizerSettings(kind="byte_bpe", vocab_size=320))
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    tokenizer.save(hub)
+    definition = json.loads((hub / "tokenizer.json").read_text())
+    (hub / "vocab.json").write_text(json.dumps(definition["model"]["vocab"]))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in definition["model"]["merges"])]
+    (hub / "merges.txt").write_text("\n".join(lines) + "\n")
+    config = json.loads((hub / "tokenizer_config.json").read_text())
+    listed = {str(token.pop("id")): token for token in definition["added_tokens"]}
+    config |= {"tokenizer_class": "RobertaTokenizer", "added_tokens_decoder": listed}
+    (hub / "tokenizer_config.json").write_text(json.dumps(config))
+    extension = extend_tokenizer(hub, folder / "words.txt", tmp_path / "new")
+    ours, theirs = load_tokenizer(tmp_path / "new"), AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert type(theirs).__name__.startswith("RobertaTokenizer")
+    assert len(theirs) == ours.vocab_size == tokenizer.vocab_size + len(extension.added)
+    for text in (*TEXT[:1], DOMAIN, WORDS):
+        [expected] = ours.encode_inputs([(text, None)])
+        assert theirs(text)["input_ids"] == expected.input_ids
+    extend_tokenizer(hub, folder / "words.txt", tmp_path / "new", overwrite=True)
+
+
+def test_a_store_is_encoded_with_added_tokens(merges: Path, tmp_path: Path) -> None:
+    extension = extend_tokenizer(merges, merges / "words.txt", tmp_path / "new")
+    (tmp_path / "text.txt").write_text("\n".join(f"The {word}  is at noon." for word in extension.added * 2))
+    store = prepare([tmp_path / "text.txt"], tmp_path / "new", tmp_path / "store")
+    assert store.token_counts()[-len(extension.added) :].tolist() == [2] * len(extension.added)
+
+
+def test_what_can_be_no_added_token_is_refused(merges: Path, tmp_path: Path) -> None:
+    """Punctuation may be inside. An entry that stands for part of a word cannot stand for a word too."""
+    tokenizer = load_tokenizer(merges)
+    ends = "</w>" if tokenizer.kind == "bpe" else "Ġ"
+    part = next(
+        entry
+        for entry in tokenizer.token_strings
+        if entry.isalpha() and ends not in entry and all(len(ids) > 1 for ids in tokenizer.encode_batch([entry]))
+    )
+    (tmp_path / "words.txt").write_text(f"covid-19\ntwo words\n{part}\n<unk>\n", encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        extend_tokenizer(merges, tmp_path / "words.txt", tmp_path / "new")
+    assert str(refused.value).splitlines()[1:] == [
+        "line 2: 'two words' is 'two' and 'words' to the tokenizer",
+        f"line 3: {part!r} is an entry already that stands for part of a word",
+        "line 4: '<unk>' is a special token",
+    ]
 
 
 def test_only_a_tokenizer_is_overwritten(folder: Path, tmp_path: Path) -> None:

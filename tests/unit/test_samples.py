@@ -195,10 +195,10 @@ def test_a_note_for_each_kind_of_token() -> None:
 def test_what_was_expected_next() -> None:
     token = {"token": "man</w>", "kind": "next", "label": "man</w>", "prediction": "dog</w>", "probability": 0.5}
     page = drawn(token | {"correct": False, "label_probability": 0.25})
-    title = "expected dog&lt;/w&gt; with probability 0.50 · man&lt;/w&gt; itself with 0.25"
+    title = "expected dog with probability 0.50 · man itself with 0.25"
     assert f'<span title="{title}">man</span>' in page
     page = drawn(token | {"correct": True, "prediction": "man</w>"})
-    assert '<mark class="right" title="expected man&lt;/w&gt; with probability 0.50">man</mark>' in page
+    assert '<mark class="right" title="expected man with probability 0.50">man</mark>' in page
 
 
 def test_what_a_discriminator_says() -> None:

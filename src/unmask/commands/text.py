@@ -54,9 +54,7 @@ def tokenizer_train(
 
 @tokenizer_app.command("extend")
 def tokenizer_extend(
-    source: Annotated[
-        Path, typer.Argument(metavar="MODEL_OR_TOKENIZER", help="a directory with a WordPiece tokenizer")
-    ],
+    source: Annotated[Path, typer.Argument(metavar="MODEL_OR_TOKENIZER", help="a directory with a tokenizer")],
     words: Annotated[Path, typer.Option("--words", help="a text file, one word a line")],
     out: Annotated[Path, typer.Option("--out", help="the new tokenizer's directory")],
     overwrite: Overwrite = False,

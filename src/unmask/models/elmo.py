@@ -101,7 +101,7 @@ class ElmoEncoder(nn.Module):
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): what each direction gives when it has read all of a sequence, of a pair the last text
-        forwards and the first backwards. (What classifies reads all layers: `unmask.models.text_classifier`.)"""
+        forwards and the first backwards. (What classifies reads all layers: `unmask.models.elmo_classifier`.)"""
         forward, backward = self(batch).chunk(2, 1)
         return torch.cat([forward[batch.bounds[1:].long() - 1], backward[batch.first_tokens]], 1)
 

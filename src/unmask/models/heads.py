@@ -245,7 +245,7 @@ HEADS: dict[AnyArchitecture, dict[HeadKind, HeadBuilder]] = {
     "elmo": {"token_classification": _linear},
 }
 """The head of each kind on each family, an LSTM's as GPT-1's; ELMo's texts have a
-`TextClassifier`. Question answering has no dropout, as in the released code of BERT."""
+`ElmoClassifier`. Question answering has no dropout, as in the released code of BERT."""
 
 POOLED: frozenset[tuple[Architecture, HeadKind]] = frozenset(
     {("bert", "sequence_classification"), ("bert", "multiple_choice"), ("roberta", "multiple_choice")}

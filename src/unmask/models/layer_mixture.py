@@ -97,7 +97,8 @@ def find_choice(name: str, num_hidden_layers: int) -> LayerChoice:
 class LayerMixture(nn.Module):
     """gamma * sum over layers of softmax(s)_j h_j; s starts from 0, so that all layers count alike, and gamma from 1.
 
-    The optimizer's weight decay draws s to 0 as it draws every weight: towards the plain average, as in ELMo.
+    The optimizer's weight decay draws s to 0 as it draws every weight: towards the plain average, as in ELMo. Gamma, a
+    scalar, does not decay.
     """
 
     def __init__(self, num_layers: int) -> None:

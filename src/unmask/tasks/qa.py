@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import InputError, SettingsError
+from unmask.models.bilstm_head import bilstm_head
 from unmask.models.encoder import Encoder
-from unmask.models.encoder_top import bilstm_head
 from unmask.models.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples

@@ -4,7 +4,7 @@ GPT-1's auxiliary objective stands here too (Radford et al. 2018, section 3.2): 
 task, with the word embeddings as decoder. As in the released code, its loss is the mean over the tokens of a sequence,
 and then over the sequences, so that a coefficient means the same however long the texts are. BERT's left-to-right model
 has no such decoder: its masked-LM head is left when it is fine-tuned, and there is no auxiliary objective for it.
-ELMo's texts are classified from all its layers (`unmask.models.text_classifier`).
+ELMo's texts are classified from all its layers (`unmask.models.elmo_classifier`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
+from unmask.models.bilstm_head import BiLstmHead, bilstm_head
 from unmask.models.decoder_loss import Decoder, summed_decoder_loss
 from unmask.models.elmo import ElmoEncoder
+from unmask.models.elmo_classifier import ElmoClassifier
 from unmask.models.encoder import Encoder
-from unmask.models.encoder_top import BiLstmHead, bilstm_head
 from unmask.models.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
 from unmask.models.settings import LEFT_TO_RIGHT
-from unmask.models.text_classifier import TextClassifier
 from unmask.tasks.settings import TaskSettings
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
@@ -34,7 +34,7 @@ class SequenceModule(nn.Module):
 
     Args:
         head: takes `encoder.summary(batch)` to outputs, or a `BiLstmHead` all hidden states. A `TwoOrderClassifier`
-            adds the summaries of a unit's two rows; a `TextClassifier` reads the hidden states of all layers.
+            adds the summaries of a unit's two rows; a `ElmoClassifier` reads the hidden states of all layers.
         summed_loss: of the term `task`, over the column `labels`.
         auxiliary_lm_weight: coefficient of the term `lm`; 0 leaves it out.
     """
@@ -60,7 +60,7 @@ class SequenceModule(nn.Module):
         """(units, outputs); a unit is a sequence, or the two orders of a pair."""
         if isinstance(self.head, BiLstmHead):
             return self._read(self.encoder(batch), batch)
-        if isinstance(self.head, TextClassifier):
+        if isinstance(self.head, ElmoClassifier):
             return self.head(self.encoder.hidden_states(batch), batch)  # type: ignore[no-any-return]
         outputs: Tensor = self.head(self.encoder.summary(batch))
         return outputs
@@ -136,7 +136,7 @@ def new_sequence_module(
     check_sees_no_next_token(encoder, settings.auxiliary_lm_weight)
     if isinstance(encoder, ElmoEncoder) and head is None:
         bilstm_size = settings.bilstm_size if settings.encoder_top == "bilstm" else None
-        head = TextClassifier(encoder.settings, num_outputs, settings.classifier_dropout, bilstm_size)
+        head = ElmoClassifier(encoder.settings, num_outputs, settings.classifier_dropout, bilstm_size)
     elif settings.encoder_top == "none" and head is None:
         head = new_head("sequence_classification", encoder.settings, num_outputs, settings.classifier_dropout)
     elif head is None:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, ModelError, SettingsError
+from unmask.models.bilstm_head import bilstm_head
 from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.encoder_top import bilstm_head
 from unmask.models.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.conll import Note

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.models.bilstm_head import BiLstmHead
 from unmask.models.encoder import Encoder
-from unmask.models.encoder_top import BiLstmHead
 
 
 class TaggingModule(nn.Module):

@@ -1,9 +1,10 @@
 """BPE over the 256 bytes of UTF-8, as GPT-2 and RoBERTa have it (Radford et al. 2019, 2.2; Liu et al. 2019, 4.4).
 
 No text is unknown, and what is decoded is what was encoded, to the byte. The space before a word belongs to it: the
-first word of a text, which has none before it, is encoded otherwise than the same word further on. RoBERTa's own text
-was encoded so too, line by line; ours is, sentence by sentence. Counting for training sees whole documents, where a
-word has its space wherever the document has one.
+first word of a text, which has none before it, is encoded otherwise than the same word further on. The sentences of a
+store, which are encoded one by one, begin with the space before them (`unmask.data.encoding`), but for the first of a
+document and one that follows without a space. Counting for training sees whole documents, where a word has its space
+wherever the document has one.
 
 Special tokens are RoBERTa's, `<s> A </s>` and `<s> A </s></s> B </s>` its framing. Here the mask token comes with the
 other special tokens, since the published vocabulary had it appended. It swallows a space before it, since it stands for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unmask.tokenization.directory import VOCABULARY_AND_MERGES
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.tokenization.word_characters import WordTokenizer, is_word_tokenizer, load_word_tokenizer
 
@@ -13,7 +14,8 @@ Tokenizer = TextTokenizer | WordTokenizer
 
 def has_tokenizer(directory: Path) -> bool:
     """Whether a directory holds a tokenizer, as that of a model that another program saved may not."""
-    return is_word_tokenizer(directory) or any((directory / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+    held = (("tokenizer.json",), ("vocab.txt",), *VOCABULARY_AND_MERGES)
+    return is_word_tokenizer(directory) or any(all((directory / name).is_file() for name in names) for names in held)
 
 
 def open_tokenizer(path: str | Path) -> Tokenizer:

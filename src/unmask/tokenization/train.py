@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from unmask.errors import InputError, SettingsError
+from unmask.progress import human_bytes
 from unmask.tokenization.alphabet import count_characters
 from unmask.tokenization.bpe import BPE
 from unmask.tokenization.byte_bpe import BYTE_BPE
@@ -66,13 +67,13 @@ class TrainingReport:
         """The report in a few lines of prose."""
         lines = [
             f"{self.vocab_size:,} entries from {self.num_words:,} words ({self.num_distinct_words:,} distinct) "
-            f"in {self.num_documents:,} documents, {self.num_bytes / 1e6:,.1f} MB",
+            f"in {self.num_documents:,} documents, {human_bytes(self.num_bytes)}",
             f"alphabet of {self.alphabet_size:,} characters; {self.num_characters_dropped:,} rare ones dropped, "
             f"{self.dropped_character_share:.4%} of the text; "
             f"{self.unknown_word_count / self.num_words:.4%} of the words are unknown",
         ]
         if self.num_documents < self.num_documents_read:
-            lines.append(f"a sample: {self.num_bytes_read / 1e6:,.1f} MB were read")
+            lines.append(f"a sample: {human_bytes(self.num_bytes_read)} were read")
         if self.vocab_size < self.asked_vocab_size:
             lines.append(f"fewer than the {self.asked_vocab_size:,} entries asked for: the text gives no more")
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Encoders as others: the same hidden states where they can be, a refusal where not; more vocabulary entries."""
+"""BERT as ELECTRA with the same hidden states; more vocabulary entries, in the place of padding first."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from unmask.batch import Batch, pack
-from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder, new_masked_lm_head
-from unmask.models.conversion import convert_encoder, widen_vocabulary
+from unmask.models.conversion import bert_as_electra, widen_vocabulary
 from unmask.models.electra import ElectraEncoder, generator_settings, new_generator_head, share_embeddings
-from unmask.models.encoder import Encoder, new_encoder
+from unmask.models.encoder import TokenEncoder, new_encoder
 from unmask.models.settings import Architecture, EncoderSettings
 
 VOCAB_SIZE = 40
@@ -33,7 +32,7 @@ TOLERANCE = 1e-6
 fp32, and a weight in the wrong place is far over it."""
 
 
-def new(architecture: Architecture, pooler: bool = False, **changes: Any) -> Encoder:
+def new(architecture: Architecture, pooler: bool = False, **changes: Any) -> TokenEncoder:
     torch.manual_seed(0)
     sizes = SIZES | ({"intermediate_size": 96} if architecture == "gpt1" else {}) | changes
     encoder = new_encoder(EncoderSettings(architecture=architecture, **sizes), pooler).eval()
@@ -55,37 +54,29 @@ def largest_difference(first: list[Tensor], second: list[Tensor]) -> float:
     return max(float((one - other).detach().abs().max()) for one, other in zip(first, second, strict=True))
 
 
+def new_bert(pooler: bool = False, **changes: Any) -> BertEncoder:
+    bert = new("bert", pooler, **changes)
+    assert isinstance(bert, BertEncoder)
+    return bert
+
+
 @pytest.mark.parametrize("pooler", [True, False])
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
-def test_bert_as_electra_and_back(pooler: bool, hidden_act: str) -> None:
-    bert = new("bert", pooler, hidden_act=hidden_act, layer_norm_eps=1e-5)
-    electra = convert_encoder(bert, "electra")
-    assert isinstance(electra, ElectraEncoder)
+def test_bert_as_electra(pooler: bool, hidden_act: str) -> None:
+    bert = new_bert(pooler, hidden_act=hidden_act, layer_norm_eps=1e-5)
+    electra = bert_as_electra(bert)
     assert electra.embeddings.projection is None
     assert electra.pooler is None
     assert electra.settings.architecture == "electra"
     assert electra.settings.embedding_size == electra.settings.hidden_size
     assert not electra.training
-    expected = bert.hidden_states(batch())
-    assert largest_difference(electra.hidden_states(batch()), expected) < TOLERANCE
-    again = convert_encoder(electra, "bert")
-    assert isinstance(again, BertEncoder)
-    assert again.pooler is None
-    assert largest_difference(again.hidden_states(batch()), expected) < TOLERANCE
-    assert again.settings == bert.settings
-
-
-def test_electra_without_an_embedding_size_has_no_projection_either() -> None:
-    electra = new("electra", embedding_size=None)
-    bert = convert_encoder(electra, "bert")
-    assert largest_difference(bert.hidden_states(batch()), electra.hidden_states(batch())) < TOLERANCE
-    assert convert_encoder(electra, "electra") is electra
+    assert largest_difference(electra.hidden_states(batch()), bert.hidden_states(batch())) < TOLERANCE
 
 
 def test_the_copy_learns_and_the_original_stays() -> None:
-    bert = new("bert")
+    bert = new_bert()
     before = {name: weight.clone() for name, weight in bert.state_dict().items()}
-    electra = convert_encoder(bert, "electra").train()
+    electra = bert_as_electra(bert).train()
     assert all(parameter.requires_grad for parameter in electra.parameters())
     electra(batch()).square().sum().backward()
     with torch.no_grad():
@@ -94,50 +85,6 @@ def test_the_copy_learns_and_the_original_stays() -> None:
             parameter.add_(1.0)
     assert all(torch.equal(weight, before[name]) for name, weight in bert.state_dict().items())
     assert all(parameter.grad is None for parameter in bert.parameters())
-
-
-@pytest.mark.parametrize("architecture", ["bert", "roberta"])
-def test_with_and_without_a_pooler(architecture: Architecture) -> None:
-    pooled = new(architecture, pooler=True)
-    assert convert_encoder(pooled, architecture) is pooled
-    assert convert_encoder(pooled, architecture, pooler=True) is pooled
-    bare = convert_encoder(pooled, architecture, pooler=False)
-    assert bare.pooler is None
-    assert largest_difference(bare.hidden_states(batch()), pooled.hidden_states(batch())) < TOLERANCE
-    assert convert_encoder(bare, architecture) is bare
-    torch.manual_seed(3)
-    fresh = convert_encoder(bare, architecture, pooler=True)
-    assert fresh.pooler is not None
-    assert largest_difference(fresh.hidden_states(batch()), pooled.hidden_states(batch())) < TOLERANCE
-    assert fresh.pooler.dense.weight.std() > 0.1  # drawn anew
-    assert not torch.equal(fresh.pooler.dense.weight, pooled.pooler.dense.weight)
-
-
-REFUSALS: dict[str, tuple[Architecture, dict[str, Any], Architecture, str]] = {
-    "projected": (
-        "electra",
-        {"embedding_size": 10},
-        "bert",
-        r"family electra cannot become one of the family bert.*embedding_size 10 are projected to hidden_size 24",
-    ),
-    "roberta": ("roberta", {}, "electra", r"family roberta cannot become one of the family electra"),
-    "to roberta": ("bert", {}, "roberta", r"family bert cannot become one of the family roberta"),
-    "gpt1": ("gpt1", {"hidden_act": "gelu_new"}, "bert", r"family gpt1 cannot become one of the family bert"),
-    "to gpt1": ("bert", {}, "gpt1", r"family bert cannot become one of the family gpt1"),
-    "left-to-right": ("bert", {"causal": True}, "electra", r"model\.causal is true, and ELECTRA reads in both"),
-}
-
-
-@pytest.mark.parametrize("refusal", REFUSALS)
-def test_what_would_not_be_the_same_is_refused(refusal: str) -> None:
-    given, changes, wanted, message = REFUSALS[refusal]
-    with pytest.raises(SettingsError, match=message):
-        convert_encoder(new(given, **changes), wanted)
-
-
-def test_a_pooler_on_a_causal_encoder_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"model\.causal is true, and a pooler reads"):
-        convert_encoder(new("bert", causal=True), "bert", pooler=True)
 
 
 # More vocabulary
@@ -175,6 +122,29 @@ def test_the_heads_bias_is_widened_and_old_logits_stay() -> None:
     assert largest_difference([after[:, :VOCAB_SIZE]], [before]) < TOLERANCE * 40  # logits are up to 40
     expected = (before[:, 10] + before[:, 20]) / 2  # a linear function of embedding and bias
     assert largest_difference([after[:, VOCAB_SIZE]], [expected]) < TOLERANCE * 40
+
+
+@pytest.mark.parametrize("num_new", [2, 4, 6])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "gpt1"])
+def test_new_entries_take_the_rows_of_padding_first(architecture: Architecture, num_new: int) -> None:
+    """Four rows are padding: the tokenizer ends before them, and no mean is taken over them."""
+    first = VOCAB_SIZE - 4
+    changes: dict[str, Any] = {"hidden_act": "gelu_new"} if architecture == "gpt1" else {}
+    encoder = new(architecture, **changes)
+    head = new_masked_lm_head(encoder.settings)
+    with torch.no_grad():
+        encoder.word_embeddings[first:] = 1000.0
+        head.bias.copy_(torch.arange(VOCAB_SIZE))
+    rows = encoder.word_embeddings.detach().clone()
+    widen_vocabulary(encoder, [head], first + num_new, [[7, 9], [], [8], [8], [8], [8]][:num_new])
+    size = max(VOCAB_SIZE, first + num_new)
+    assert (encoder.settings.vocab_size, len(encoder.word_embeddings), len(head.bias)) == (size, size, size)
+    assert torch.equal(encoder.word_embeddings[:first], rows[:first])
+    assert torch.allclose(encoder.word_embeddings[first], (rows[7] + rows[9]) / 2)
+    assert torch.allclose(encoder.word_embeddings[first + 1], rows[:first].mean(0))
+    assert all(torch.equal(row, rows[8]) for row in encoder.word_embeddings[first + 2 : first + num_new])
+    assert torch.equal(encoder.word_embeddings[first + num_new :], rows[first + num_new :])
+    assert head.bias[first : first + 2].tolist() == [8, (first - 1) / 2]
 
 
 def test_embeddings_shared_with_a_generator_stay_shared() -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from unmask.errors import ModelError
 from unmask.models.elmo import ElmoEncoder
+from unmask.models.elmo_classifier import ElmoClassifier
 from unmask.models.elmo_directory import load_elmo, save_elmo
 from unmask.models.elmo_settings import ElmoSettings
 from unmask.models.heads import HeadKind, new_head
@@ -24,7 +25,6 @@ from unmask.models.hub import (
     save_model,
 )
 from unmask.models.hub_source import read_settings
-from unmask.models.text_classifier import TextClassifier
 from unmask.models.word_softmax import WordSoftmax
 
 SETTINGS = ElmoSettings(
@@ -88,7 +88,7 @@ def test_missing_weights_are_named(directory: Path) -> None:
 @pytest.mark.parametrize("kind", ["sequence_classification", "token_classification"])
 def test_a_head_of_fine_tuning_stands_beside_the_encoder(tmp_path: Path, kind: HeadKind) -> None:
     encoder = ElmoEncoder(SETTINGS)
-    head = TextClassifier(SETTINGS, 3) if kind == "sequence_classification" else new_head(kind, SETTINGS, 3)
+    head = ElmoClassifier(SETTINGS, 3) if kind == "sequence_classification" else new_head(kind, SETTINGS, 3)
     save_model(tmp_path, encoder, head=head, head_kind=kind, labels=["a", "b", "c"], problem_type=None)
     loaded = load_finetuned(tmp_path)
     assert (loaded.architecture, loaded.head_kind, loaded.labels) == ("ElmoModel", kind, ("a", "b", "c"))

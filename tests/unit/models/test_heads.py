@@ -30,7 +30,7 @@ def sizes(family: Architecture) -> EncoderSettings:
 
 
 def test_every_family_has_every_kind() -> None:
-    """But for ELMo, whose texts have a `TextClassifier`, and which is asked no questions."""
+    """But for ELMo, whose texts have a `ElmoClassifier`, and which is asked no questions."""
     assert set(HEADS) == {*FAMILIES, "elmo"}
     assert all(set(HEADS[family]) == set(KINDS) for family in FAMILIES)
     assert set(HEADS["elmo"]) == {"token_classification"}

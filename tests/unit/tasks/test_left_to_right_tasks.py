@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
+from unmask.models.bilstm_head import BiLstmHead, bilstm_head
 from unmask.models.encoder import Encoder, new_encoder
-from unmask.models.encoder_top import BiLstmHead, bilstm_head
 from unmask.models.heads import TwoOrderClassifier, needs_pooler
 from unmask.models.hub import load_finetuned, save_model
 from unmask.models.settings import EncoderSettings

@@ -11,6 +11,7 @@ import pytest
 from unmask.errors import ModelError
 from unmask.tokenization import byte_bpe, library
 from unmask.tokenization.byte_bpe import BYTES
+from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
 GPT1_ENTRIES = ["<unk>", *"lowern", *(f"{letter}</w>" for letter in "lowern"), "lo", "low</w>", "er</w>"]
@@ -113,3 +114,20 @@ def test_an_unknown_segmenter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"unmask_segmenter": "scissors"}', encoding="utf-8")
     with pytest.raises(ModelError, match="the segmenter 'scissors' is not known; expected one of kiwi"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_there"),
+    [
+        (["tokenizer.json"], True),
+        (["vocab.txt"], True),
+        (["vocab.json", "merges.txt"], True),
+        (["encoder.json", "vocab.bpe"], True),
+        (["vocab.json"], False),
+        (["config.json"], False),
+    ],
+)
+def test_what_makes_a_directory_hold_a_tokenizer(tmp_path: Path, names: list[str], is_there: bool) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert has_tokenizer(tmp_path) is is_there

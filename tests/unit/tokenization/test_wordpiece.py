@@ -148,4 +148,4 @@ def test_the_report_tells_of_a_sample() -> None:
     texts = ["some words in a text"] * 1000
     _, report = train_tokenizer(texts, TokenizerSettings(sample_bytes=5000), seed=1)
     assert report.num_documents < report.num_documents_read == 1000
-    assert "a sample: 0.0 MB were read" in report.summary()
+    assert "a sample: 19.5 KiB were read" in report.summary()

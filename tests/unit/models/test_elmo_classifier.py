@@ -8,8 +8,8 @@ from torch import Tensor
 
 from unmask.batch import Batch, pack
 from unmask.models.elmo import ElmoEncoder, text_lengths
+from unmask.models.elmo_classifier import ElmoClassifier
 from unmask.models.elmo_settings import ElmoSettings
-from unmask.models.text_classifier import TextClassifier
 
 SETTINGS = ElmoSettings(
     vocab_size=10, max_characters=8, character_size=3, filters=((1, 4), (2, 4)), projection_size=5, cell_size=6
@@ -23,7 +23,7 @@ def states() -> list[Tensor]:
     return [torch.randn(PAIRED.num_tokens, SETTINGS.hidden_size) for _ in range(3)]
 
 
-def expected(head: TextClassifier, layers: list[Tensor]) -> Tensor:
+def expected(head: ElmoClassifier, layers: list[Tensor]) -> Tensor:
     shares = torch.softmax(head.mixture.scores, 0)
     words = head.mixture.gamma * sum(share * layer for share, layer in zip(shares, layers, strict=True))
 
@@ -43,7 +43,7 @@ def expected(head: TextClassifier, layers: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("bilstm_size", [None, 4])
 def test_texts_are_pooled_and_compared(bilstm_size: int | None) -> None:
     torch.manual_seed(1)
-    head = TextClassifier(SETTINGS, 3, bilstm_size=bilstm_size).eval()
+    head = ElmoClassifier(SETTINGS, 3, bilstm_size=bilstm_size).eval()
     with torch.no_grad():
         head.mixture.scores.copy_(torch.tensor([0.5, -1.0, 2.0]))
         head.mixture.gamma.fill_(1.5)
@@ -53,7 +53,7 @@ def test_texts_are_pooled_and_compared(bilstm_size: int | None) -> None:
 
 
 def test_all_of_it_learns() -> None:
-    head = TextClassifier(SETTINGS, 3, dropout_prob=0, bilstm_size=4)
+    head = ElmoClassifier(SETTINGS, 3, dropout_prob=0, bilstm_size=4)
     head(states(), PAIRED).square().sum().backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in head.parameters())
 

@@ -22,7 +22,7 @@ _COMPARED = 4
 """u, v, their difference and their product."""
 
 
-class TextClassifier(nn.Module):
+class ElmoClassifier(nn.Module):
     """One answer for each text or pair of texts.
 
     It computes in float32 whatever the precision of the run: recurrences lose most in a shorter one.
