@@ -1,10 +1,11 @@
 """Claim: none of ours. The floors that a pre-training run is to be read against: what is reached without a model, from
 counts of the training documents, on the very held-out pairs and masks that the run is evaluated on.
 
-Masked-LM loss and accuracy: from the entries' frequencies; with the left neighbour, a bigram model; with both, by
-P(t | left) P(right | t). Each backs off to the frequencies by Witten and Bell's weights, and `[MASK]` beside a target
-says nothing. Last, with both neighbours and the token that is shown where it is not `[MASK]`, by Bayes' rule: half of
-such tokens are the targets themselves.
+Masked-LM loss and accuracy: from the entries' frequencies; with the token shown at the target, which is all that is to
+be had without context; with the left neighbour, a bigram model; with both, by P(t | left) P(right | t). Each backs off
+to the frequencies by Witten and Bell's weights, and `[MASK]` beside a target says nothing. Last, with both neighbours
+and the token that is shown. A shown token other than `[MASK]` is weighed by Bayes' rule: half of such tokens are the
+targets themselves.
 Next-sentence accuracy: from the share of B's words that also stand in A, each word counted once or by its surprisal,
 with the threshold that is best on training pairs.
 
@@ -120,10 +121,13 @@ class MaskedFigures:
 
 
 def masked_floors(
-    neighbours: Neighbours, batches: Sequence[Batch], mask_id: int, kept_prob: float, random_prob: float
+    neighbours: Neighbours, batches: Sequence[Batch], mask_id: int, kept_prob: float, random_probs: Array
 ) -> dict[str, MaskedFigures]:
     """Every masked-LM floor on prepared batches, by name."""
-    names = ("frequencies", "left neighbour", "both neighbours", "both neighbours and the token shown")
+    names = (
+        *("frequencies", "no context: frequencies and the token shown"),
+        *("left neighbour", "both neighbours", "both neighbours and the token shown"),
+    )
     losses: dict[str, float] = dict.fromkeys(names, 0.0)
     right_guesses = dict.fromkeys(names, 0)
     most_frequent = int(neighbours.shares.argmax())
@@ -132,24 +136,27 @@ def masked_floors(
         ids = batch.input_ids.numpy()
         for place in batch.columns["target_positions"].tolist():
             num_targets += 1
-            label = int(batch.columns["labels"][place])
+            label, shown = int(batch.columns["labels"][place]), int(ids[place])
+            shares = neighbours.shares
             left = neighbours.after(int(ids[place - 1]))
             both = left * neighbours.before(int(ids[place + 1]))
             both /= both.sum()
-            shown = with_shown(both, int(ids[place]), kept_prob, random_prob) if ids[place] != mask_id else both
-            for name, probabilities in zip(names, (neighbours.shares, left, both, shown), strict=True):
+            is_masked = shown == mask_id
+            alone = shares if is_masked else with_shown(shares, shown, kept_prob, random_probs)
+            both_shown = both if is_masked else with_shown(both, shown, kept_prob, random_probs)
+            for name, probabilities in zip(names, (shares, alone, left, both, both_shown), strict=True):
                 losses[name] -= float(np.log(max(probabilities[label], 1e-12)))
-                best = most_frequent if probabilities is neighbours.shares else int(probabilities.argmax())
+                best = most_frequent if probabilities is shares else int(probabilities.argmax())
                 right_guesses[name] += best == label
     return {name: MaskedFigures(losses[name] / num_targets, right_guesses[name] / num_targets) for name in names}
 
 
-def with_shown(probabilities: Array, shown: int, kept_prob: float, random_prob: float) -> Array:
-    """The probabilities of the original token once an ordinary one is seen in its place.
+def with_shown(probabilities: Array, shown: int, kept_prob: float, random_probs: Array) -> Array:
+    """The probabilities of the original token once another than `[MASK]` is seen in its place.
 
-    It is the original with `kept_prob`, and any of the vocabulary alike with `random_prob`.
+    It is the original with `kept_prob`, and each entry at random with its one of `random_probs`.
     """
-    posterior = probabilities * (random_prob / len(probabilities))
+    posterior = probabilities * random_probs[shown]
     posterior[shown] += probabilities[shown] * kept_prob
     return posterior / posterior.sum()
 
@@ -215,7 +222,7 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     """Every row, and a note on what they were measured on."""
     from unmask import TokenStore, load_tokenizer
     from unmask.data.packing import Split
-    from unmask.data.statistics import unigram_entropy
+    from unmask.entropy import NoContext
     from unmask.objectives.table import OBJECTIVES
     from unmask.pretraining_inputs import build_loader, prepare_held_out
 
@@ -228,10 +235,11 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
 
     loss, accuracy = figures.get("mlm_loss"), figures.get("mlm_accuracy")
     what = "held-out masked-LM loss"
-    rows = [Row(what, loss, "unigram entropy of the corpus", unigram_entropy(store.token_counts()), unit="nats")]
-    random_prob = settings.objective.random_token_prob
-    kept_prob = 1 - settings.objective.mask_token_prob - random_prob
-    floors = masked_floors(neighbours, held_out, tokenizer.mask_id, kept_prob, random_prob)
+    shares = settings.objective.mask_token_prob, settings.objective.random_token_prob
+    best = NoContext.of(store.token_counts(), *shares, tokenizer.mask_id, tokenizer.special_ids)
+    of_corpus = best.floors("mlm")["loss/mlm"]
+    rows = [Row(what, loss, f"{name} of the corpus", value, unit="nats") for name, value in of_corpus.items()]
+    floors = masked_floors(neighbours, held_out, best.mask_id, best.kept, best.random)
     rows += [Row(what, loss, name, floor.loss, unit="nats") for name, floor in floors.items()]
     rows += [Row("held-out masked-LM accuracy", accuracy, name, floor.accuracy) for name, floor in floors.items()]
 

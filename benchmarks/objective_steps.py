@@ -78,11 +78,12 @@ def make_store(directory: Path) -> None:
 def full_batches(directory: Path, system: System) -> list[Batch]:
     """Batches of sequences that all have `LENGTH` tokens, not masked yet."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.data.formats import LABEL_COLUMNS, open_loader
+    from unmask.data.formats import open_loader
     from unmask.data.frame import SequenceFrame
     from unmask.data.loader import pack_sequences
     from unmask.data.packing import Split
     from unmask.data.settings import PackingSettings
+    from unmask.segment_pairs import LABEL_COLUMNS
 
     store = TokenStore(directory / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
@@ -91,13 +92,11 @@ def full_batches(directory: Path, system: System) -> list[Batch]:
     settings = PackingSettings(max_length=LENGTH, **system.packing)
     split = Split(store, held_out=0, is_held_out=False)
     planner = open_loader(split, settings, sentences, frame, seed=SEED, batch_size=BATCH_SIZE).planner
+    labels = None if sentences == "none" else LABEL_COLUMNS[sentences]
     longest = frame.room(LENGTH, num_segments=2 if settings.format == "segment_pair" else 1)
 
     sequences = full_sequences(planner, longest)
-    return [
-        pack_sequences(list(islice(sequences, BATCH_SIZE)), store, frame, LABEL_COLUMNS[sentences])
-        for _ in range(NUM_BATCHES)
-    ]
+    return [pack_sequences(list(islice(sequences, BATCH_SIZE)), store, frame, labels) for _ in range(NUM_BATCHES)]
 
 
 def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:

@@ -8,7 +8,7 @@ command, run in a process of its own; what is done is kept under --out, and the 
     python benchmarks/systems.py report   --out runs/systems                 systems.md and two figures
 
 SNLI is its dev file, 9:1 by premise: premises in the order of the SHA-256 of their text, the first nine tenths train.
-SST-2 is the first 10,000 examples. SQuAD 1.1 is its dev file by article (`unmask split`), whole articles up to 3,000
+SST-2 is the first 10,000 examples. SQuAD 1.1 is its dev file by article (`unmask split`), whole articles up to 1,500
 questions. Losses of different objectives, or over different vocabularies, cannot be compared; scores can.
 """
 
@@ -41,7 +41,7 @@ from systems_report import report
 
 CORPUS = "corpora/enwiki-2015-core.jsonl.zst"
 SEEDS = 3
-SQUAD_QUESTIONS = 3000
+SQUAD_QUESTIONS = 1500
 SST2_EXAMPLES = 10_000
 
 
@@ -106,7 +106,7 @@ def pretrain_jobs(out: Path, epochs: float) -> Iterator[tuple[Path, list[str]]]:
         every = num_steps(out, system, epochs) // NUM_POINTS
         words = [
             *("pretrain", *recipe_words(out, system), f"train.epochs={epochs}"),
-            *(f"train.save_every={every}", f"train.eval_every={max(1, every // 4)}"),
+            *(f"train.save_every={every}", f"train.eval_every={max(1, every // 4)}", "train.eval_sequences=1000"),
             *(f"train.keep_last={2 * NUM_POINTS}", "--out", str(run), "--resume"),
         ]
         yield run / "results.json", words
@@ -165,7 +165,7 @@ def checkpoint_jobs(out: Path) -> Iterator[tuple[Path, list[str]]]:
 def point_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[Path, list[str]]]:
     for name, system in SYSTEMS.items():
         steps = points_of(out / "runs" / folder_of(name))
-        for step in (0, *steps):
+        for step in steps if system.same_as else (0, *steps):
             for task in POINT_TASKS:
                 model = out / "points" / f"{folder_of(name)}-{step or steps[-1]}"
                 run = out / "scores" / f"{folder_of(name)}-{step}-{task}"
@@ -176,7 +176,8 @@ def point_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple
 def end_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[Path, list[str]]]:
     for name, system in SYSTEMS.items():
         for task in system.tasks:
-            for arm, words in (("pretrained", []), ("random", ["from_scratch=true"])):
+            random = [] if system.same_as else [("random", ["from_scratch=true"])]
+            for arm, words in [("pretrained", list[str]()), *random]:
                 run = out / "ends" / f"{folder_of(name)}-{task}-{arm}"
                 model = out / "runs" / folder_of(name) / "model"
                 command = finetune_words(system, task, model, files[task], run)

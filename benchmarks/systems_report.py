@@ -58,7 +58,7 @@ def points(out: Path, name: str, system: System) -> list[Point]:
     """The points of one system: random weights and its checkpoints, in order."""
     run, flops = out / "runs" / folder_of(name), flops_per_token(out, system)
     a_step = text_mb_per_step(out, system, run)
-    found = [Point(0, 0.0, 0.0, 0.0, 0.0, scores(out, name, 0))]
+    found = [Point(0, 0.0, 0.0, 0.0, 0.0, scores(out, system.same_as or name, 0))]
     for step in points_of(run):
         state = read_json(run / "checkpoints" / f"step-{step:08d}" / "state.json")
         tokens, minutes = state["tokens"] / 1e6, state["seconds"] / 60
@@ -124,7 +124,8 @@ def table_of_ends(out: Path) -> str:
         for task in tasks:
             arms = []
             for arm in ("random", "pretrained"):
-                summary = out / "ends" / f"{folder_of(name)}-{task}-{arm}" / "summary.json"
+                weights_of = system.same_as or name if arm == "random" else name
+                summary = out / "ends" / f"{folder_of(weights_of)}-{task}-{arm}" / "summary.json"
                 if task not in system.tasks or not summary.exists():
                     arms.append("")
                     continue

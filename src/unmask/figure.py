@@ -9,15 +9,13 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from unmask.progress import human_count
 
 MAX_POINTS = 1500
 """A curve of more points is thinned out: the page stays small, and a screen shows no more."""
@@ -71,15 +69,21 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure: a training curve, held-out points, and floors to compare with."""
+    """One figure: a training curve, held-out points, and floors to compare with.
+
+    Attributes:
+        is_noisy: True smooths a long training curve.
+        parts: steps done when a part of the run begins (a phase, a stage), by its name; an upright line each.
+        last_step: the end of the axis of steps, which then begins at 0; None: as the points lie.
+    """
 
     title: str
     training: Series
     held_out: Series
     floors: Mapping[str, float] = field(default_factory=dict)
     is_noisy: bool = True
-    """True smooths a long training curve."""
-    tick: Callable[[float], str] = "{:g}".format
+    parts: Mapping[str, float] = field(default_factory=dict)
+    last_step: float | None = None
 
     @property
     def is_drawable(self) -> bool:
@@ -109,7 +113,6 @@ def draw(panel: Panel, width: int, height: int) -> str:
     """A panel as an SVG element without any text but numbers; sizes in CSS pixels."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     ink = {name: drawn for name, (drawn, _) in INKS.items()}
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": panel.title, "font.family": "sans-serif"}):
@@ -118,10 +121,11 @@ def draw(panel: Panel, width: int, height: int) -> str:
         _draw_series(axes, panel, ink)
         for value in panel.floors.values():
             axes.axhline(value, color=ink["floor"], linewidth=1.3, linestyle=(0, (5, 4)))
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=max(3, width // 110), integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: human_count(value)))
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=max(3, height // 45), steps=[1, 2, 2.5, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: panel.tick(value)))
+        for step in panel.parts.values():
+            axes.axvline(step, color=ink["axes"], linewidth=1, zorder=1)
+        _bound(axes, panel)
+        _number(axes.xaxis, max(3, width // 110), integer=True)
+        _number(axes.yaxis, max(3, height // 45))
         axes.tick_params(length=0, pad=6, labelsize=11, labelcolor=ink["axes"])
         axes.grid(axis="y", color=ink["grid"], linewidth=1)
         axes.set_axisbelow(True)
@@ -137,10 +141,51 @@ def _draw_series(axes: Any, panel: Panel, ink: Mapping[str, str]) -> None:
     if panel.is_noisy and len(curve.steps) >= NUM_RAW:
         raw, curve = curve.thinned(), curve.smoothed()
         axes.plot(raw.steps, raw.values, color=ink["training"], linewidth=1, alpha=0.25)
+    points: dict[str, Any] = {"markersize": 4, "clip_on": False, "in_layout": False}  # whole on the axis too
     marker = "o" if len(curve.steps) <= FEW_POINTS else None
     curve = curve.thinned()
-    axes.plot(curve.steps, curve.values, color=ink["training"], linewidth=1.8, marker=marker, markersize=4)
-    axes.plot(held_out.steps, held_out.values, color=ink["held-out"], linewidth=1.2, marker="o", markersize=4)
+    axes.plot(curve.steps, curve.values, color=ink["training"], linewidth=1.8, marker=marker, **points)
+    axes.plot(held_out.steps, held_out.values, color=ink["held-out"], linewidth=1.2, marker="o", **points)
+
+
+def _bound(axes: Any, panel: Panel) -> None:
+    """Sets the ends of both axes: the steps of the whole run, and nothing below 0 for what is never below it."""
+    if panel.last_step:
+        margin = 0.01 * panel.last_step
+        axes.set_xlim(-margin, panel.last_step + margin)
+    values = np.concatenate([panel.training.values, panel.held_out.values, list(panel.floors.values())])
+    if np.nanmin(values) >= 0 > axes.get_ylim()[0]:
+        axes.set_ylim(bottom=0)
+
+
+def _number(axis: Any, most: int, integer: bool = False) -> None:
+    """Writes round numbers along an axis, at most about so many."""
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = axis.get_view_interval()
+    ticks = MaxNLocator(nbins=most, integer=integer, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    shown = [float(tick) for tick in ticks if low <= tick <= high]
+    axis.set_ticks(shown, tick_labels(shown))
+
+
+_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+def tick_labels(ticks: Sequence[float]) -> list[str]:
+    """The numbers of an axis for people: 500, 1k, 1.5k; with three digits, or as many more as tell them apart.
+
+    Args:
+        ticks: ascending.
+    """
+    apart = float(min(np.diff(ticks), default=1.0))
+    places = max(0, 3 - math.floor(math.log10(apart)))  # the locator's own errors are left out
+    return [_tick_label(round(tick, places) + 0.0, apart) for tick in ticks]
+
+
+def _tick_label(tick: float, apart: float) -> str:
+    size, unit = next(((size, unit) for size, unit in _UNITS if abs(tick) >= size), (1.0, ""))
+    labels = (f"{tick / size:.{digits}g}" for digits in range(3, 18))
+    return next(label for label in labels if abs(float(label) * size - tick) < apart / 100) + unit
 
 
 def _inline(svg: str, title: str) -> str:

@@ -7,9 +7,9 @@ Read where they are there, all but the first two written by the programs for thi
 
     recipe.yaml, metrics.jsonl, environment.json
     results.json    final figures by name, nested or not; beside them `num_parameters` and `floors`, what a figure is to
-                    be compared with: `{"loss/mlm": {"unigram entropy": 7.1}}` by the names of metrics.jsonl, or
-                    `{"unigram entropy": 7.1}` for the loss; and `degenerate`, what is wrong with a model that tells
-                    nothing apart
+                    be compared with: `{"loss/mlm": {"no context": 6.6, "unigram entropy": 7.1}}` by the names of
+                    metrics.jsonl, or `{"unigram entropy": 7.1}` for the loss; and `degenerate`, what is wrong with a
+                    model that tells nothing apart
     samples.json    decoded examples of what the model predicts; see `unmask.report_samples`
 
 The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss` or `eval/loss/mlm`.
@@ -18,15 +18,19 @@ The held-out values of the loss are `eval/loss`, those of its term `mlm` are `ev
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from unmask.entropy import unigram_entropy
 from unmask.errors import InputError
 from unmask.figure import Panel, Series, draw
 from unmask.files import write_text
@@ -63,10 +67,17 @@ def write_report(run_directory: Path) -> Path:
         if figures.get(name.replace("dev.", "eval/", 1)) == value:  # measured at the last step
             continue
         figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
+    for name, told in _floors_of_guessing(figures).items():
+        floors.setdefault(name, {}).update(told)
+
+    try:
+        parts = parts_of(recipe, rows)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"{recipe_path} is not the recipe of a run: take it out of the run directory") from error
 
     sections = [
         _headline(run_directory.name, sessions, rows, num_parameters, figures),
-        _section("Curves", _curves(rows, floors)),
+        _section("Curves", _curves(rows, floors, parts)),
         _section("Results", _results(figures, floors, degenerate)),
         _section("Sample predictions", draw_samples(samples)),
         _section("Settings", _settings(recipe)),
@@ -130,6 +141,21 @@ def _held_out(key: str) -> list[str]:
     return []
 
 
+def _floors_of_guessing(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """What guessing one of two labels reaches: of segments, half of which go together, and of tokens, of which as many
+    were replaced as in the last evaluation."""
+    floors: dict[str, dict[str, float]] = {}
+    for sentences in ("nsp", "sop"):
+        told = {f"loss/{sentences}": math.log(2), f"eval/{sentences}_loss": math.log(2)}
+        floors |= {name: {"chance": value} for name, value in {**told, f"eval/{sentences}_accuracy": 0.5}.items()}
+    share = figures.get("eval/replaced_share")
+    if isinstance(share, float) and 0 < share < 1:
+        entropy = {"only the share known": unigram_entropy(np.array([share, 1 - share]))}
+        floors |= {"loss/discriminator": entropy, "eval/discriminator_loss": entropy}
+        floors["eval/discriminator_accuracy"] = {"always original": 1 - share}
+    return floors
+
+
 def last_evaluation(rows: Sequence[Row]) -> dict[str, Any]:
     """The last value of every `eval/...` in metrics rows."""
     return {name: value for row in rows for name, value in row.items() if name.startswith("eval/")}
@@ -149,36 +175,63 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # Curves
 
 
+MOST_TILES = 12
+"""Of the headline: two rows."""
+
 MOST_METRICS = 6
 """Metrics that have a figure, the first ones of the task; the table has all."""
 
 
-def panels(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]]) -> list[Panel]:
+def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, int]:
+    """The steps that are done when the parts of a run begin, by their names, of those that have begun.
+
+    They are the second of ELECTRA's two stages, told by its loss, and the phases after the first where the budget is
+    one of steps or of tokens.
+    """
+    trained = [row for row in rows if "tokens" in row]
+    steps, tokens = ([0, *(row[name] for row in trained)] for name in ("step", "tokens"))
+    phases, budget = recipe.get("phases") or (), recipe.get("train", {})
+    begun: dict[str, int] = {}
+    for number, phase in enumerate(phases[:-1], start=2):
+        if budget.get("steps"):
+            begun[f"phase {number}"] = math.ceil(phase["until"] * budget["steps"])
+        elif budget.get("tokens"):
+            begun[f"phase {number}"] = math.ceil(np.interp(phase["until"] * budget["tokens"], tokens, steps))
+    of_generator = [row["step"] for row in trained if "loss/generator" in row and "loss/discriminator" not in row]
+    begun["second stage"] = max(of_generator, default=steps[-1])
+    return {name: step for name, step in begun.items() if step < steps[-1]}
+
+
+def panels(
+    rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float] | None = None
+) -> list[Panel]:
     """Every figure that the rows have points for, the loss first."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     losses = ["loss", *(key for key in keys if key.startswith("loss/"))]
-    if len(losses) == 2:  # a loss of one term is that term
-        del losses[0]
+    if len(losses) > 1 and all(sum(key in row for key in losses[1:]) < 2 for row in rows):
+        del losses[0]  # it is that of its one term, in each stage
     nothing = Series.of((), "")
     found, shown = [], set()
     for key in losses:
         held_out = next((name for name in _held_out(key) if name in keys), "eval/loss" if len(losses) == 1 else "")
         shown.add(held_out)
-        title = "Loss" if key == "loss" else f"Loss: {key.removeprefix('loss/')}"
         told = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
+        title = "Loss" if key == "loss" else f"{_spoken(key.removeprefix('loss/'))} loss"
+        title += "" if held_out in keys else " in training"
         found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), told))
     for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
         found.append(Panel(_spoken(key), nothing, Series.of(rows, key), floors.get(key, {})))
     found.append(Panel("Learning rate", Series.of(rows, "learning_rate"), nothing, is_noisy=False))
     found.append(Panel("Gradient norm before clipping", Series.of(rows, "gradient_norm"), nothing))
-    found.append(Panel("Tokens per second", Series.of(rows, "tokens_per_s"), nothing, tick=human_count))
-    return [panel for panel in found if panel.is_drawable]
+    found.append(Panel("Tokens per second", Series.of(rows, "tokens_per_s"), nothing))
+    last_step = max((row["step"] for row in rows), default=0)
+    return [replace(panel, parts=parts or {}, last_step=last_step) for panel in found if panel.is_drawable]
 
 
-def _curves(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]]) -> str:
+def _curves(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float]) -> str:
     """The first figure over the whole width, the others side by side; a table of what was logged once."""
     shapes = [(960, 330, "wide")]
-    found = panels(rows, floors)
+    found = panels(rows, floors, parts)
     drawn = [panel for panel in found if panel.is_curve]
     shapes += [(460, 220, "")] * (len(drawn) - 1)
     figures = "".join(_figure(panel, *shape) for panel, shape in zip(drawn, shapes, strict=False))
@@ -186,34 +239,30 @@ def _curves(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]]) -> s
 
 
 def _logged_once(panels: Sequence[Panel]) -> str:
-    def told(panel: Panel, series: Series) -> str:
-        return panel.tick(float(f"{series.last:.4g}")) if series.is_drawable else ""
-
+    """Of the training alone: what is held out stands among the results."""
     lines = [
-        (
-            panel.title,
-            told(panel, panel.training),
-            told(panel, panel.held_out),
-            ", ".join(f"{name} {number(value)}" for name, value in panel.floors.items()),
-        )
+        (panel.title, number(panel.training.last), _compared(panel.floors))
         for panel in panels
+        if panel.training.is_drawable
     ]
     if not lines:
         return ""
-    note = (
-        "Logged once, so that there is no curve to draw. A shorter train.log_every logs more of the training, and a "
-        "shorter train.eval_every more of what is held out."
-    )
-    return f'<p class="note">{note}</p>' + table(("", "training", "held out", "to compare with"), lines)
+    note = "Logged once, so that there is no curve to draw: a shorter train.log_every logs more of the training."
+    return f'<p class="note">{note}</p>' + table(("", "training", "to compare with"), lines)
+
+
+def _compared(floors: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number(value)}" for name, value in floors.items())
 
 
 def _figure(panel: Panel, width: int, height: int, shape: str) -> str:
-    keys = []
-    if panel.training.is_drawable:
-        keys.append(("training", "training"))
+    keys = [("training", "training")] if panel.training.is_drawable else []
     if panel.held_out.is_drawable:
         keys.append(("held-out", "held-out"))
     keys += [("floor", f"{name} {number(value)}") for name, value in panel.floors.items()]
+    keys += [("part", f"{name} from step {step + 1:,}") for name, step in panel.parts.items()]
+    if [kind for kind, _ in keys if kind != "part"] in (["training"], ["held-out"]):  # the title says what is drawn
+        del keys[0]
     legend = "".join(f'<span class="key {kind}">{escape(text)}</span>' for kind, text in keys)
     if panel.num_not_finite:
         legend += f"<span>{panel.num_not_finite} not finite</span>"
@@ -237,7 +286,8 @@ def _headline(
 ) -> str:
     session = sessions[-1] if sessions else {}
     tiles = [(label, value) for label, value in _facts(rows, num_parameters) if value]
-    tiles += [(_spoken(key), number(value)) for key, value in figures.items() if isinstance(value, int | float)][:6]
+    told = [(_spoken(key), number(value)) for key, value in figures.items() if isinstance(value, int | float)]
+    tiles += told[: MOST_TILES - len(tiles)]
     recipe = f"<p>{escape(str(session['recipe']))}</p>" if session.get("recipe") else ""
     command = f"<pre>{escape(shlex.join(session['command']))}</pre>" if session.get("command") else ""
     cells = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in tiles)
@@ -262,8 +312,7 @@ def _results(figures: Mapping[str, Any], floors: Mapping[str, Mapping[str, float
     warning = f'<p class="note">On dev {escape(degenerate)}: the model tells nothing apart.</p>' if degenerate else ""
     lines = []
     for key, value in figures.items():
-        compared = ", ".join(f"{name} {number(floor)}" for name, floor in floors.get(key, {}).items())
-        lines.append((_spoken(key), number(value), compared))
+        lines.append((_spoken(key), number(value), _compared(floors.get(key, {}))))
     return warning + table(("", "value", "to compare with"), lines)
 
 
@@ -292,17 +341,28 @@ def _environment(sessions: Sequence[Row]) -> str:
 
 
 def number(value: Any) -> str:
-    """A result for people: a fraction in four digits, a whole number with its thousands apart."""
+    """A result for people: a fraction in four digits, a whole number and a large one with its thousands apart."""
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+SPOKEN = {
+    "mlm": "MLM",
+    "lm": "LM",
+    "nsp": "NSP",
+    "sop": "SOP",
+    "sbo": "SBO",
+    "eval": "held-out",
+}
+"""Words of keys that are said otherwise."""
+
+
 def _spoken(key: str) -> str:
-    """A key as a person says it: `eval/nsp_accuracy` is "Held-out nsp accuracy"."""
-    words = key.replace("eval/", "held-out ").replace("_", " ")
+    """A key as a person says it: `eval/nsp_accuracy` is "Held-out NSP accuracy"."""
+    words = " ".join(SPOKEN.get(word, word) for word in key.replace("/", " ").replace("_", " ").split(" "))
     return words[:1].upper() + words[1:]
 
 

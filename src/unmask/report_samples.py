@@ -85,17 +85,22 @@ def _token(token: Row) -> str:
 
 def _masked(token: Row) -> str:
     text, label, prediction = (str(token.get(name) or "") for name in ("token", "label", "prediction"))
-    hover = f"input {text} · original {label} · predicted {prediction}{_chance(token, ' with probability ')}"
+    hover = (
+        f"input {text} · original {_whole(label)} · predicted {_whole(prediction)}"
+        f"{_chance(token, ' with probability ')}"
+    )
     right = bool(token.get("correct"))
+    if not right and _bare(prediction) != _bare(label):
+        label, prediction = _bare(label), _bare(prediction)
     shown = escape(_bare(label)) if right else f"<del>{escape(prediction)}</del> <ins>{escape(label)}</ins>"
     return _mark(right, hover, shown)
 
 
 def _next(token: Row) -> str:
     label, prediction = (str(token.get(name) or "") for name in ("label", "prediction"))
-    hover = f"expected {prediction}{_chance(token, ' with probability ')}"
+    hover = f"expected {_whole(prediction)}{_chance(token, ' with probability ')}"
     if not token.get("correct"):
-        hover += f" · {label} itself{_chance(token, ' with ', 'label_probability')}"
+        hover += f" · {_whole(label)} itself{_chance(token, ' with ', 'label_probability')}"
         return f'<span title="{escape(hover)}">{escape(_bare(label))}</span>'
     return _mark(True, hover, escape(_bare(label)))
 
@@ -122,9 +127,14 @@ def _mark(right: bool, hover: str, shown: str) -> str:
     return f'<mark class="{"right" if right else "wrong"}" title="{escape(hover)}">{shown}</mark>'
 
 
+def _whole(entry: str) -> str:
+    """An entry where it stands alone: without the mark of BPE that a word ends, which nearly every one bears."""
+    return entry.removesuffix("</w>")
+
+
 def _bare(entry: str) -> str:
-    """An entry without the mark that says whether it begins or ends a word."""
-    return entry.removeprefix("##").removeprefix("␣").removesuffix("</w>")
+    """An entry within its text: without the mark that says whether it begins or ends a word."""
+    return _whole(entry).removeprefix("##").removeprefix("␣")
 
 
 def _answer(sample: Row, fields: Sequence[str]) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -30,3 +31,14 @@ def test_a_script_names_its_claim_and_answers_help(script: Path) -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_is_in_the_list(script: Path) -> None:
     assert f"`python benchmarks/{script.name}" in (BENCHMARKS / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("script", sorted(BENCHMARKS.rglob("*.py")), ids=lambda path: path.name)
+def test_what_a_script_takes_from_the_package_is_there(script: Path) -> None:
+    """Scripts import inside their functions, where `--help` does not come."""
+    for node in ast.walk(ast.parse(script.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "unmask":
+            module = importlib.import_module(node.module or "")
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            missing = [name for name in missing if importlib.util.find_spec(f"{node.module}.{name}") is None]
+            assert not missing, f"line {node.lineno}: {node.module} has no {', '.join(missing)}"

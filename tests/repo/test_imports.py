@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
-    {"errors", "batch", "entropy", "files", "input_files", "paths", "chance", "progress", "interruption", "scripts"},
+    {
+        "errors",
+        "batch",
+        "entropy",
+        "files",
+        "input_files",
+        "paths",
+        "chance",
+        "progress",
+        "interruption",
+        "scripts",
+        "segment_pairs",
+    },
     {"config"},
     {"tokenization", "models"},
     {"data", "objectives", "tasks", "training"},

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unmask.errors import InputError
-from unmask.figure import FEW_POINTS, MAX_POINTS, Panel, Series, draw
-from unmask.report import flatten, last_evaluation, number, panels, write_report
+from unmask.figure import FEW_POINTS, MAX_POINTS, Panel, Series, draw, tick_labels
+from unmask.report import flatten, last_evaluation, number, panels, parts_of, write_report
 from unmask.training.run_log import write_environment
 
 VOID = {"meta", "br", "use", "path", "rect"}
@@ -94,7 +96,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
         },
         {"title": "review", "input": {"text": "fine <b>"}, "label": "1", "prediction": "0", "probability": 0.5},
     ]
-    results = {"num_parameters": 4_400_000, "dev": {"f1": 0.875}, "floors": {"loss/mlm": {"unigram entropy": 7.125}}}
+    floors = {"loss/mlm": {"no context": 6.5, "unigram entropy": 7.125}}
+    results = {"num_parameters": 4_400_000, "dev": {"f1": 0.875}, "floors": floors}
     directory = run_directory(tmp_path / "run", rows, samples=samples, results=results)
     (directory / "recipe.yaml").write_text("seed: 12345\nmodel:\n  hidden_size: 128\n", encoding="utf-8")
     for extra in ([], ["--resume"]):
@@ -115,12 +118,13 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "Time training": "6 min 40 s",
         "Training loss": loss,
         "Held-out loss": "0.05",
-        "Held-out mlm loss": "0.04",
-        "Held-out nsp accuracy": "0.625",
+        "Held-out MLM loss": "0.04",
+        "Held-out NSP accuracy": "0.625",
         "Dev.f1": "0.875",
     }
     assert "unmask pretrain bert_tiny &#x27;corpus=my text&#x27; --resume" in text
     assert text.count("unigram entropy 7.125") == 2  # the legend of the curve, and beside the held-out loss
+    assert text.count("no context 6.5, unigram entropy 7.125") == 1
     assert "<td>12345</td>" in text
     assert "<td>hidden_size</td><td>128</td>" in text
     assert "말뭉치" in text
@@ -129,7 +133,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert page.titles[1] == "input [MASK] · original north · predicted south with probability 0.25"
     assert "fine &lt;b&gt;" in text
     assert page.tags.count("figure") == page.tags.count("svg") == 6
-    assert "<td>Held-out nsp accuracy</td><td></td><td>0.625</td>" in text  # measured once: no curve
+    assert "<td>Held-out NSP accuracy</td><td>0.625</td><td>chance 0.5</td>" in text  # measured once: no curve
 
 
 def test_nothing_comes_from_outside_and_no_id_stands_twice(tmp_path: Path) -> None:
@@ -191,8 +195,12 @@ def test_what_was_logged_once_is_a_table(tmp_path: Path) -> None:
     results = {"floors": {"eval/accuracy": {"most frequent label": 0.5}}}
     text, _ = report_of(run_directory(tmp_path / "run", rows, results=results))
     assert "Logged once, so that there is no curve to draw" in text
-    assert "<td>Held-out accuracy</td><td></td><td>0.25</td><td>most frequent label 0.5</td>" in text
     assert "<td>Tokens per second</td><td>500</td><td></td>" in text
+    assert "<td>Loss in training</td>" not in text
+    # What is held out stands among the results, and nowhere else than in the headline.
+    assert re.findall("<td>Held-out accuracy</td>.*?</tr>", text) == [
+        "<td>Held-out accuracy</td><td>0.25</td><td>most frequent label 0.5</td></tr>"
+    ]
     two = [training_row(2), training_row(4), *({"step": step, "eval/accuracy": 0.25} for step in (2, 4))]
     assert "Logged once" not in report_of(run_directory(tmp_path / "two", two))[0]
 
@@ -221,6 +229,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
         *(("samples.json", "[3]"), ("samples.json", '[{"text": "x"}]'), ("samples.json", '[{"text": ["x"]}]')),
         *(("results.json", "[]"), ("results.json", "{"), ("results.json", '{"floors": 3}')),
         *(("metrics.jsonl", '{"step": 1, "loss": "x"}\n'), ("environment.json", "[]")),
+        ("recipe.yaml", "train: {steps: 5}\nphases: [1, 2]"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str | bytes) -> None:
@@ -233,9 +242,82 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str | bytes
 def test_a_loss_of_one_term_is_one_figure() -> None:
     rows = [{"step": 1, "loss": 1.0, "loss/task": 1.0}, {"step": 1, "eval/loss": 2.0, "eval/accuracy": 0.5}]
     found = panels(rows, {"loss": {"majority": 0.7}})
-    assert [panel.title for panel in found] == ["Loss: task", "Held-out accuracy"]
+    assert [panel.title for panel in found] == ["Task loss", "Held-out accuracy"]
     assert found[0].held_out.values.tolist() == [2.0]
     assert found[0].floors == {"majority": 0.7}
+
+
+def stage_row(step: int, term: str) -> dict[str, Any]:
+    return {"step": step, "tokens": step * 100, "loss": 1.0, f"loss/{term}": 1.0}
+
+
+def test_the_stages_of_a_run_have_no_common_loss() -> None:
+    rows = [stage_row(2, "generator"), stage_row(4, "generator"), stage_row(6, "discriminator")]
+    rows.append({"step": 6, "eval/generator_loss": 1.5, "eval/replaced_share": 0.25})
+    found = panels(rows, {}, parts_of({}, rows))
+    assert [panel.title for panel in found] == [
+        *("Generator loss", "Discriminator loss in training", "Held-out replaced share")
+    ]
+    assert all(panel.parts == {"second stage": 4} for panel in found)
+    assert all(panel.last_step == 6 for panel in found)
+    together = stage_row(2, "generator") | stage_row(2, "discriminator")
+    assert panels([together], {})[0].title == "Loss in training"
+    assert parts_of({}, [together]) == {}
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        # 100 tokens a step: 90 % of 50 steps are 45, and of 4,500 tokens 4,050, which are reached in step 41.
+        ({"steps": 50}, {"phase 2": 45}),
+        ({"steps": 60}, {}),
+        ({"tokens": 4500}, {"phase 2": 41}),
+        ({"tokens": 5000, "steps": None}, {"phase 2": 45}),
+        ({"tokens": 6000}, {}),
+        ({"epochs": 1}, {}),
+    ],
+    ids=["steps", "not yet by steps", "tokens", "tokens of a resolved recipe", "not yet by tokens", "epochs"],
+)
+def test_where_a_phase_begins(budget: dict[str, Any], expected: dict[str, int]) -> None:
+    recipe = {"train": budget, "phases": [{"until": 0.9, "max_length": 128}, {"until": 1, "max_length": 512}]}
+    rows = [{"step": step, "tokens": step * 100} for step in range(10, 51, 10)]
+    assert parts_of(recipe, rows) == expected
+
+
+def test_a_part_of_the_run_is_a_line_in_every_figure(tmp_path: Path) -> None:
+    rows = [stage_row(step, "generator" if step < 1500 else "discriminator") for step in range(500, 3001, 500)]
+    text, page = report_of(run_directory(tmp_path / "run", rows))
+    assert page.tags.count("svg") == text.count('<span class="key part">second stage from step 1,001</span>') == 2
+    assert text.count("stroke: var(--muted)") == 2
+
+
+def test_what_a_discriminator_reaches_by_guessing(tmp_path: Path) -> None:
+    measured = {"discriminator_loss": 0.5, "discriminator_accuracy": 0.75, "replaced_share": 0.125}
+    row = {"step": 1, **{f"eval/{name}": value for name, value in measured.items()}}
+    text, _ = report_of(run_directory(tmp_path / "run", [row]))
+    # -1/8 ln 1/8 - 7/8 ln 7/8 = .37677
+    assert "<td>Held-out discriminator loss</td><td>0.5</td><td>only the share known 0.3768</td>" in text
+    assert "<td>Held-out discriminator accuracy</td><td>0.75</td><td>always original 0.875</td>" in text
+
+
+def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
+    rows = [training_row(1), training_row(2), {"step": 1, "eval/loss": 1.0, "eval/f1": 0.5}, {"step": 2, "eval/f1": 1}]
+    text, _ = report_of(run_directory(tmp_path / "run", rows))
+    legends = dict(re.findall("<figcaption><b>(.*?)</b>(.*?)</figcaption>", text))
+    assert legends.pop("Loss") == '<span class="key training">training</span><span class="key held-out">held-out</span>'
+    assert legends.pop("NSP loss in training") == (
+        '<span class="key training">training</span><span class="key floor">chance 0.6931</span>'
+    )
+    assert set(legends.values()) == {""}
+    assert "Held-out f1" in legends
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(1234.5678, "1,235"), (999.96, "1000"), (0.12345, "0.1235"), (12345, "12,345"), (2.5e12, "2.5e+12"), (None, "–")],
+)
+def test_numbers_for_people(value: float | None, told: str) -> None:
+    assert number(value) == told
 
 
 def test_the_last_evaluation_has_every_metric_once() -> None:
@@ -246,8 +328,8 @@ def test_the_last_evaluation_has_every_metric_once() -> None:
 def test_a_final_figure_takes_the_place_of_the_held_out_one_of_its_name(tmp_path: Path) -> None:
     rows = [training_row(1), {"step": 1, "eval/mlm_loss": 3.0}]
     directory = run_directory(tmp_path / "run", rows, results={"mlm_loss": 2.5})
-    assert re.findall("<dt>(.*mlm loss)</dt><dd>(.*?)</dd>", report_of(directory)[0].replace("<div>", "\n")) == [
-        ("Held-out mlm loss", "2.5")
+    assert re.findall("<dt>(.*MLM loss)</dt><dd>(.*?)</dd>", report_of(directory)[0].replace("<div>", "\n")) == [
+        ("Held-out MLM loss", "2.5")
     ]
 
 
@@ -288,11 +370,52 @@ def test_thinning_keeps_few_points_and_the_last(size: int) -> None:
         assert len(thinned.steps) == size
 
 
+@pytest.mark.parametrize(
+    ("ticks", "labels"),
+    [
+        ([0, 500, 1000, 1500], ["0", "500", "1k", "1.5k"]),
+        ([1000, 1001, 1002], ["1k", "1.001k", "1.002k"]),
+        ([501.0, 501.5, 502.0], ["501", "501.5", "502"]),
+        ([1_000_000, 1_000_500, 1_001_000], ["1M", "1.0005M", "1.001M"]),
+        ([0.1, 0.2, 0.1 + 0.2], ["0.1", "0.2", "0.3"]),
+        ([-0.5, -0.0, 0.5], ["-0.5", "0", "0.5"]),
+        ([0, 5e-05, 1e-04], ["0", "5e-05", "0.0001"]),
+        ([7], ["7"]),
+        ([], []),
+    ],
+)
+def test_numbers_of_an_axis(ticks: list[float], labels: list[str]) -> None:
+    assert tick_labels(ticks) == labels
+
+
+@given(st.integers(0, 10**9), st.sampled_from([1, 2, 2.5, 5]), st.integers(-6, 6), st.integers(2, 9))
+def test_no_number_stands_twice_on_an_axis(first: int, step: float, power: int, count: int) -> None:
+    apart = step * 10.0**power
+    assert len(set(tick_labels([(first + place) * apart for place in range(count)]))) == count
+
+
+def words_of(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>\s*([^<]*?)\s*</text>", svg)
+
+
+@pytest.mark.parametrize("steps", [[1, 2], [1000, 1001, 1002], [12_000, 12_090]])
+def test_neither_axis_says_a_number_twice(steps: list[int]) -> None:
+    curve = Series(np.array(steps, dtype=float), np.array(steps, dtype=float))
+    words = words_of(draw(Panel("tokens", curve, series([])), 460, 220))
+    assert len(words) >= 4
+    assert max(words.count(word) for word in words) <= 2  # once along each
+
+
+def test_what_is_never_below_zero_has_no_axis_below_it() -> None:
+    assert words_of(draw(Panel("precision", series([]), series([0.0, 0.0])), 300, 200))[-3:] == ["0", "0.02", "0.04"]
+    assert "-0.1" in words_of(draw(Panel("correlation", series([]), series([0.0, -0.1])), 300, 200))
+
+
 def test_a_drawing_holds_numbers_only_and_the_colours_of_the_page() -> None:
     panel = Panel("A & B", series([3.0, 2.0, 1.0]), series([2.5]), {"floor": 0.5})
     svg = draw(panel, 400, 200)
     assert svg.startswith('<svg role="img" aria-label="A &amp; B"')
-    words = re.findall(r"<text[^>]*>\s*([^<]*?)\s*</text>", svg)
+    words = words_of(svg)
     assert words
     assert all(re.fullmatch(r"[−-]?[\d.]+[kM]?", word) for word in words)
     assert "var(--training)" in svg

@@ -18,6 +18,8 @@ from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining_inputs import build_loader
 from unmask.recipe import PretrainRecipe
 from unmask.samples import show_entry
+from unmask.tokenization.bpe import END_OF_WORD
+from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
 SENTENCE_LABELS: dict[str, tuple[str, str]] = {
@@ -86,10 +88,10 @@ def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
         Sample(
             tuple(
                 SampleToken(
-                    show_entry(tokenizer, ids[place]),
+                    read_entry(tokenizer, ids[place]),
                     segments[place],
                     special[place],
-                    None if labels[place] == IGNORE_INDEX else show_entry(tokenizer, labels[place]),
+                    None if labels[place] == IGNORE_INDEX else read_entry(tokenizer, labels[place]),
                 )
                 for place in range(bounds[number], bounds[number + 1])
             ),
@@ -98,6 +100,15 @@ def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
         )
         for number in range(most)
     )
+
+
+def read_entry(tokenizer: Tokenizer, index: int) -> str:
+    """An entry of the vocabulary for people: as `show_entry`, but for BPE's mark that a word ends, which nearly every
+    entry bears; a `-` stands behind those that are no end."""
+    entry = show_entry(tokenizer, index)
+    if tokenizer.kind != "bpe" or index in tokenizer.special_ids:
+        return entry
+    return entry.removesuffix(END_OF_WORD) if entry.endswith(END_OF_WORD) else f"{entry}-"
 
 
 def _facts(step: FirstStep, batch: Batch, most: int) -> list[list[str]]:

@@ -12,7 +12,6 @@ from typing import Any
 
 from unmask.config import build_settings, merge, parse_overrides, read_settings_file
 from unmask.corpus_account import format_account
-from unmask.data.formats import PAIRED
 from unmask.data.settings import PackingSettings
 from unmask.data.store import TokenStore
 from unmask.doctor.decoded_samples import decode_samples, describe_step, first_step
@@ -39,6 +38,7 @@ from unmask.objectives.settings import BiLMSettings, ObjectiveSettings
 from unmask.pretraining_inputs import frame_of
 from unmask.progress import Progress, human_count
 from unmask.recipe import ALTERNATIVES, PretrainRecipe, find_recipe
+from unmask.segment_pairs import PAIRED
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.tokenization.word_characters import WordTokenizer
@@ -169,7 +169,7 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
     findings = check_store(
         store, tokenizer, statistics, duplicates, packing=use.packing, room=use.room, objective=use.objective
     )
-    floors = Floors.of(statistics.token_counts)
+    floors = Floors.of(statistics.token_counts, use.objective, tokenizer.vocabulary)
     facts = store_facts(store)
     tables = [
         facts_table(facts, statistics, tokenizer),

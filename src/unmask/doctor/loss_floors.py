@@ -1,7 +1,8 @@
 """The floors that a run's losses and accuracies have to pass, and whether and when they did.
 
-A floor is what a model scores that has learnt less than it should: nothing, the frequencies of the entries, the share
-of the labels. BERT's loss stays near the second for a long time before context begins to tell.
+A floor is what a model scores that has learnt less than it should: nothing, the frequencies of the entries, these and
+to copy what is shown at a target, the share of the labels. BERT's loss stays near the third for a long time before
+context begins to tell.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +18,15 @@ from numpy.typing import NDArray
 
 from unmask.batch import Batch
 from unmask.doctor.findings import Finding, Level
-from unmask.objectives.sentence_pairs import LABELS, SentenceObjective
+from unmask.entropy import NoContext
+from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings, ReplacedTokenSettings
+from unmask.segment_pairs import LABEL_COLUMNS, SentenceObjective
+from unmask.tokenization.vocabulary import Vocabulary
 
 Row = Mapping[str, Any]
 
 UNIGRAM_FLOOR = "mlm-unigram-floor"
+NO_CONTEXT_FLOOR = "mlm-no-context-floor"
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,28 @@ class Floor:
         return value < self.value - self.margin if self.is_loss else value > self.value + self.margin
 
 
-def masked_lm_floors(batches: Sequence[Batch], token_counts: NDArray[np.integer[Any]]) -> list[Floor]:
+FREQUENCIES = "knowing how frequent each entry is and nothing else"
+SHOWN_ALONE = "knowing the frequencies and the token shown at each target, without any context"
+GUESSED_ALONE = "saying the token shown where it is likely to be kept, else the most frequent entry"
+
+
+def without_context(
+    objective: ObjectiveSettings, token_counts: NDArray[np.integer[Any]], vocabulary: Vocabulary
+) -> NoContext | None:
+    """The best predictor of an objective's masked tokens that uses no context; None where nothing is masked."""
+    if not isinstance(objective, MaskedLMSettings | ReplacedTokenSettings) or vocabulary.mask_id is None:
+        return None
+    random_token_prob = objective.random_token_prob if isinstance(objective, MaskedLMSettings) else 0.0
+    shares = objective.mask_token_prob, random_token_prob
+    return NoContext.of(token_counts, *shares, vocabulary.mask_id, vocabulary.special_ids)
+
+
+def masked_lm_floors(
+    batches: Sequence[Batch],
+    token_counts: NDArray[np.integer[Any]],
+    objective: MaskedLMSettings,
+    vocabulary: Vocabulary,
+) -> list[Floor]:
     """The floors of masked language modelling, for the very targets that a run is evaluated on.
 
     Args:
@@ -63,52 +89,52 @@ def masked_lm_floors(batches: Sequence[Batch], token_counts: NDArray[np.integer[
         token_counts: (vocabulary,) how often each entry occurs in the store.
 
     Returns:
-        None where the batches have no targets.
+        None where the batches have no targets. What is to be had without context is where targets are shown.
     """
-    labels = np.concatenate([batch.columns["labels"][batch.columns["target_positions"]].numpy() for batch in batches])
-    floors: list[Floor] = []
-    if len(labels):
-        counts = np.maximum(token_counts, 1)  # an entry that is a target and not in the store: another store's batches
-        frequencies = counts / counts.sum()
-        target_counts = np.bincount(labels)
-        majority = float(target_counts.max() / len(labels))
-        vocab_size = len(token_counts)
-        floors += [
-            Floor(
-                name="mlm-uniform-floor",
-                what=f"guessing evenly among the {vocab_size:,} entries (ln V)",
-                value=math.log(vocab_size),
-                margin=0.02,
-                training_key="loss/mlm",
-                held_out_key="eval/mlm_loss",
-                is_loss=True,
-                failed_level="warning",
-            ),
-            Floor(
-                name=UNIGRAM_FLOOR,
-                what="knowing how frequent each entry is and nothing else (unigram entropy of the held-out targets)",
-                value=float(-np.log(frequencies[labels]).mean()),
-                margin=0.02,
-                training_key="loss/mlm",
-                held_out_key="eval/mlm_loss",
-                is_loss=True,
-                failed_level="warning",
-            ),
-            _accuracy_floor(
-                "mlm-majority-floor", "always saying the most frequent entry", "mlm", majority, len(labels)
-            ),
-        ]
-    return floors
+    labels, shown = _targets(batches)
+    counts = np.maximum(token_counts, 1)  # an entry that is a target and not in the store: another store's batches
+    best = without_context(objective, counts, vocabulary)
+    if not len(labels) or best is None:
+        return []
+    vocab_size = len(token_counts)
+    losses = [
+        ("mlm-uniform-floor", f"guessing evenly among the {vocab_size:,} entries (ln V)", math.log(vocab_size)),
+        (
+            UNIGRAM_FLOOR,
+            f"{FREQUENCIES} (unigram entropy of the held-out targets)",
+            float(-np.log(best.frequencies[labels]).mean()),
+        ),
+    ]
+    if best.masked < 1:
+        losses.append((NO_CONTEXT_FLOOR, SHOWN_ALONE, float(best.losses(labels, shown).mean())))
+    hits = float((best.guesses(shown) == labels).mean())
+    return [
+        *(_loss_floor(name, what, value, "mlm") for name, what, value in losses),
+        _accuracy_floor("mlm-no-context-accuracy-floor", GUESSED_ALONE, "mlm", hits, len(labels)),
+    ]
+
+
+def _targets(batches: Sequence[Batch]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The original tokens at the targets, and what is shown in their place; both (targets,)."""
+    at = [batch.columns["target_positions"] for batch in batches]
+    labels = [batch.columns["labels"][places].numpy() for batch, places in zip(batches, at, strict=True)]
+    shown = [batch.input_ids[places].numpy() for batch, places in zip(batches, at, strict=True)]
+    return np.concatenate(labels), np.concatenate(shown)
+
+
+def _loss_floor(name: str, what: str, value: float, term: str) -> Floor:
+    """A floor of a loss over the vocabulary."""
+    return Floor(name, what, value, 0.02, f"loss/{term}", f"eval/{term}_loss", is_loss=True, failed_level="warning")
 
 
 CHANCE = {"nsp": "next-sentence chance", "sop": "sentence-order chance"}
 
 
-def sentence_floors(batches: Sequence[Batch], name: SentenceObjective | Literal["none"]) -> list[Floor]:
+def sentence_floors(batches: Sequence[Batch], name: SentenceObjective) -> list[Floor]:
     """The floors of an objective on the two segments, by the labels of prepared batches; none for "none"."""
     if name == "none":
         return []
-    labels = torch.cat([batch.columns[LABELS[name]] for batch in batches]).double()
+    labels = torch.cat([batch.columns[LABEL_COLUMNS[name]] for batch in batches]).double()
     share = float(labels.mean())
     entropy = share_entropy(share)
     return [
@@ -129,20 +155,20 @@ def sentence_floors(batches: Sequence[Batch], name: SentenceObjective | Literal[
 
 
 def recorded_floors(floors: Mapping[str, Mapping[str, float]]) -> list[Floor]:
-    """The floors that an objective tells, as they stand in a run's `results.json`: `{"loss/lm": {name: nats}}`."""
+    """The floors that an objective tells of its losses, as they stand in `results.json`: `{"loss/lm": {name: nats}}`.
+
+    Of accuracies and of other names there is no finding.
+    """
+    told = {
+        "unigram entropy": ("unigram", f"{FREQUENCIES} (unigram entropy)"),
+        "no context": ("no-context", SHOWN_ALONE),
+    }
+    terms = {key.removeprefix("loss/"): named for key, named in floors.items() if key.startswith("loss/")}
     return [
-        Floor(
-            name=f"{key.removeprefix('loss/')}-{name.split()[0]}-floor",
-            what=f"knowing how frequent each entry is and nothing else ({name})",
-            value=value,
-            margin=0.02,
-            training_key=key,
-            held_out_key=f"eval/{key.removeprefix('loss/')}_loss",
-            is_loss=True,
-            failed_level="warning",
-        )
-        for key, named in floors.items()
-        for name, value in named.items()
+        _loss_floor(f"{term}-{short}-floor", what, named[name], term)
+        for term, named in terms.items()
+        for name, (short, what) in told.items()
+        if name in named
     ]
 
 
@@ -221,6 +247,8 @@ def _advice(floor: Floor, causes: Sequence[str]) -> str:
 
 
 ADVICE = {
+    NO_CONTEXT_FLOOR: "context is learnt after frequencies and copying are: train on more tokens",
+    "mlm-no-context-accuracy-floor": "as for the loss of masked language modelling",
     "nsp-chance-floor": "next-sentence prediction is learnt after words are: train on more tokens before worrying",
     "nsp-majority-floor": "as for the loss of next-sentence prediction",
     "sop-chance-floor": "sentence-order prediction is learnt after words are: train on more tokens before worrying",

@@ -51,8 +51,8 @@ class SequenceShape:
         columns = batch.columns
         return cls(
             length,
-            getattr(objective, "target_prob", 0.0),
-            getattr(objective, "sentence_objective", "none") != "none",
+            objective.target_prob if isinstance(objective, MaskedLMSettings | ReplacedTokenSettings) else 0.0,
+            objective.asked_of_pairs != "none",
             len(columns.get("boundary_positions", ())) / batch.num_tokens,
             len(columns.get("boundary_targets", ())) / batch.num_tokens,
         )
@@ -81,7 +81,7 @@ def flops_per_token(sizes: EncoderSettings, objective: ObjectiveSettings, shape:
 def bilm_flops_per_word(sizes: ElmoSettings, objective: BiLMSettings) -> float:
     """As `flops_per_token`, for ELMo: every word shown goes through the character CNN once, and through both stacks.
 
-    Of the sampled softmax, each direction has the negatives and one target; what one window's targets share is left out.
+    Of the sampled softmax, each direction has the negatives and one target.
     """
     filters, size, cell = sizes.num_filters, sizes.projection_size, sizes.cell_size
     places = sizes.max_characters + 1

@@ -16,11 +16,9 @@ from unmask.report import PAGE, STYLE
 
 DOCTOR_STYLE = "page.css"
 
-LEGEND = (
-    '<p class="note">Segments <span class="token a">A</span> and <span class="token b">B</span>, '
-    '<span class="token control">special tokens</span>, and targets: '
-    '<ruby class="token target">what is shown<rt>what is to be predicted</rt></ruby></p>'
-)
+SEGMENTS = 'segments <span class="token a">A</span> and <span class="token b">B</span>'
+SPECIAL = '<span class="token control">special tokens</span>'
+TARGETS = 'targets: <ruby class="token target">what is shown<rt>what is to be predicted</rt></ruby>'
 
 
 def write_page(diagnosis: Diagnosis, path: Path) -> None:
@@ -104,20 +102,25 @@ def _bar(share: float) -> str:
 
 
 def _samples(samples: Sequence[Sample]) -> str:
-    if not samples:
-        return ""
-    return LEGEND + "".join(_sample(number, sample) for number, sample in enumerate(samples, start=1))
+    tokens = [token for sample in samples for token in sample.tokens]
+    has_segments = any(token.segment for token in tokens)
+    keys = [SEGMENTS] if has_segments else []
+    keys += [SPECIAL] if any(token.special for token in tokens) else []
+    keys += [TARGETS] if any(token.label is not None for token in tokens) else []
+    legend = f'<p class="note">{", ".join(keys)}</p>' if keys else ""
+    drawn = (_sample(number, sample, has_segments) for number, sample in enumerate(samples, start=1))
+    return legend + "".join(drawn)
 
 
-def _sample(number: int, sample: Sample) -> str:
+def _sample(number: int, sample: Sample, has_segments: bool) -> str:
     facts = [f"{len(sample.tokens)} tokens", f"{sample.num_targets} targets", *filter(None, [sample.sequence_label])]
-    tokens = " ".join(map(_token, sample.tokens))
+    tokens = " ".join(_token(token, has_segments) for token in sample.tokens)
     title = f"sequence {number} <span>{escape(', '.join(facts))}</span>"
     return f'<article class="sequence"><h3>{title}</h3><p>{tokens}</p></article>'
 
 
-def _token(token: SampleToken) -> str:
-    kind = f"token {'ab'[token.segment]}{' control' if token.special else ''}"
+def _token(token: SampleToken, has_segments: bool) -> str:
+    kind = f"token{' ' + 'ab'[token.segment] if has_segments else ''}{' control' if token.special else ''}"
     shown = f"<bdi>{escape(token.shown)}</bdi>"
     if token.label is None:
         return f'<span class="{kind}">{shown}</span>'

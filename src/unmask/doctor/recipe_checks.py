@@ -11,7 +11,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings, ReplacedTokenSettings
 from unmask.progress import human_bytes, human_count, human_duration
 from unmask.recipe import PretrainRecipe
-from unmask.training.settings import OptimizerSettings, TrainSettings
+from unmask.training.settings import OptimizerSettings, TrainSettings, warmup_shortfall
 
 USUAL_LEARNING_RATES = {192: (1e-4, 5e-3), 384: (1e-4, 2e-3), 640: (1e-4, 1e-3), 896: (5e-5, 7e-4), 10**9: (2e-5, 5e-4)}
 """Hidden sizes up to so many, and the peak rates that AdamW is usually given there: BERT-Base and Large 1e-4, RoBERTa
@@ -21,6 +21,13 @@ MOST_EPOCHS = (40, "BERT")
 """Passes over the text, and who made them: BERT (appendix A.2)."""
 MOST_EPOCHS_LEFT_TO_RIGHT = (100, "GPT-1")
 """The same of left-to-right models: Radford et al. 2018, section 4.1."""
+
+LARGEST_BATCHES = {
+    "adamw": (8e6, "RoBERTa's largest batches (8,192 x 512)"),
+    "lamb": (2e7, "LAMB's largest batches (32,768 x 512)"),
+}
+"""Tokens of a step by the optimizer, and what is told where there are more: Liu et al. 2019, section 4.3; You et al.
+2020, section 4.1. Other optimizers as AdamW."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ def check_settings(settings: PretrainRecipe, plan: Plan) -> list[Finding]:
         _check_masking(settings.objective),
         _check_epochs(plan.epochs, *(MOST_EPOCHS_LEFT_TO_RIGHT if is_left_to_right else MOST_EPOCHS)),
         _check_tokens(plan),
-        _check_batch(plan.tokens_per_step),
+        _check_batch(plan.tokens_per_step, settings.optimizer),
         _check_held_out(settings.held_out),
         _check_saving(settings.train, plan.steps),
     ]
@@ -115,12 +122,12 @@ def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Finding | No
         return Finding("no-warmup", "warning", message, "set schedule.warmup_ratio=0.05, or schedule.warmup_steps")
     if schedule.warmup_steps is None or steps is None:
         return None
-    share = schedule.warmup_steps / steps
-    told = f"schedule.warmup_steps {schedule.warmup_steps:,} of {steps:,.0f} steps"
+    stages = len(settings.objective.stages)
+    share = schedule.warmup_steps / (steps / stages)
+    told = f"schedule.warmup_steps {schedule.warmup_steps:,} of {steps / stages:,.0f} steps"
     advice = "shorten it, or give schedule.warmup_ratio in its place"
-    if share >= 1:
-        message = f"{told}: the warm-up is longer than the run, which ends before the learning rate is reached"
-        return Finding("warmup-longer-than-run", "fault", message, advice)
+    if (shortfall := warmup_shortfall(schedule, steps, stages)) is not None:
+        return Finding("warmup-longer-than-run", "fault", shortfall, advice)
     if share > 0.3:
         return Finding("long-warmup", "warning", f"{told}: {share:.0%} of the run is warm-up", advice)
     return None
@@ -132,7 +139,7 @@ def _check_masking(objective: ObjectiveSettings) -> Finding | None:
         return Finding("mask-rate-zero", "fault", message, "set mask_token_prob=1, as ELECTRA")
     if isinstance(objective, MaskedLMSettings) and (finding := _check_shown(objective)) is not None:
         return finding
-    target_prob = getattr(objective, "target_prob", None)
+    target_prob = objective.target_prob if isinstance(objective, MaskedLMSettings | ReplacedTokenSettings) else None
     if target_prob is not None and not 0.05 <= target_prob <= 0.5:
         message = f"objective.target_prob {target_prob:g} is far from the usual 0.15 to 0.4"
         advice = "few targets waste work, many leave no context"
@@ -174,13 +181,14 @@ def _check_tokens(plan: Plan) -> Finding | None:
     return Finding("few-tokens-per-parameter", "warning" if ratio < 1 else "note", told, advice)
 
 
-def _check_batch(tokens_per_step: float) -> Finding | None:
+def _check_batch(tokens_per_step: float, optimizer: OptimizerSettings) -> Finding | None:
     told = f"a step shows {human_count(tokens_per_step)} tokens"
     if tokens_per_step < 1024:
         advice = "raise train.batch_size; train.micro_batch_size keeps memory as it is"
         return Finding("small-batch", "warning", f"{told}: the gradient is noisy", advice)
-    if tokens_per_step > 8e6:
-        message = f"{told}, more than RoBERTa's largest batches (8,192 x 512)"
+    most, whose = LARGEST_BATCHES.get(optimizer.name, LARGEST_BATCHES["adamw"])
+    if tokens_per_step > most:
+        message = f"{told}, more than {whose}"
         return Finding("large-batch", "warning", message, "lower train.batch_size, and take more steps")
     return None
 
@@ -208,7 +216,7 @@ def check_memory(memory: Memory, available: int, micro_batch_size: int) -> Findi
         return Finding("too-large-for-memory", "fault", message, "take a smaller model, or a machine with more memory")
     if memory.total > available:
         fitting = int(0.8 * (available - memory.fixed) / max(1.0, memory.per_batch / micro_batch_size))
-        advice = f"set train.micro_batch_size={fitting}: it changes memory, not the gradient"
+        advice = f"set train.micro_batch_size={fitting}: it changes memory, not the size of the batch"
         return Finding("too-large-for-memory", "fault", told, advice if fitting else "shorten packing.max_length")
     if memory.total > 0.7 * available:
         return Finding("memory", "warning", f"{told}: that is close", "set a smaller train.micro_batch_size")

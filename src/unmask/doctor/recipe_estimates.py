@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from unmask.batch import Batch
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.base import Objective
-from unmask.objectives.replaced_token import ReplacedTokenModule
+from unmask.objectives.base import Objective, StagedModule
 from unmask.objectives.table import OBJECTIVES
 from unmask.recipe import PretrainRecipe
 from unmask.tokenization.vocabulary import Vocabulary
@@ -166,11 +165,12 @@ def measure_saved_bytes(
 
 
 def _stages(module: nn.Module) -> Iterator[int]:
-    """Takes a module from stage to stage; there is one but with ELECTRA's `schedule: two_stage`."""
+    """Takes a module from stage to stage."""
     yield 0
-    if isinstance(module, ReplacedTokenModule) and not (module.trains_generator and module.trains_discriminator):
-        module.begin_stage(1)
-        yield 1
+    if isinstance(module, StagedModule):
+        for number in range(1, len(module.stages)):
+            module.begin_stage(number)
+            yield number
 
 
 def _saved_bytes(module: nn.Module, batch: Batch, compute: Compute) -> int:

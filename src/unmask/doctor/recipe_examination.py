@@ -36,7 +36,7 @@ from unmask.doctor.recipe_material import Material, Text, largest_phase, load_re
 from unmask.doctor.speed_probe import SpeedProbe, probe_speed
 from unmask.doctor.store_checks import Floors, floors_table, store_facts
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
+from unmask.objectives.replaced_token import ReplacedTokenModule
 from unmask.pretraining_start import check_model
 from unmask.progress import Progress, human_bytes, human_count, human_duration
 from unmask.recipe import PretrainRecipe
@@ -134,7 +134,7 @@ def _examine(
     samples: tuple[Sample, ...] = ()
     if material.text is not None:
         store = material.text.store
-        floors = Floors.of(store.token_counts())
+        floors = Floors.of(store.token_counts(), settings.objective, material.text.tokenizer.vocabulary)
         tables += [
             floors_table(floors, store.vocab_size, settings.objective),
             describe_step(material.text.step, settings.packing.max_length),
@@ -167,9 +167,7 @@ def _probe(material: Material, compute: Compute, limit_s: float, most_sequences:
     with Progress("measuring speed", unit="steps") as progress:
         module = material.module().to(compute.device)
         if isinstance(module, ReplacedTokenModule) and not module.trains_discriminator:
-            assert isinstance(material.objective, ReplacedToken)
             module.begin_stage(1)  # the dearer one
-            material.objective.stage = 1
         return probe_speed(
             material.settings,
             module,

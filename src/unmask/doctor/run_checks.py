@@ -15,6 +15,7 @@ import numpy as np
 
 from unmask.doctor.findings import Finding
 from unmask.doctor.loss_floors import (
+    NO_CONTEXT_FLOOR,
     UNIGRAM_FLOOR,
     Floor,
     Row,
@@ -171,18 +172,18 @@ def _reproduction(record: Record, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _budget(record: Record, evidence: Evidence) -> Iterator[Finding]:
-    """A run that ends on the plateau of unigram entropy while its loss still falls."""
+    """A run that ends no further than the plateau of what is had without context."""
     losses = series(record.training, "loss/mlm")
-    floor = next((floor.value for floor in evidence.floors if floor.name == UNIGRAM_FLOOR), None)
+    floors = [floor.value for floor in evidence.floors if floor.name in (UNIGRAM_FLOOR, NO_CONTEXT_FLOOR)]
     before, end = mean_of(last_part(losses[: -len(last_part(losses))])), mean_of(last_part(losses))
-    if floor is None or before is None or end is None or end < floor - 0.5:
+    if not floors or before is None or end is None or end < min(floors) - 0.5:
         return
     falling = "still falls" if end < before else "falls no more"
     yield Finding(
         "more-tokens",
         "note",
-        f"the loss of the last rows is {end:.2f}, within half a nat of unigram entropy ({floor:.2f}), and {falling}: "
-        "frequencies are known, context is little used",
+        f"the loss of the last rows is {end:.2f} and {falling}; {min(floors):.2f} is had without any context, so "
+        "little of it is used, or none",
         "train on more tokens: BERT-Mini on Wikipedia stays on this plateau for more than 20 million",
     )
 

@@ -187,7 +187,7 @@ def _gather(record: Record) -> Evidence:
     batches = _prepare_batches(recipe, store, tokenizer, objective, is_held_out)
     start = _build_start(recipe, objective, tokenizer)
     module = _load_module(record, objective, start)
-    fits = module is not None and module.encoder.settings.vocab_size == tokenizer.vocab_size
+    fits = module is not None and module.encoder.settings.vocab_size >= tokenizer.vocab_size
     if not fits:
         start = None
     compute = choose_compute("auto", "fp32")
@@ -203,12 +203,19 @@ def _gather(record: Record) -> Evidence:
         is_held_out=is_held_out,
         module=module,
         start=start,
-        answers=ask(module, batches, compute) if isinstance(module, MaskedLMModule) and fits else None,
+        answers=ask(module, batches, len(token_counts), compute)
+        if isinstance(module, MaskedLMModule) and fits
+        else None,
         start_answers=(
-            ask(start, batches, compute) if isinstance(start, MaskedLMModule) and recipe.init_from is not None else None
+            ask(start, batches, len(token_counts), compute)
+            if isinstance(start, MaskedLMModule) and recipe.init_from is not None
+            else None
         ),
         floors=(
-            [*masked_lm_floors(batches, token_counts), *sentence_floors(batches, recipe.objective.sentence_objective)]
+            [
+                *masked_lm_floors(batches, token_counts, recipe.objective, tokenizer.vocabulary),
+                *sentence_floors(batches, recipe.objective.sentence_objective),
+            ]
             if isinstance(recipe.objective, MaskedLMSettings)
             else []
         ),
@@ -260,9 +267,10 @@ def _load_module(record: Record, objective: Objective, start: ObjectiveModule | 
 
 
 @torch.no_grad()
-def ask(module: MaskedLMModule, batches: Sequence[Batch], compute: Compute) -> Answers:
+def ask(module: MaskedLMModule, batches: Sequence[Batch], vocab_size: int, compute: Compute) -> Answers:
     """Runs a module, in eval mode, over prepared batches until it has answered for `NUM_TARGETS` targets.
 
+    What it gives to rows that only fill its matrix up, behind the entries of the vocabulary, is left out of the mean.
     A target is never the first or the last token of a sequence, since those are special: it has two neighbours.
     """
     module = module.to(compute.device).eval()
@@ -287,7 +295,7 @@ def ask(module: MaskedLMModule, batches: Sequence[Batch], compute: Compute) -> A
             break
     return Answers(
         {reading: torch.cat(parts) for reading, parts in losses.items()},
-        mean_probabilities=total / max(1, num_targets),
+        mean_probabilities=total[:vocab_size] / max(1, num_targets),
         special_share=num_special / max(1, 2 * num_targets),
     )
 

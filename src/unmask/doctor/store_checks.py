@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 from unmask.data.formats import documents_needed
 from unmask.data.settings import PackingSettings
 from unmask.data.store import TokenStore, verify_file
+from unmask.data.unknown_tokens import MUCH, MUCH_OF_WORDS, NOTABLE, NOTABLE_OF_WORDS, TOO_MUCH
+from unmask.doctor.decoded_samples import read_entry
 from unmask.doctor.findings import Finding, Histogram, Level, Table
-from unmask.doctor.loss_floors import share_entropy
+from unmask.doctor.loss_floors import share_entropy, without_context
 from unmask.doctor.store_statistics import Duplicates, LengthCounts, StoreStatistics
 from unmask.entropy import unigram_entropy
 from unmask.objectives.settings import ObjectiveSettings, ReplacedTokenSettings
 from unmask.progress import human_bytes, human_count
-from unmask.samples import show_entry
+from unmask.segment_pairs import PAIRED
 from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.vocabulary import Vocabulary
 
 QUANTILES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
 NUM_BINS = 16
@@ -37,16 +40,24 @@ class Floors:
         uniform: ln V: every entry is equally likely. Where an untrained model begins.
         unigram: the entropy of the entries: their frequencies are known and nothing else.
         commonest: the share of the commonest entry: the accuracy of a model that always says it.
+        no_context: the loss and the accuracy of who knows the token shown at each target too, and no other; None where
+            none is shown but `[MASK]`.
     """
 
     uniform: float
     unigram: float
     commonest: float
+    no_context: tuple[float, float] | None
 
     @classmethod
-    def of(cls, token_counts: NDArray[np.int64]) -> Floors:
-        commonest = float(token_counts.max() / token_counts.sum())
-        return cls(math.log(len(token_counts)), unigram_entropy(token_counts), commonest)
+    def of(cls, token_counts: NDArray[np.int64], objective: ObjectiveSettings, vocabulary: Vocabulary) -> Floors:
+        best = without_context(objective, token_counts, vocabulary)
+        return cls(
+            math.log(len(token_counts)),
+            unigram_entropy(token_counts),
+            float(token_counts.max() / token_counts.sum()),
+            None if best is None or best.masked == 1 else (best.loss(), best.accuracy()),
+        )
 
     def figures(self, objective: ObjectiveSettings) -> dict[str, float]:
         """The floors by name, for a script."""
@@ -55,7 +66,9 @@ class Floors:
             "unigram_entropy": self.unigram,
             "commonest_share": self.commonest,
         }
-        if (sentences := sentences_of(objective)) != "none":
+        if self.no_context is not None:
+            figures |= {"no_context": self.no_context[0], "no_context_accuracy": self.no_context[1]}
+        if (sentences := objective.asked_of_pairs) != "none":
             figures |= {f"{sentences}_chance": CHANCE, f"{sentences}_chance_accuracy": 0.5}
         if isinstance(objective, ReplacedTokenSettings):
             figures |= {"discriminator_share_entropy": share_entropy(objective.target_prob)}
@@ -72,11 +85,6 @@ LEARNT = {
     "replaced_token": "the generator",
 }
 """What has a loss over the vocabulary, by the objective's name."""
-
-
-def sentences_of(objective: ObjectiveSettings) -> str:
-    """The objective on the two segments: "none", "nsp" or "sop"."""
-    return str(getattr(objective, "sentence_objective", "none"))
 
 
 def check_store(
@@ -174,9 +182,9 @@ def _check_duplicates(duplicates: Duplicates, mixture: Mapping[str, float]) -> F
 
 def _check_unknown(share: float) -> Finding:
     message = f"{share:.3%} of the tokens are unknown to the vocabulary"
-    if share <= 0.005:
+    if share <= NOTABLE:
         return Finding("unknown-tokens", "good", message)
-    level: Level = "note" if share <= 0.02 else "warning" if share <= 0.1 else "fault"
+    level: Level = "note" if share <= MUCH else "warning" if share <= TOO_MUCH else "fault"
     return Finding(
         "unknown-tokens",
         level,
@@ -188,7 +196,7 @@ def _check_unknown(share: float) -> Finding:
 
 def _check_unknown_words(share: float) -> Finding:
     message = f"{share:.3%} of the words are beyond the output vocabulary: the model reads their characters, and <UNK>"
-    level: Level = "good" if share <= 0.05 else "note" if share <= 0.15 else "warning"
+    level: Level = "good" if share <= NOTABLE_OF_WORDS else "note" if share <= MUCH_OF_WORDS else "warning"
     advice = "" if level == "good" else "train the word tokenizer on this very text, with a larger vocabulary"
     return Finding("unknown-tokens", level, f"{message} is what it predicts for them", advice)
 
@@ -222,11 +230,11 @@ def _check_documents(
     num_documents: int, num_single: int, packing: PackingSettings, objective: ObjectiveSettings
 ) -> list[Finding]:
     findings = []
-    sentences = sentences_of(objective)
+    sentences = objective.asked_of_pairs
     needed = documents_needed(packing, "sop" if sentences == "sop" else "none")
     if num_documents < needed:
         has = f"{num_documents} document" if num_documents else "no document"
-        message = f"{has}, and {'segment pairs need two' if needed == 2 else 'one is needed'}"
+        message = f"{has}, and {f'{PAIRED[packing.format]} need two' if needed == 2 else 'one is needed'}"
         advice = "give more documents; in .txt a blank line ends one"
         findings.append(Finding("too-few-documents", "fault", message, advice))
     elif sentences == "nsp" and num_documents < 100:
@@ -297,7 +305,11 @@ def floors_table(floors: Floors, vocab_size: int, objective: ObjectiveSettings) 
         ("unigram entropy", f"{floors.unigram:.4f}", "only the entries' frequencies known: to pass soon"),
         ("commonest entry", f"{floors.commonest:.2%}", f"accuracy of {learnt} that always says it"),
     ]
-    if (sentences := sentences_of(objective)) != "none":
+    if floors.no_context is not None:
+        loss, accuracy = floors.no_context
+        what = f"the token shown at a target known too; accuracy {accuracy:.2%}"
+        rows.insert(2, ("no context", f"{loss:.4f}", what))
+    if (sentences := objective.asked_of_pairs) != "none":
         what = "next-sentence prediction" if sentences == "nsp" else "sentence-order prediction"
         rows += [
             (f"{sentences.upper()} chance", f"{CHANCE:.4f}", f"ln 2: {what} by guessing; accuracy 50 %"),
@@ -330,7 +342,7 @@ def entries_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
     order = np.argsort(-counts, kind="stable")[:_NUM_ENTRIES]
     total = max(1, int(counts.sum()))
     known = [int(index) for index in order if counts[index] and index < tokenizer.vocab_size]
-    cells = [f"{show_entry(tokenizer, index)}  {counts[index] / total:.2%}" for index in known]
+    cells = [f"{read_entry(tokenizer, index)}  {counts[index] / total:.2%}" for index in known]
     cells += [""] * (-len(cells) % _ENTRIES_IN_ROW)
     rows = [tuple(cells[start : start + _ENTRIES_IN_ROW]) for start in range(0, len(cells), _ENTRIES_IN_ROW)]
     return Table("Commonest entries", tuple(rows), ("",) * _ENTRIES_IN_ROW)

@@ -9,11 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.batch import Batch, pack
-from unmask.data.formats import LABEL_COLUMNS
-from unmask.data.formats import PAIRED as PAIRED_FORMATS
 from unmask.pairings import BARE
-from unmask.pretraining_inputs import sentence_objective
 from unmask.recipe import PretrainRecipe
+from unmask.segment_pairs import LABEL_COLUMNS, PAIRED
 
 SPECIAL_ID = 0
 
@@ -25,7 +23,7 @@ def num_specials(settings: PretrainRecipe) -> int:
     """Special tokens of a sequence: `[CLS]` and a `[SEP]` after each segment, or none."""
     if settings.model.architecture in BARE:
         return 0
-    return 3 if settings.packing.format in PAIRED_FORMATS else 2
+    return 3 if settings.packing.format in PAIRED else 2
 
 
 def expected_length(settings: PretrainRecipe) -> float:
@@ -42,7 +40,7 @@ def random_batches(settings: PretrainRecipe, vocab_size: int, sequences: int) ->
     Lengths are those of long documents: the full one, or with `packing.short_sequence_prob` one drawn evenly below it.
     """
     random = np.random.default_rng(settings.seed)
-    label = LABEL_COLUMNS[sentence_objective(settings)]
+    asked = settings.objective.asked_of_pairs
     while True:
         is_short = random.random(sequences) < settings.packing.short_sequence_prob
         short = random.integers(2 + num_specials(settings), settings.packing.max_length, sequences, endpoint=True)
@@ -52,8 +50,8 @@ def random_batches(settings: PretrainRecipe, vocab_size: int, sequences: int) ->
         keys = random.integers(0, 2**63, sequences).tolist()
         batch = pack([sequence.tolist() for sequence in ids], segments, keys)
         batch = batch.with_columns(special_tokens_mask=batch.input_ids == SPECIAL_ID)
-        if label is not None:
-            batch = batch.with_columns(**{label: torch.from_numpy(random.integers(0, 2, sequences))})
+        if asked != "none":
+            batch = batch.with_columns(**{LABEL_COLUMNS[asked]: torch.from_numpy(random.integers(0, 2, sequences))})
         yield batch.with_columns(**{name: _annotation(batch.num_tokens) for name in ANNOTATED})
 
 

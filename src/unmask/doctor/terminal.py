@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -51,9 +51,11 @@ def _print(console: Console, diagnosis: Diagnosis) -> None:
         _print_section(console, f"{histogram.title} ({histogram.counted} by {histogram.unit})", _bars(histogram))
     if diagnosis.samples:
         console.print("\nSequences as the model sees them", style="bold")
-        console.print(Padding(Text(LEGEND, style="dim"), (0, 0, 0, 2)))
+        has_segments = any(token.segment for sample in diagnosis.samples for token in sample.tokens)
+        if legend := _legend(diagnosis.samples, has_segments):
+            console.print(Padding(Text(legend, style="dim"), (0, 0, 0, 2)))
         for number, sample in enumerate(diagnosis.samples, start=1):
-            _print_sample(console, number, sample)
+            _print_sample(console, number, sample, has_segments)
 
 
 def _lines_of(items: Iterable[str], width: int) -> list[str]:
@@ -123,12 +125,20 @@ def bar_of_blocks(share: float, width: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-LEGEND = "A and B are the segments; at a target stands ‹what is shown=what is to be predicted›"
+def _legend(samples: Sequence[Sample], has_segments: bool) -> str:
+    """How to read the samples; empty for plain text, of which each token is predicted."""
+    parts = ["A and B are the segments"] if has_segments else []
+    if any(token.label is not None for sample in samples for token in sample.tokens):
+        parts.append("at a target stands ‹what is shown=what is to be predicted›")
+    return "; ".join(parts)
 
 
-def _print_sample(console: Console, number: int, sample: Sample) -> None:
+def _print_sample(console: Console, number: int, sample: Sample, has_segments: bool) -> None:
     facts = [f"{len(sample.tokens)} tokens", f"{sample.num_targets} targets", *filter(None, [sample.sequence_label])]
     console.print(Padding(Text(f"sequence {number}: {', '.join(facts)}"), (0, 0, 0, 2)))
+    if not has_segments:
+        console.print(Padding(_segment(sample.tokens, ""), (0, 0, 0, 4)))
+        return
     grid = Grid.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column()

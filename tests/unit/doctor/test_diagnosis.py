@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from unmask.doctor.decoded_samples import read_entry
 from unmask.doctor.diagnosis import diagnose, to_json
 from unmask.doctor.findings import Diagnosis, Finding, Histogram, Sample, SampleToken, Table, sorted_findings
 from unmask.doctor.page import make_page, write_page
 from unmask.doctor.terminal import bar_of_blocks, print_diagnosis
 from unmask.errors import InputError, SettingsError, StoreError
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.train import train_tokenizer
 
 NASTY = '<script>alert("1")</script> & [bold]'
 
@@ -128,6 +131,55 @@ def test_the_page_is_whole_escaped_and_needs_no_network(tmp_path: Path) -> None:
     assert '<span class="token b"><bdi>한국어</bdi></span>' in page
     assert "<td><bdi>כלב</bdi> <bdi>2.00%</bdi></td>" in page
     assert 'style="width:100.00%"' in page
+
+
+def of_samples(*tokens: SampleToken, predicts_next: bool = False) -> Diagnosis:
+    return Diagnosis("store", "stores/a", (), samples=(Sample(tokens, "one", predicts_next),))
+
+
+def test_segments_are_named_only_where_there_are_two() -> None:
+    one = of_samples(
+        SampleToken("[CLS]", 0, True), SampleToken("[MASK]", 0, False, "dog"), SampleToken("ran", 0, False)
+    )
+    shown = terminal_of(one)
+    assert "A and B" not in shown
+    assert "  at a target stands ‹what is shown=what is to be predicted›" in shown
+    assert "\n    [CLS] ‹[MASK]=dog› ran\n" in shown
+    page = make_page(one)
+    assert 'class="token a' not in page
+    assert 'targets: <ruby class="token target">' in page
+    assert '<span class="token control"><bdi>[CLS]</bdi></span>' in page
+    assert '<span class="token"><bdi>ran</bdi></span>' in page
+    assert 'class="token a">A</span> and' in make_page(DIAGNOSIS)
+    assert "A and B are the segments; at a target" in terminal_of(DIAGNOSIS)
+
+
+def test_plain_text_to_go_on_with_needs_no_legend() -> None:
+    plain = of_samples(SampleToken("the", 0, False), SampleToken("dog", 0, False), predicts_next=True)
+    assert terminal_of(plain).endswith(
+        "Sequences as the model sees them\n  sequence 1: 2 tokens, 1 targets, one\n    the dog\n"
+    )
+    assert '<h2>Sequences as the model sees them</h2><article class="sequence">' in make_page(plain)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mark", "expected"),
+    [
+        ("bpe", "</w>", {"the", "dog", "t-"}),
+        ("wordpiece", "##", {"the", "dog", "##h"}),
+        ("byte_bpe", "Ġ", {"the", "␣dog"}),
+    ],
+)
+def test_entries_are_shown_for_people(kind: str, mark: str, expected: set[str]) -> None:
+    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
+    tokenizer, _ = train_tokenizer(iter(["the dog the dog"] * 20), settings, seed=0)
+    shown = [read_entry(tokenizer, index) for index in range(tokenizer.vocab_size)]
+    assert expected <= set(shown)
+    assert len(set(shown)) == len(shown)
+    if kind != "wordpiece":
+        assert not any(mark in entry for entry in shown)
+    for index in tokenizer.special_ids:
+        assert shown[index] == tokenizer.token_strings[index]
 
 
 def test_a_diagnosis_without_pictures_has_no_empty_sections() -> None:

@@ -17,6 +17,7 @@ from unmask.doctor.recipe_checks import (
     plan_table,
 )
 from unmask.doctor.recipe_estimates import Memory, count_parameters
+from unmask.doctor.recipe_material import largest_phase
 from unmask.models.settings import EncoderSettings
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 
@@ -34,7 +35,7 @@ def plan_of(settings: PretrainRecipe, epochs_per_step: float | None = None, step
 
 
 def levels_of(name: str, *overrides: str, epochs_per_step: float | None = None) -> dict[str, str]:
-    settings = load_pretrain_recipe(f"pretrain/{name}", ["corpus=text.txt", *overrides])
+    settings = largest_phase(load_pretrain_recipe(f"pretrain/{name}", ["corpus=text.txt", *overrides]))
     return {found.name: found.level for found in check_settings(settings, plan_of(settings, epochs_per_step))}
 
 
@@ -61,6 +62,9 @@ def test_left_to_right_models_may_see_their_text_more_often() -> None:
         (["optimizer.learning_rate=6e-3"], "learning-rate-high", "warning"),
         (["optimizer.learning_rate=1e-6"], "learning-rate-low", "warning"),
         (["schedule.warmup_steps=1500"], "warmup-longer-than-run", "fault"),
+        (["schedule.warmup_steps=1499"], "long-warmup", "warning"),
+        (["schedule.warmup_steps=1400", "schedule.name=wsd"], "warmup-longer-than-run", "fault"),
+        (["schedule.warmup_steps=1300", "schedule.name=wsd"], "long-warmup", "warning"),
         (["schedule.warmup_steps=700"], "long-warmup", "warning"),
         (["schedule.warmup_steps=0"], "no-warmup", "warning"),
         (["objective.mask_token_prob=0", "objective.random_token_prob=0"], "mask-rate-zero", "fault"),
@@ -68,6 +72,7 @@ def test_left_to_right_models_may_see_their_text_more_often() -> None:
         (["objective.target_prob=0.9"], "unusual-mask-rate", "warning"),
         (["train.batch_size=4"], "small-batch", "warning"),
         (["train.batch_size=100000"], "large-batch", "warning"),
+        (["train.batch_size=200000", "optimizer.name=lamb"], "large-batch", "warning"),
         (["held_out=0"], "nothing-held-out", "warning"),
         (["objective.target_prob=0.01"], "unusual-mask-rate", "warning"),
         (["train.steps=100"], "few-tokens-per-parameter", "warning"),
@@ -77,6 +82,17 @@ def test_left_to_right_models_may_see_their_text_more_often() -> None:
 def test_each_fault_is_named(overrides: list[str], name: str, level: str) -> None:
     assert levels_of("bert_tiny", *overrides)[name] == level
     assert name == "few-tokens-per-parameter" or name not in levels_of("bert_tiny")
+
+
+def test_each_of_two_stages_has_a_warm_up_of_its_own() -> None:
+    stages = ["objective.schedule=two_stage", "objective.generator_size=1", "train.steps=2000"]
+    told = {
+        warmup: levels_of("electra_tiny", *stages, f"schedule.warmup_steps={warmup}") for warmup in (1000, 600, 200)
+    }
+    assert told[1000]["warmup-longer-than-run"] == "fault"
+    assert told[600]["long-warmup"] == "warning"
+    assert not {"warmup-longer-than-run", "long-warmup"} & set(told[200])
+    assert "warmup-longer-than-run" not in levels_of("electra_tiny", stages[2], "schedule.warmup_steps=1000")
 
 
 def test_a_generator_that_sees_what_it_is_to_propose() -> None:

@@ -21,6 +21,8 @@ from unmask.doctor.loss_floors import (
     sentence_floors,
 )
 from unmask.doctor.run_checks import check_run
+from unmask.objectives.settings import MaskedLMSettings
+from unmask.tokenization.vocabulary import Vocabulary
 
 FLOOR = Floor("mlm-unigram-floor", "knowing frequencies", 5.0, 0.02, "loss/mlm", "eval/mlm_loss", True, "warning")
 ACCURACY = Floor("nsp-majority-floor", "one label", 0.6, 0.1, None, "eval/nsp_accuracy", False, "note")
@@ -42,22 +44,33 @@ def losses(*values: float | None) -> Rows:
 
 
 def test_floors_of_known_targets() -> None:
-    """Four entries seen 4, 2, 1 and 1 times in eight tokens; the targets are the entries 0, 0, 1, 3."""
-    batch = pack([[0, 1, 0], [2, 3, 1]]).with_columns(
-        labels=torch.tensor([0, -100, 0, -100, 3, 1]),
+    """Five entries seen 1, 8, 4, 2 and 1 times in sixteen tokens, the first of them `[MASK]`; the targets are the
+    entries 1, 1, 2, 4, for which `[MASK]`, 1, 1 and 4 are shown."""
+    batch = pack([[0, 3, 1], [3, 1, 4]]).with_columns(
+        labels=torch.tensor([1, -100, 1, -100, 2, 4]),
         target_positions=torch.tensor([0, 2, 4, 5]),
         next_sentence_label=torch.tensor([0, 1]),
     )
+    counts, vocabulary = np.array([1, 8, 4, 2, 1]), Vocabulary(5, 0, (0,), np.zeros(5, dtype=np.bool_))
+    masking = MaskedLMSettings(mask_token_prob=0.5, random_token_prob=0.25)
     floors = {
         floor.name: floor
         for floor in both(
-            masked_lm_floors([batch, batch], np.array([4, 2, 1, 1])), sentence_floors([batch, batch], "nsp")
+            masked_lm_floors([batch, batch], counts, masking, vocabulary), sentence_floors([batch, batch], "nsp")
         )
     }
-    assert floors["mlm-uniform-floor"].value == pytest.approx(math.log(4))
-    expected = (math.log(2) + math.log(2) + math.log(4) + math.log(8)) / 4
+    assert floors["mlm-uniform-floor"].value == pytest.approx(math.log(5))
+    expected = (math.log(2) + math.log(2) + math.log(4) + math.log(16)) / 4
     assert floors["mlm-unigram-floor"].value == pytest.approx(expected)
-    assert floors["mlm-majority-floor"].value == 0.5
+    # Kept with 1/4, each of the four others drawn with 1/16: 1 is shown with 1/8 + 1/16, 4 with 1/64 + 1/16.
+    shares = (1 / 2, 1 / 2 * (5 / 16) / (3 / 16), 1 / 4 * (1 / 16) / (3 / 16), 1 / 16 * (5 / 16) / (5 / 64))
+    assert floors["mlm-no-context-floor"].value == pytest.approx(-sum(math.log(share) for share in shares) / 4)
+    # Said are 1, 1, 1, and of a shown 4, which is the target by 5/256 and drawn for a 1 by 8/256, again 1.
+    assert floors["mlm-no-context-accuracy-floor"].value == 0.5
+    masked_alone = masked_lm_floors(
+        [batch], counts, MaskedLMSettings(mask_token_prob=1.0, random_token_prob=0.0), vocabulary
+    )
+    assert "mlm-no-context-floor" not in {floor.name for floor in masked_alone}  # it is the unigram entropy
     assert floors["nsp-chance-floor"].value == pytest.approx(math.log(2))
     assert floors["nsp-majority-floor"].value == 0.5
     # Two standard errors of a share of one half among four labels.
@@ -70,7 +83,8 @@ def test_chance_of_next_sentence_follows_the_labels() -> None:
         target_positions=torch.zeros(0, dtype=torch.int64),
         next_sentence_label=torch.tensor([0, 1, 1, 1]),
     )
-    assert masked_lm_floors([batch], np.ones(4, dtype=int)) == []  # there is no target
+    vocabulary = Vocabulary(4, 0, (0,), np.zeros(4, dtype=np.bool_))
+    assert masked_lm_floors([batch], np.ones(4, dtype=int), MaskedLMSettings(), vocabulary) == []  # there is no target
     floors = {floor.name: floor for floor in sentence_floors([batch], "nsp")}
     assert floors["nsp-chance-floor"].value == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
     assert floors["nsp-majority-floor"].value == 0.75
@@ -84,6 +98,11 @@ def test_floors_that_a_run_has_written_down() -> None:
     (floor,) = recorded_floors({"loss/lm": {"unigram entropy": 7.5}})
     assert (floor.name, floor.value) == ("lm-unigram-floor", 7.5)
     assert (floor.training_key, floor.held_out_key) == ("loss/lm", "eval/lm_loss")
+    told = {"loss/sbo": {"no context": 6.5, "unigram entropy": 7.5}, "eval/sbo_accuracy": {"no context": 0.1}}
+    assert {floor.name: floor.value for floor in recorded_floors(told)} == {
+        "sbo-no-context-floor": 6.5,
+        "sbo-unigram-floor": 7.5,
+    }
 
 
 def test_floors_of_a_discriminator_follow_what_was_replaced() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from unmask.doctor.store_statistics import StoreStatistics, count_store, find_du
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.preparation import prepare
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tokenization.vocabulary import Vocabulary
 
 SENTENCES = ("A man is outside.", "Two dogs run in the snow.", "A woman plays with a ball.", "The boy smiles.")
 
@@ -120,11 +122,14 @@ def test_another_tokenizer_in_the_store(tmp_path: Path, tiny_model: Path) -> Non
     assert "has 400 entries, its ids are of 300" in next(f.message for f in found if f.name == "tokenizer-differs")
 
 
+VOCABULARY = Vocabulary(4, 0, (0,), np.zeros(4, dtype=np.bool_))
+
+
 def test_floors_by_hand() -> None:
-    even = Floors.of(np.array([5, 5, 5, 5]))
+    even = Floors.of(np.array([5, 5, 5, 5]), MaskedLMSettings(), VOCABULARY)
     assert even.uniform == pytest.approx(math.log(4))
     assert even.unigram == pytest.approx(math.log(4))
-    uneven = Floors.of(np.array([3, 1, 0, 0]))
+    uneven = Floors.of(np.array([3, 1, 0, 0]), MaskedLMSettings(), VOCABULARY)
     assert uneven.unigram == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4))
     assert uneven.commonest == 0.75
     table = {row[0]: row[1] for row in floors_table(even, 4, MaskedLMSettings()).rows}
@@ -133,8 +138,26 @@ def test_floors_by_hand() -> None:
     assert even.figures(MaskedLMSettings())["nsp_chance"] == pytest.approx(math.log(2))
 
 
+def test_floors_without_context() -> None:
+    """Two entries alike, kept or drawn: what is shown is the target by 1/2 + 1/4."""
+    counts, vocabulary = np.array([0, 0, 5, 5]), Vocabulary(4, 0, (0, 1), np.zeros(4, dtype=np.bool_))
+    masking = MaskedLMSettings(mask_token_prob=0.0, random_token_prob=0.5)
+    floors = Floors.of(counts, masking, vocabulary)
+    assert floors.no_context == pytest.approx((-0.75 * math.log(0.75) - 0.25 * math.log(0.25), 0.75))
+    assert floors.figures(masking)["no_context"] == pytest.approx(0.5623, abs=5e-5)
+    assert floors.figures(masking)["no_context_accuracy"] == pytest.approx(0.75)
+    rows = {row[0]: row[1:] for row in floors_table(floors, 4, masking).rows}
+    assert rows["no context"][0] == "0.5623"
+    assert "75.00%" in rows["no context"][1]
+    for objective in (ReplacedTokenSettings(), CausalLMSettings()):
+        assert Floors.of(counts, objective, vocabulary).no_context is None
+    assert Floors.of(counts, masking, replace(vocabulary, mask_id=None)).no_context is None
+    kept = Floors.of(counts, ReplacedTokenSettings(mask_token_prob=0.85), vocabulary)
+    assert kept.no_context == pytest.approx((0.85 * math.log(2), 0.85 * 0.5 + 0.15))
+
+
 def test_floors_of_other_objectives() -> None:
-    even = Floors.of(np.array([5, 5, 5, 5]))
+    even = Floors.of(np.array([5, 5, 5, 5]), CausalLMSettings(), VOCABULARY)
     order, left_to_right, replaced = (
         MaskedLMSettings(sentence_objective="sop"), CausalLMSettings(), ReplacedTokenSettings(target_prob=0.25)
     )  # fmt: skip
