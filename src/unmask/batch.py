@@ -2,7 +2,7 @@
 
 A batch holds no padding: the tokens of all its sequences stand one after another, and `bounds` says where each
 sequence begins and ends. A loss is a (sum, count) pair, so that the loss of an optimizer step does not depend on how
-the step was cut into micro-batches or ranks.
+the step was cut into micro-batches. (A run is one process today; sums over several would add up in the same way.)
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LossTerm:
     """One term of a loss, as a sum and a count.
 
     The loss of an optimizer step is the sum over terms of coefficient x (sum of totals / sum of counts), the sums taken
-    over all micro-batches and ranks of the step.
+    over all micro-batches of the step.
 
     Attributes:
         name: as it stands in `metrics.jsonl` after `loss/`: `mlm`, `nsp`, `task` ...

@@ -1,9 +1,9 @@
 """All chance that is not dropout, as pure functions of a key.
 
 A key is a 64-bit integer made from (seed, copy, block, sequence); a draw is a hash of (key, stream, counter). Nothing
-has a state, so the same sequences get the same masks on one rank or four, in one micro-batch or eight, and a resumed
-run draws what it would have drawn. The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
-Splittable Pseudorandom Number Generators", OOPSLA 2014).
+has a state, so the same sequences get the same masks in one micro-batch or eight, and a resumed run draws what it would
+have drawn. A run is one process today; that several would draw the same follows from the keys. The mixing function is
+the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
 """
 
 from __future__ import annotations

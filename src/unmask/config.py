@@ -147,7 +147,7 @@ def build_settings(cls: type[AnySettings], values: Mapping[str, Any], origin: st
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(f"{origin}: " + "\n  ".join(_complaints(error, sorted(valid_keys(cls))))) from error
+        raise SettingsError(f"{origin}: " + "\n  ".join(_complaints(error, cls))) from error
 
 
 def dump_settings(settings: Settings) -> str:
@@ -219,8 +219,9 @@ _EXPECTED = {
 """What was expected, by pydantic's name for the problem and with its figures."""
 
 
-def _complaints(error: ValidationError, valid: Sequence[str]) -> list[str]:
+def _complaints(error: ValidationError, cls: type[BaseModel]) -> list[str]:
     """One line for each key at fault: its name, its value, and what was expected."""
+    valid = sorted(valid_keys(cls))
     problems = [(_dotted(problem["loc"], problem["type"]), problem) for problem in error.errors()]
     lines: list[str] = []
     expected: dict[str, list[str]] = {}  # a value that may be of several types is refused by each of them
@@ -228,8 +229,8 @@ def _complaints(error: ValidationError, valid: Sequence[str]) -> list[str]:
         kind = problem["type"]
         if kind == "extra_forbidden":
             if key in valid:  # of another member of a union
-                name = f"{key.rpartition('.')[0]}.name"
-                lines.append(f"{key} belongs to another {name}: leave it out, or change {name}")
+                choice, values = _choice_of(cls, key)
+                lines.append(f"{key} belongs to {choice}={' or '.join(values)}: leave it out, or change {choice}")
             else:
                 lines.append(f"unknown key {key}{nearest(key, valid)}")
         elif kind == "value_error":
@@ -263,6 +264,23 @@ def _show(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_show, value)) + "]"
     return str(value)
+
+
+def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
+    """Of a key that some members of a union have: the key that tells the members apart, and its values there."""
+    *parents, leaf = key.split(".")
+    members = [cls]
+    for parent in parents:
+        fields = [member.model_fields[parent] for member in members if parent in member.model_fields]
+        members = [inner for field in fields for inner in _settings_inside(field.annotation)]
+    owners = [member for member in members if leaf in member.model_fields]
+    for name in owners[0].model_fields:
+        choices = [get_args(member.model_fields[name].annotation) for member in members if name in member.model_fields]
+        values = [value for of_member in choices for value in of_member]
+        if len(choices) == len(members) and all(choices) and len(values) == len(set(values)):
+            told = [value for owner in owners for value in get_args(owner.model_fields[name].annotation)]
+            return ".".join([*parents, name]), told
+    raise AssertionError(f"nothing tells apart the settings that {key} may belong to")
 
 
 def _settings_inside(annotation: Any) -> Iterator[type[BaseModel]]:

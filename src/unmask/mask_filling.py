@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from unmask.batch import pack
-from unmask.errors import InputError
+from unmask.errors import InputError, ModelError
 from unmask.input_files import read_utf8_lines
 from unmask.model_uses import MASKED, check_kind
 from unmask.models.hub import load_masked_lm
@@ -52,7 +52,7 @@ class MaskFiller:
 
     def __init__(self, model: str | Path) -> None:
         directory = model_directory(model)
-        check_kind(directory, MASKED)
+        _check(directory)
         self._tokenizer = load_tokenizer(directory)
         loaded = load_masked_lm(directory)
         assert loaded.masked_lm_head is not None
@@ -94,6 +94,19 @@ class MaskFiller:
                 }
                 answers.append(answer if is_single else {"mask": number, **answer})
         return answers
+
+
+def _check(directory: Path) -> None:
+    """Refuses what is no masked LM, and names the generator beside a discriminator, which is one."""
+    try:
+        check_kind(directory, MASKED)
+    except ModelError as error:
+        from unmask.objectives.replaced_token import GENERATOR  # what answers needs none of it
+
+        generator = directory / GENERATOR
+        if generator.is_dir():
+            raise ModelError(f"{error}; its generator fills masks: give {generator}") from error
+        raise
 
 
 def read_texts(stream: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:

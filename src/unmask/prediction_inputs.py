@@ -15,6 +15,8 @@ from unmask.errors import InputError, SettingsError
 from unmask.input_files import open_input, read_utf8_lines, split_suffixes
 from unmask.task_options import TextTask
 from unmask.tasks.base import Task
+from unmask.tasks.choice import Choice
+from unmask.tasks.qa import QaTask
 from unmask.tasks.rows import FORMATS, NumberedLines, Row, read_jsonl, read_rows
 from unmask.tasks.tag_schemes import split_tag
 from unmask.tasks.tagging import Tagging
@@ -77,7 +79,8 @@ def read_task_inputs(path: str | Path, task: Task[Any], format: str | None = Non
     """`read_inputs` as a task reads them.
 
     Raises:
-        InputError: also where plain texts were given to a task for pairs, questions or choices.
+        InputError: also where plain texts were given to a task for pairs, questions or choices, or a row has none of
+            the columns that the task looks for.
     """
 
     def is_published(line: str) -> bool:
@@ -109,7 +112,7 @@ def _fits_published_txt(task: Task[Any], line: str) -> bool:
 
 
 def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
-    """The rows; a plain text is refused where the task reads something else."""
+    """The rows; refused is a plain text where the task reads something else, and a row without its columns."""
     wanted: tuple[str, ...] | None = WANTED.get(task.kind)
     if isinstance(task, TextTask) and task.is_pair:
         wanted = task.files.columns.texts
@@ -122,7 +125,36 @@ def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
             )
         if number == 0 and isinstance(row, PlainText):
             _warn_of_header(row, task)
+        if not isinstance(row, PlainText):
+            _check_columns(row, task)
         yield row
+
+
+def _check_columns(row: Row, task: Task[Any]) -> None:
+    """Refuses a row that has none of the columns a task looks for, the usual names told first, then the model's own.
+
+    Tagging reads words and texts in many layouts, and tells itself of what it does not find.
+    """
+    if isinstance(task, TextTask):
+        layouts = [columns.texts for columns in task.files.layouts]
+        what, names = ("one text", ("text",)) if len(layouts[0]) == 1 else ("a pair of texts", ("text_a", "text_b"))
+    elif isinstance(task, QaTask):
+        layouts = [(columns.question, columns.context) for columns in task.layouts]
+        what, names = "a question and its passage", ("question", "context")
+    elif isinstance(task, Choice):
+        layouts = [layout.needed for layout in task.layouts]
+        what, names = "a context and choices to go on with", ("context", "choices")
+    else:
+        return
+    if any(all(name in row for name in layout) for layout in layouts):
+        return
+    given = ", ".join(map(repr, row.fields)) or "none"
+    expected = ", or ".join(dict.fromkeys(" and ".join(map(repr, layout)) for layout in reversed(layouts)))
+    flags = " and ".join(f"--column {name}=..." for name in names)
+    raise InputError(
+        f"{row.source}: the columns are {given}; the model's task, {task.name}, reads {what} a row, from {expected}. "
+        f"Name yours with {flags}"
+    )
 
 
 def _warn_of_header(first: PlainText, task: Task[Any]) -> None:

@@ -22,8 +22,7 @@ from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
 from unmask.models.hub import save_model
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
+from unmask.objectives.base import Objective, ObjectiveModule, StagedModule
 from unmask.pretraining_inputs import Inputs, open_inputs
 from unmask.progress import human_count
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
@@ -37,6 +36,7 @@ from unmask.training.optimizer import Schedule
 from unmask.training.run_directory import opening_run
 from unmask.training.run_log import RunLog, write_environment
 from unmask.training.session import run_session
+from unmask.training.settings import TrainSettings
 
 logger = logging.getLogger("unmask")
 
@@ -86,6 +86,8 @@ def pretrain(
             num_threads=torch.get_num_threads(),
         )
         run = open_inputs(settings, directory, workers)
+        if resume and run.checkpoint is None:
+            logger.info("nothing to resume in %s: starts from the beginning", directory)
     with RunLog(directory, echo=True) as log:
         _train(settings, run, directory, compute, log)
     write_report(directory)
@@ -105,6 +107,12 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
         human_count(run.store.num_tokens),
         sum(batch.num_sequences for batch in run.held_out),
     )
+    if settings.phases and run.held_out:
+        logger.info(
+            "held-out sequences are as long as those of the last phase (packing.max_length=%s) from the first "
+            "evaluation on, so that all figures are on one scale",
+            settings.phases[-1].packing(settings.packing).max_length,
+        )
     logger.info(compute.describe())
     if isinstance(encoder, EncoderSettings) and encoder.architecture != "lstm":
         logger.info(
@@ -117,7 +125,7 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             directory,
             module=module,
             steps=run.steps,
-            before_step=stage_changer(run.objective, module, settings),
+            before_step=stage_changer(module, settings.train),
             prepare=run.objective.prepare,
             counts=run.objective.counts,
             settings=settings.train,
@@ -142,25 +150,25 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             write_json(directory / "samples.json", samples)
 
 
-def stage_changer(
-    objective: Objective, module: nn.Module, settings: PretrainRecipe
-) -> Callable[[TrainState, Schedule], None] | None:
-    """What begins the second of ELECTRA's two stages at half of the run, with a schedule of its own for each."""
-    if not isinstance(objective, ReplacedToken) or not isinstance(module, ReplacedTokenModule):
-        return None
-    if settings.objective.name != "replaced_token" or settings.objective.schedule != "two_stage":
-        return None
+def stage_changer(module: nn.Module, budget: TrainSettings) -> Callable[[TrainState, Schedule], bool] | None:
+    """What begins each stage of a run where the one before it ends, with a schedule of its own; None of a single one.
 
-    def change(state: TrainState, schedule: Schedule) -> None:
+    It returns whether it has begun one: the row before is then of the stage before alone.
+    """
+    if not isinstance(module, StagedModule) or len(module.stages) == 1:
+        return None
+    ends = module.stages
+
+    def change(state: TrainState, schedule: Schedule) -> bool:
         if schedule.stage is None:
-            schedule.begin_stage(state.done, until_share=0.5)
-        if module.stage == 0 and state.progress(settings.train) >= 0.5:
-            logger.info("step %s: the generator is frozen, the discriminator begins from its weights", state.step + 1)
-            module.begin_stage(1)
-            schedule.begin_stage(state.done)
+            schedule.begin_stage(state.done, until_share=ends[0])
+        begins = module.stage + 1 < len(ends) and state.progress(budget) >= ends[module.stage]
+        if begins:
+            module.begin_stage(module.stage + 1)
+            logger.info("step %s: stage %s of %s begins", f"{state.step + 1:,}", module.stage + 1, len(ends))
+            schedule.begin_stage(state.done, until_share=ends[module.stage])
             state.recent_losses.clear()
-            state.take_means()  # the next row is of the discriminator alone
-        objective.stage = module.stage
+        return begins
 
     return change
 
@@ -168,7 +176,11 @@ def stage_changer(
 def evaluator(
     objective: Objective, module: ObjectiveModule, batches: Sequence[Batch], compute: Compute
 ) -> Callable[[], dict[str, float]]:
-    """A function that measures the module on prepared batches: the means of its scores, and perplexities."""
+    """A function that measures the module on prepared batches: the means of its scores, and perplexities.
+
+    The batches are the same at every evaluation of a run, in a run with phases too, which has them as long as those of
+    its last phase from the beginning: one curve has one scale.
+    """
 
     @torch.no_grad()
     def evaluate() -> dict[str, float]:

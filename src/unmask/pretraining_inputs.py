@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
+import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from unmask.batch import Batch
-from unmask.data.annotation_columns import annotation_column, check_annotations
-from unmask.data.annotations import KINDS
+from unmask.data.annotation_columns import annotation_column, check_annotations, without_annotations
 from unmask.data.corpus import read_documents
 from unmask.data.corpus_files import find_files
 from unmask.data.documents import CorpusCounts
@@ -23,16 +25,19 @@ from unmask.data.loader import LoadedStep, Position, SequenceLoader
 from unmask.data.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.data.packing import Split
 from unmask.data.phases import phased_steps
-from unmask.data.settings import PhaseSettings, SentenceObjective
+from unmask.data.settings import PhaseSettings
 from unmask.data.store import TokenStore
 from unmask.data.stream import StreamLoader
+from unmask.data.unknown_tokens import tell_unknown
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.table import OBJECTIVES
-from unmask.pairings import BARE
+from unmask.pairings import BARE, unasked_pairs
+from unmask.paths import model_directory
 from unmask.preparation import prepare
-from unmask.pretraining_start import build_module, check_model, trained_architecture
+from unmask.pretraining_start import build_module, check_model, num_segments, trained_architecture
 from unmask.recipe import PretrainRecipe
+from unmask.tokenization.definition import Framing
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -40,6 +45,7 @@ from unmask.tokenization.word_characters import WordTokenizer
 from unmask.tokenizer_training import train_tokenizer
 from unmask.training.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.optimizer import share_done
+from unmask.training.settings import warmup_shortfall
 
 logger = logging.getLogger("unmask")
 
@@ -81,12 +87,28 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
     store = open_store(settings, directory, workers)
     tokenizer = open_tokenizer(store.tokenizer_directory)
     check_tokenizer(settings, tokenizer, store.directory)
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    if checkpoint is None:
+        tell_beforehand(settings, store)
+    objective = open_objective(settings, tokenizer, store.directory)
     torch.manual_seed(settings.seed)
     module = build_module(settings, objective, tokenizer)
     steps = open_steps(settings, store, tokenizer, checkpoint)
     held_out = prepare_held_out(settings, store, tokenizer, objective)
     return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out)
+
+
+def tell_beforehand(settings: PretrainRecipe, store: TokenStore) -> None:
+    """Says what is allowed but will hardly be meant."""
+    if (told := unasked_pairs(settings.objective, settings.packing)) is not None:
+        logger.info(told)
+    if (told := tell_unknown(store)) is not None:
+        logger.warning(told)
+    steps = settings.train.steps
+    num_stages = len(settings.objective.stages)
+    if steps is None or num_stages == 1 or warmup_shortfall(settings.schedule, steps) is not None:
+        return  # the session tells what is wrong with one schedule
+    if (told := warmup_shortfall(settings.schedule, steps, num_stages)) is not None:
+        logger.warning(told)
 
 
 def open_steps(
@@ -120,9 +142,18 @@ def open_steps(
 
 
 def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> TokenStore:
-    """The recipe's store, or one made from its corpus inside the run directory: tokenizer first, then the tokens."""
+    """The recipe's store, or one made from its corpus inside the run directory: tokenizer first, then the tokens.
+
+    Raises:
+        UserError: an input is missing or damaged, or has not what the objective learns from. A store that turns out not
+            to have it is removed again.
+    """
+    masking = settings.objective.annotations
     if settings.store is not None:
-        return TokenStore(Path(settings.store))
+        store = TokenStore(Path(settings.store))
+        if masking is not None:
+            check_annotations(store, masking)
+        return store
     assert settings.corpus is not None, "the recipe has one or the other"
     check_corpus(settings)
     tokenizer = settings.tokenizer
@@ -141,10 +172,10 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
         tokenizer = str(trained)
     opened = open_tokenizer(Path(tokenizer))  # before the work begins
     check_tokenizer(settings, opened, tokenizer)
-    OBJECTIVES[settings.objective.name](settings.objective, opened.vocabulary)
+    open_objective(settings, opened, tokenizer)
     if not isinstance(opened, WordTokenizer):
         check_separator(settings.packing, frame_of(settings, opened))
-    return prepare(
+    store = prepare(
         settings.corpus,
         tokenizer,
         directory / "store",
@@ -153,6 +184,10 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
         reading=settings.reading,
         cleaning=settings.cleaning,
     )
+    if masking is not None and not store.num_spans(masking):  # a mixture, or cleaning has taken what was marked
+        shutil.rmtree(store.directory)
+        raise without_annotations(masking, ", ".join(settings.corpus))
+    return store
 
 
 def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> None:
@@ -167,16 +202,52 @@ def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: objec
     if isinstance(tokenizer, WordTokenizer) != (settings.objective.name == "bilm"):
         raise SettingsError(
             f"objective.name={settings.objective.name} and the tokenizer of {where}, which is of the kind "
-            f"{tokenizer.kind}, do not go together: `word` (`unmask tokenizer train --kind word`) is for bilm, and "
-            "bilm reads the characters of words"
+            f"{tokenizer.kind}, do not go together: `word` is for bilm, and bilm reads the characters of words; "
+            f"{_another_store(settings)}"
+        )
+    segmenter = "none" if isinstance(tokenizer, WordTokenizer) else tokenizer.segmenter
+    if segmenter != "none" and (masking := settings.objective.annotations) is not None:
+        raise SettingsError(
+            f"objective.masking={masking} and the segmenter {segmenter} of the tokenizer of {where} do not go "
+            "together: it changes the text that the annotations are places of; take a tokenizer without one, or "
+            "objective.masking=span"
         )
 
 
+def open_objective(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> Objective:
+    """The recipe's objective for a tokenizer.
+
+    Args:
+        where: the tokenizer or its store, for the message.
+
+    Raises:
+        SettingsError: the tokenizer has not what the objective needs.
+    """
+    try:
+        return OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    except SettingsError as error:
+        raise SettingsError(f"the tokenizer of {where}: {error}; {_another_store(settings)}") from error
+
+
+def _another_store(settings: PretrainRecipe) -> str:
+    """How to make a store that fits."""
+    if settings.init_from is not None:
+        model = model_directory(settings.init_from)
+        return f"make a store with the model's own tokenizer, `unmask prepare TEXT --tokenizer {model} --out STORE`"
+    kind = "word" if settings.objective.name == "bilm" else "wordpiece"
+    return (
+        f"make another store, with `unmask tokenizer train TEXT --kind {kind} --out DIR` and then `unmask prepare TEXT "
+        "--tokenizer DIR --out STORE`"
+    )
+
+
 def check_corpus(settings: PretrainRecipe) -> None:
-    """Refuses a corpus of too few training documents, without reading further than it takes.
+    """Refuses a corpus of too few training documents, or without the annotations that the masking goes by; it is read
+    no further than it takes.
 
     Raises:
         InputError: there are fewer, or the corpus cannot be read.
+        SettingsError: there are no such annotations.
     """
     assert settings.corpus is not None, "a store has been checked otherwise"
     if any(Path(path).suffix in MIXTURE_SUFFIXES for path in settings.corpus):
@@ -184,11 +255,19 @@ def check_corpus(settings: PretrainRecipe) -> None:
     threshold = int(settings.held_out * 2**32)
     files = find_files(settings.corpus, settings.reading.format)
     documents = read_documents(files, CorpusCounts(), settings.reading, settings.cleaning)
-    needed = documents_needed(settings.packing, sentence_objective(settings))
-    training = islice((document for document in documents if text_hash(document.text) >= threshold), needed)
-    check_documents(
-        len(list(training)), "training", ", ".join(settings.corpus), settings.packing, sentence_objective(settings)
-    )
+    masking, where = settings.objective.annotations, ", ".join(settings.corpus)
+    needed = documents_needed(settings.packing, settings.objective.asked_of_pairs)
+    num_training, num_held_out, is_marked = 0, 0, masking is None
+    for document in documents:
+        is_training = text_hash(document.text) >= threshold
+        num_training += is_training
+        num_held_out += not is_training
+        is_marked = is_marked or any(annotation.kind == masking for annotation in document.annotations)
+        if num_training >= needed and is_marked:
+            return
+    check_documents(num_training, "training", where, settings.packing, settings.objective.asked_of_pairs, num_held_out)
+    assert masking is not None, "else nothing is missing"
+    raise without_annotations(masking, where)
 
 
 def build_loader(
@@ -234,29 +313,24 @@ def sequence_loader(
     phase: PhaseSettings | None = None,
 ) -> SequenceLoader:
     """The loader of formats whose sequences stand by themselves; see `build_loader`."""
-    masking = getattr(settings.objective, "masking", "token")
-    if masking in KINDS:
+    masking = settings.objective.annotations
+    if masking is not None:
         check_annotations(store, masking)
     phase = phase or PhaseSettings(until=1)
-    is_static = getattr(settings.objective, "masking_mode", "dynamic") == "static"
+    is_static = settings.objective.is_static
     batch_size = phase.batch_size or settings.train.batch_size
     return open_loader(
         Split(store, settings.held_out, held_out),
         phase.packing(settings.packing),
-        sentence_objective(settings),
+        settings.objective.asked_of_pairs,
         frame_of(settings, tokenizer),
         seed=settings.seed,
         batch_size=batch_size,
         micro_batch_size=phase.micro_batch_size or min(settings.train.micro_batch_size or batch_size, batch_size),
         plan_copies=STATIC_COPIES if is_static else settings.packing.copies,
         mask_copies=STATIC_COPIES if is_static else None,
-        token_columns={masking: annotation_column(masking)} if masking in KINDS else {},
+        token_columns={} if masking is None else {masking: annotation_column(masking)},
     )
-
-
-def sentence_objective(settings: PretrainRecipe) -> SentenceObjective:
-    """What pairs of segments are for, "none" where the objective asks nothing about them."""
-    return getattr(settings.objective, "sentence_objective", "none")
 
 
 def frame_of(settings: PretrainRecipe, tokenizer: TextTokenizer) -> SequenceFrame:
@@ -268,7 +342,10 @@ def frame_of(settings: PretrainRecipe, tokenizer: TextTokenizer) -> SequenceFram
     if trained_architecture(settings) in BARE:
         return bare_frame(document_separator_id=tokenizer.find_role("eos_token"))
     _ = tokenizer.cls_id  # a model of this family stands on it
-    return SequenceFrame(tokenizer.framing, tokenizer.sep_id)
+    framing = tokenizer.framing
+    if num_segments(settings) < 2:  # RoBERTa's, which a tokenizer of BERT's kind does not know of
+        framing = Framing(framing.single, tuple(replace(piece, segment=0) for piece in framing.pair))
+    return SequenceFrame(framing, tokenizer.sep_id)
 
 
 def prepare_held_out(
@@ -278,16 +355,23 @@ def prepare_held_out(
     none of too few documents."""
     split = Split(store, settings.held_out, is_held_out=True)
     phase = settings.phases[-1] if settings.phases else None
-    needed = documents_needed(settings.packing, sentence_objective(settings))
+    needed = documents_needed(settings.packing, settings.objective.asked_of_pairs)
     if split.num_documents < needed:
         if settings.held_out > 0:
             logger.warning(
-                "held_out=%s of %s documents is %s, and %s: nothing is evaluated; set held_out higher",
+                "held_out=%s of %s documents is %s, and %s: nothing is evaluated; %s",
                 settings.held_out,
                 f"{store.num_documents:,}",
                 split.num_documents,
                 "pairs need two" if needed == 2 else "one is needed",
+                "give more documents" if store.num_documents < 2 * needed else _enough_held_out(store, needed),
             )
         return []
     loader = build_loader(settings, store, tokenizer, held_out=True, phase=phase)
     return [objective.prepare(batch) for batch in loader.epoch(settings.train.eval_sequences)]
+
+
+def _enough_held_out(store: TokenStore, needed: int) -> str:
+    """Which share holds out so many documents, rounded up to thousandths."""
+    last = int(np.partition(store.text_hashes(), needed - 1)[needed - 1])
+    return f"set held_out={math.ceil((last + 1) / 2**32 * 1000) / 1000}, or higher"

@@ -42,7 +42,6 @@ class Progress:
         start_count: what earlier sessions of a resumed task have done; it is not part of the rate.
         start_fraction: the fraction that they have done, where it is not `start_count / total`.
         stream: where to write; standard error, as it is at the time, where left out.
-        shown: False says nothing at all (all ranks but the first).
         clock: seconds that never go back.
     """
 
@@ -55,7 +54,6 @@ class Progress:
         start_count: float = 0,
         start_fraction: float | None = None,
         stream: TextIO | None = None,
-        shown: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what = what
@@ -65,7 +63,6 @@ class Progress:
         self._fraction = start_fraction
         self._start_count = start_count
         self._stream = sys.stderr if stream is None else stream
-        self._shown = shown
         self._clock = clock
         self._started = 0.0
         self._due = math.inf
@@ -75,8 +72,7 @@ class Progress:
     def __enter__(self) -> Self:
         self._started = self._clock()
         self._samples.append(_Sample(self._started, self._fraction_done() or 0.0, self._count))
-        if self._shown:
-            self._due = self._started + FIRST_SHOWN_S
+        self._due = self._started + FIRST_SHOWN_S
         return self
 
     def __exit__(
@@ -87,7 +83,7 @@ class Progress:
             self._bar = None
         self._due = math.inf
         elapsed = self._clock() - self._started
-        if self._shown and elapsed >= FIRST_SHOWN_S:
+        if elapsed >= FIRST_SHOWN_S:
             fraction = self._fraction_done()
             done = "done" if kind is None else "stopped" if fraction is None else f"stopped at {_percent(fraction)}"
             amount = self._amount(self._count) + self._unit_suffix()
@@ -116,8 +112,6 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Writes a line of its own at once, above the bar where there is one."""
-        if not self._shown:
-            return
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:

@@ -7,6 +7,7 @@ The command line overrides with `key.path=value`. The inner trees stand beside w
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -18,8 +19,8 @@ from unmask.data.settings import CleaningSettings, PackingSettings, Phases, Read
 from unmask.errors import SettingsError
 from unmask.models.elmo_settings import AnyModelSettings
 from unmask.models.settings import ModelSettings
-from unmask.objectives.settings import MaskedLMSettings, ObjectiveName, ObjectiveSettings
-from unmask.pairings import contradiction, packing_contradiction
+from unmask.objectives.settings import CALLED_OTHERWISE, MaskedLMSettings, ObjectiveName, ObjectiveSettings
+from unmask.pairings import contradiction
 from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
@@ -73,7 +74,9 @@ class PretrainRecipe(Settings):
     def _objective_is_known(cls, objective: Any) -> Any:
         name = objective.get("name", "masked_lm") if isinstance(objective, dict) else "masked_lm"
         if name not in get_args(ObjectiveName):
-            raise ValueError(f"there is no objective {name!r}{nearest(str(name), get_args(ObjectiveName))}")
+            meant = CALLED_OTHERWISE.get(str(name).lower())
+            hint = f"; did you mean {meant}?" if meant else nearest(str(name), get_args(ObjectiveName))
+            raise ValueError(f"there is no objective {name!r}{hint}")
         return objective
 
     @model_validator(mode="after")
@@ -85,9 +88,40 @@ class PretrainRecipe(Settings):
             raise ValueError(f"store={self.store!r} brings its own tokenizer: leave out tokenizer={self.tokenizer!r}")
         if self.store is not None and (self.reading, self.cleaning) != (ReadingSettings(), CleaningSettings()):
             raise ValueError("reading and cleaning are for a `corpus`: the text of a store has been read and cleaned")
+        if self.init_from is None:  # else the model that is there has a say: `unmask.pretraining_start.check_model`
+            wrong = contradiction(self.objective, self.model.architecture, self.model.causal, self.packing)
+            if wrong is not None:
+                raise ValueError(wrong)
+        self._check_text_fits_the_model()
+        self._check_phases()
+        if self.packing.format == "stream" and self.packing.copies is not None:
+            raise ValueError("packing.format=stream reads the documents as they are: leave out packing.copies")
+        if self.train.patience is not None or self.train.metric is not None:
+            raise ValueError("train.patience and train.metric are for fine-tuning: leave them out")
+        if self.objective.is_static and self.packing.copies is not None:
+            raise ValueError("objective.masking_mode=static shows ten fixed copies: leave out packing.copies")
+        return self
+
+    def _check_text_fits_the_model(self) -> None:
+        kind = self.tokenizer.kind if isinstance(self.tokenizer, TokenizerSettings) else None
+        if self.corpus is not None and kind is not None and (kind == "word") != (self.objective.name == "bilm"):
+            raise ValueError(
+                f"tokenizer.kind={kind} and objective.name={self.objective.name} do not go together: `word` is for "
+                "bilm, and bilm reads the characters of words"
+            )
+        segmenter = self.tokenizer.segmenter if isinstance(self.tokenizer, TokenizerSettings) else "none"
+        masking = self.objective.annotations
+        if self.corpus is not None and segmenter != "none" and masking is not None:
+            raise ValueError(
+                f"tokenizer.segmenter={segmenter} and objective.masking={masking} do not go together: a segmenter "
+                "changes the text that the annotations are places of; leave one out"
+            )
         positions = self.model.max_position_embeddings if isinstance(self.model, ModelSettings) else None
-        if positions is not None and self.longest > positions:
-            raise ValueError(f"packing.max_length {self.longest} is over model.max_position_embeddings {positions}")
+        key, longest = self.longest
+        if positions is not None and longest > positions:
+            raise ValueError(f"{key} {longest} is over model.max_position_embeddings {positions}")
+
+    def _check_phases(self) -> None:
         for phase in self.phases:
             phase.packing(self.packing)
             batch_size = phase.batch_size or self.train.batch_size
@@ -100,35 +134,21 @@ class PretrainRecipe(Settings):
                 "packing.format=stream and phases do not go together: a lane's memory goes on from window to window; "
                 "leave out phases"
             )
-        if self.packing.format == "stream" and self.packing.copies is not None:
-            raise ValueError("packing.format=stream reads the documents as they are: leave out packing.copies")
         if self.phases and self.train.minutes is not None:
             raise ValueError(
                 "train.minutes and phases do not go together: how many steps a phase has would depend on how fast they "
                 "are; give the budget as steps, tokens or epochs"
             )
-        if self.train.patience is not None or self.train.metric is not None:
-            raise ValueError("train.patience and train.metric are for fine-tuning: leave them out")
-        wrong = packing_contradiction(self.model.architecture, self.objective, self.packing)
-        if wrong is None and self.init_from is None:
-            wrong = contradiction(self.model.architecture, self.model, self.objective)
-        if wrong is not None:
-            raise ValueError(wrong)
-        kind = self.tokenizer.kind if isinstance(self.tokenizer, TokenizerSettings) else None
-        if self.corpus is not None and kind is not None and (kind == "word") != (self.objective.name == "bilm"):
-            raise ValueError(
-                f"tokenizer.kind={kind} and objective.name={self.objective.name} do not go together: `word` is for "
-                "bilm, and bilm reads the characters of words"
-            )
-        if getattr(self.objective, "masking_mode", "") == "static" and self.packing.copies is not None:
-            raise ValueError("objective.masking_mode=static shows ten fixed copies: leave out packing.copies")
-        return self
 
     @property
-    def longest(self) -> int:
-        """The most tokens of a sequence, in any phase."""
-        lengths = [phase.packing(self.packing).max_length for phase in self.phases]
-        return max(lengths, default=self.packing.max_length)
+    def longest(self) -> tuple[str, int]:
+        """The most tokens of a sequence, in any phase, behind the key that says so."""
+        of_phases = [
+            (f"phases.{number}.max_length" if phase.max_length else "packing.max_length", phase.packing(self.packing))
+            for number, phase in enumerate(self.phases)
+        ]
+        lengths = [(key, packing.max_length) for key, packing in of_phases]
+        return max(lengths, default=("packing.max_length", self.packing.max_length), key=lambda each: each[1])
 
 
 class FinetuneRecipe(Settings):
@@ -250,11 +270,14 @@ def read_columns(words: Sequence[str]) -> ColumnSettings:
     return build_settings(ColumnSettings, parse_overrides(words), "--column")
 
 
-def find_recipe(name: str) -> Path:
+def find_recipe(name: str, program: str | None = None) -> Path:
     """A recipe's file: a path, or the name of one that comes with `unmask`, such as `pretrain/bert_tiny`.
 
+    Args:
+        program: `pretrain` or `finetune`, whose recipes alone are told where there is none of that name; None for both.
+
     Raises:
-        SettingsError: there is none; the nearest name is told.
+        SettingsError: there is none; the nearest names are told.
     """
     path = Path(name)
     if path.is_file():
@@ -264,9 +287,21 @@ def find_recipe(name: str) -> Path:
     }
     if name in known:
         return known[name]
+    theirs = sorted(each for each in known if program is None or each.startswith(f"{program}/"))
+    similar = _similar_names(name, theirs)
+    meant = f"; did you mean {' or '.join(similar)}?" if similar else f": {', '.join(theirs)}"
+    listed = " ".join(str(folder / (program or "*")) for folder in _folders())
     raise SettingsError(
-        f"no recipe {name!r}: expected a YAML file, or one of {', '.join(sorted(known))}{nearest(name, sorted(known))}"
+        f"no recipe {name!r}: expected a YAML file, or the name of a recipe that comes with unmask{meant} "
+        f"(`ls {listed}` lists them)"
     )
+
+
+def _similar_names(name: str, known: Sequence[str]) -> list[str]:
+    """Up to three names that may have been meant, the nearest first; the folder may be left out or wrong."""
+    leaf = name.removesuffix(".yaml").rpartition("/")[2]
+    leaves = {each.rpartition("/")[2]: each for each in known}
+    return [leaves[match] for match in difflib.get_close_matches(leaf, leaves, n=3, cutoff=0.6)]
 
 
 def _folders() -> list[Path]:
@@ -276,7 +311,7 @@ def _folders() -> list[Path]:
 
 
 def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
-    path = find_recipe(name)
+    path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
     values = read_settings_file(path)
     base_name = values.pop("base", None)
     if base_name is not None:

@@ -165,7 +165,7 @@ def test_bad_records_stop_or_are_passed_over_and_listed(
     words = ["prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options]
     stopped = unmask(*words)
     refused(stopped, message)
-    assert stopped.errors.endswith("; or pass over what cannot be read with --on-error skip\n")
+    assert stopped.errors.endswith("be read with --on-error skip (in a recipe reading.on_error=skip)\n")
     assert tree(place) == before
 
     code, output, errors = unmask(*words, "--on-error", "skip")

@@ -16,6 +16,7 @@ from unmask.batch import IGNORE_INDEX
 from unmask.data.store import TokenStore
 from unmask.doctor.diagnosis import diagnose, to_json
 from unmask.doctor.findings import Diagnosis, Finding, Sample
+from unmask.entropy import NoContext
 from unmask.errors import SettingsError, StoreError
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
@@ -67,12 +68,16 @@ def test_a_store(tiny_store: Path, tiny_recipe: Path) -> None:
     counts = store.token_counts()
     shares = counts[counts > 0] / counts.sum()
     figures = found.figures
+    special_ids = load_tokenizer(store.tokenizer_directory).special_ids
+    no_context = NoContext.of(counts, 0.8, 0.1, mask_id=special_ids[-1], special_ids=special_ids)
     assert (found.kind, figures["documents"], figures["tokens"]) == ("store", 12, store.num_tokens)
     assert figures["floors"] == pytest.approx(
         {
             "ln_vocab_size": math.log(200),
             "unigram_entropy": float(-(shares * np.log(shares)).sum()),
             "commonest_share": float(shares.max()),
+            "no_context": no_context.loss(),
+            "no_context_accuracy": no_context.accuracy(),
             "nsp_chance": math.log(2),
             "nsp_chance_accuracy": 0.5,
         }

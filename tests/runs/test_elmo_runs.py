@@ -177,6 +177,17 @@ def test_it_goes_on_from_a_model_with_its_softmax(words: tuple[str, list[str]], 
     assert torch.equal(module.encoder.blocks[1].layers[0].bias, kept.encoder.blocks[1].layers[0].bias)
 
 
+def test_a_checkpoint_of_a_continued_run_holds_its_model(
+    words: tuple[str, list[str]], whole: Path, tmp_path: Path, unmask: Callable[..., Any]
+) -> None:
+    recipe, overrides = words
+    pretrain(recipe, [*overrides, f"init_from={whole}", "train.steps=4"], out=tmp_path / "run")
+    assert unmask("checkpoint", tmp_path / "run", "--step", 4, "--out", tmp_path / "model").code == 0
+    kept, last = (load_file(path / "model" / "model.safetensors") for path in (tmp_path, tmp_path / "run"))
+    assert kept.keys() == last.keys()
+    assert all(torch.equal(weight, last[name]) for name, weight in kept.items())
+
+
 def test_text_is_enough(tiny_text: Path, words: tuple[str, list[str]], tmp_path: Path) -> None:
     pretrain(words[0], [f"corpus={tiny_text}", "train.steps=1"], out=tmp_path / "run")
     assert TokenStore(tmp_path / "run" / "store").has_words

@@ -95,7 +95,11 @@ def test_the_ids_read_back_are_those_of_the_cleaned_sentences(tokenizer: Path, p
     cleaned = [document.text for document in read_documents([file], CorpusCounts())]
     expected = []
     for text in cleaned:
-        sentences = [text[start:end] for start, end in split_sentences(text)]
+        bounds = split_sentences(text)
+        sentences = [text[start:end] for start, end in bounds]
+        if is_byte_level:  # what stands before a sentence is a space, but before the first
+            after_space = [text[start - 1].isspace() for start, _ in bounds[1:]]
+            sentences[1:] = [" " * is_after + each for is_after, each in zip(after_space, sentences[1:], strict=True)]
         encoded = [(sentence, library.encode(sentence, add_special_tokens=False).ids) for sentence in sentences]
         kept = [(sentence, ids) for sentence, ids in encoded if ids]
         if kept:

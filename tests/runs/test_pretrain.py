@@ -19,7 +19,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer, PreTrainedModel
 from unmask import pretraining
 from unmask.batch import Batch
 from unmask.data.store import TokenStore
-from unmask.errors import Interrupted
+from unmask.errors import Interrupted, SettingsError
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining import pretrain
 from unmask.pretraining_inputs import build_loader, prepare_held_out
@@ -54,6 +54,10 @@ def whole(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory
 def rows_of(run: Path) -> list[dict[str, Any]]:
     """All that was logged, but for how fast it went."""
     return [{k: v for k, v in row.items() if k != "tokens_per_s"} for row in read_metrics(run / "metrics.jsonl")]
+
+
+def log_of(run: Path) -> str:
+    return (run / "log.txt").read_text()
 
 
 def assert_same_run(run: Path, other: Path) -> None:
@@ -314,8 +318,13 @@ def test_a_second_ctrl_c_stops_at_once_and_nothing_is_half_written(
 def test_a_finished_run_resumed_changes_nothing(words: tuple[str, list[str]], whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     pretrain(*words, out=run, resume=True)  # where there is nothing, a run begins
+    assert f"nothing to resume in {run}: starts from the beginning" in log_of(run)
+    assert "nothing is left to train" not in log_of(run)
     pretrain(*words, out=run, resume=True)
+    assert "all of train.steps=12; a larger train.steps goes on from there" in log_of(run)
+    assert log_of(run).count("nothing to resume") == 1
     assert_same_run(run, whole)
+    assert "nothing to resume" not in log_of(whole)
 
 
 @pytest.mark.usefixtures("without_report")
@@ -350,14 +359,21 @@ def test_a_longer_budget_at_a_resume_goes_on_and_is_recorded(words: tuple[str, l
 
 
 @pytest.mark.usefixtures("without_report")
-def test_a_shorter_budget_at_a_resume_ends_the_run(words: tuple[str, list[str]], tmp_path: Path) -> None:
+def test_a_shorter_budget_at_a_resume_is_refused_and_one_that_is_spent_ends_the_run(
+    words: tuple[str, list[str]], tmp_path: Path
+) -> None:
     run, (recipe, overrides) = tmp_path / "run", words
     interrupted(words, run, lambda patch: stop_at(patch, 7))
-    for _ in range(2):
+    assert [row["step"] for row in rows_of(run)] == [3, 5, 6, 7]
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(SettingsError, match=r"has done 7 steps already, more than train.steps=6: .*train.steps=7 to"):
         pretrain(recipe, [*overrides, "train.steps=6"], out=run, resume=True)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    for _ in range(2):
+        pretrain(recipe, [*overrides, "train.steps=7"], out=run, resume=True)
         rows = rows_of(run)
-        assert [row["step"] for row in rows] == [3, 5, 6, 7]
-        assert "eval/mlm_loss" in rows[-1]
+        assert [(row["step"], "loss" in row) for row in rows[2:]] == [(6, True), (7, True), (7, False)]
+        assert "nothing is left to train: the run has taken its 7 steps, all of train.steps=7;" in log_of(run)
     assert (run / "model" / "model.safetensors").exists()
 
 
@@ -422,6 +438,10 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     killed = command(["-c", STOP_AT, "7", str(int(signal.SIGKILL))], words, run)
     assert killed.returncode == -signal.SIGKILL
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
-    assert [row["step"] for row in rows_of(run)] == [3, 5, 6]  # written after the checkpoint, and to be written again
+    assert [row["step"] for row in rows_of(run)] == [
+        3,
+        5,
+        6,
+    ]  # those after the checkpoint come again
     pretrain(*words, out=run, resume=True)
     assert_same_run(run, whole)

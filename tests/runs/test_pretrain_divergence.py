@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from unmask.batch import Batch, LossTerm
 from unmask.errors import UserError
+from unmask.objectives.bilm import BiLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.pretraining import pretrain
+from unmask.training.checkpoint import WEIGHTS
 from unmask.training.run_log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -178,3 +181,47 @@ def test_before_the_first_checkpoint_there_is_nothing_to_go_back_to(
 ) -> None:
     with pytest.raises(UserError, match=r"There is no checkpoint to roll back to yet.*a lower train\.save_every"):
         spoiled(words, tmp_path / "run", math.nan, {keys[4 * MICRO_BATCHES]}, ROLL_BACK)
+
+
+ELMO = """
+seed: 3
+device: cpu
+precision: fp32
+tokenizer: {kind: word, vocab_size: 300}
+held_out: 0
+model: {architecture: elmo, preset: tiny, filters: [[1, 4], [2, 8]], projection_size: 8, cell_size: 16}
+objective: {name: bilm, num_negatives: 50}
+packing: {format: stream, max_length: 10}
+optimizer: {name: adagrad, learning_rate: 0.2, weight_decay: 0}
+train: {steps: 12, batch_size: 8, micro_batch_size: 3, save_every: 4, on_divergence: roll_back}
+"""
+
+
+def test_rolled_back_its_lanes_remember_the_older_text_and_read_on_with_the_newer(
+    tiny_text: Path, tmp_path: Path
+) -> None:
+    """Step 6 is not taken: back to step 4, whose memory then meets the window after that step."""
+    forward, memories, windows = BiLMModule.forward, [], []
+
+    def note_and_spoil(module: BiLMModule, batch: Batch) -> list[LossTerm]:
+        if module.training and int(batch.columns["lane"][0]) == 0:  # a step's first micro-batch
+            memories.append((module.remembered_outputs.clone(), module.remembered_cells.clone()))
+            windows.append(int(batch.columns["window"][0]))
+        [term] = forward(module, batch)
+        is_bad = module.training and len(windows) == 6
+        return [LossTerm(term.name, term.total * math.nan if is_bad else term.total, term.count)]
+
+    recipe, run = tmp_path / "elmo.yaml", tmp_path / "run"
+    recipe.write_text(ELMO, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BiLMModule, "forward", note_and_spoil)
+        pretrain(str(recipe), [f"corpus={tiny_text}"], out=run)
+    assert windows[:7] == list(range(7))
+    assert len(windows) == 6 + (12 - 4)
+    for after_step_4, after_rolling_back, after_step_5 in zip(memories[4], memories[6], memories[5], strict=True):
+        assert torch.equal(after_rolling_back, after_step_4)
+        assert not torch.equal(after_rolling_back, after_step_5)
+    assert "back to the weights of step 4, with the text after the step" in (run / "log.txt").read_text()
+    assert (run / "model" / "model.safetensors").exists()
+    last = load_file(run / "checkpoints" / "step-00000012" / WEIGHTS)
+    assert last["remembered_cells"].isfinite().all()

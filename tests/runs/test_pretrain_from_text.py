@@ -176,5 +176,5 @@ def test_a_store_of_another_vocabulary_than_the_models_is_refused(
     text.write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))
     recipe, _ = from_text
     words = [f"corpus={text}", "train.steps=1", f"init_from={tmp_path / 'first'}", "model.vocab_size=null"]
-    with pytest.raises(SettingsError, match="prepare the store with the model's tokenizer"):
+    with pytest.raises(SettingsError, match="prepare the text with the model's own tokenizer"):
         pretrain(recipe, words, out=tmp_path / "second")

@@ -17,7 +17,11 @@ from safetensors.torch import load_file
 
 from unmask import cli
 from unmask.errors import InputError, ModelError, OutputError, SettingsError, StoreError, UserError
+from unmask.preparation import prepare
 from unmask.pretraining import pretrain
+from unmask.pretraining_inputs import check_tokenizer
+from unmask.recipe import load_pretrain_recipe
+from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training import checkpoint, session
 from unmask.training.run_log import read_metrics
 
@@ -61,12 +65,18 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[str]], type[UserError], st
     "an empty text": (
         lambda place, store: [f"corpus={write_text(place / 'a.jsonl', [])}"],
         InputError,
-        r"0 training document\(s\), but segment pairs need two",
+        r"a\.jsonl: no document with text in it: give a text to learn from",
+    ),
+    "an empty text, for an objective without pairs": (
+        lambda place, store: [f"corpus={write_text(place / 'a.jsonl', [])}", *ALONE],
+        InputError,
+        r"a\.jsonl: no document with text in it: give a text to learn from",
     ),
     "one document": (
         lambda place, store: [f"corpus={write_text(place / 'a.jsonl', [SENTENCE * 40])}", "held_out=0"],
         InputError,
-        r"1 training document\(s\), but segment pairs need two.*a blank line ends one",
+        r"1 training document\(s\), but packing\.format=segment_pair \(objective\.sentence_objective=nsp\) needs two.*"
+        r"a blank line ends one.*or take objective\.sentence_objective=none with packing\.format=single_segment",
     ),
     "text that is not UTF-8, far in": (
         lambda place, store: [f"corpus={broken_text(place / 'a.txt')}", "held_out=0"],
@@ -96,7 +106,7 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[str]], type[UserError], st
     "nothing but held-out documents": (
         lambda place, store: [f"store={store}", "held_out=0.999"],
         InputError,
-        r"training document\(s\), but segment pairs need two",
+        r"training document\(s\), but packing.format=segment_pair .* needs two.*; or change held_out, which takes",
     ),
     "sequences over the model's positions": (
         lambda place, store: [f"store={store}", "packing.max_length=33"],
@@ -141,12 +151,13 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[str]], type[UserError], st
     "sequences over the positions in a phase": (
         lambda place, store: [f"store={store}", "phases=[{until: .5}, {until: 1, max_length: 64}]"],
         SettingsError,
-        "packing.max_length 64 is over model.max_position_embeddings 32",
+        r"phases\.1\.max_length 64 is over model\.max_position_embeddings 32",
     ),
     "masks without a mask token": (
         lambda place, store: [*bare_text(place), *ALONE],
         SettingsError,
-        r"objective\.name=masked_lm needs a tokenizer with a mask token, and this one has none",
+        r"the tokenizer of .*: objective\.name=masked_lm needs a tokenizer with a mask token, and this one has none.*"
+        r"`unmask tokenizer train TEXT --kind wordpiece --out DIR` and then `unmask prepare TEXT --tokenizer DIR",
     ),
     "replaced tokens without a mask token": (
         lambda place, store: [*bare_text(place), "objective.name=replaced_token", "model.architecture=electra"],
@@ -167,6 +178,19 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[str]], type[UserError], st
         lambda place, store: [f"store={store}", "objective.masking=entity", "held_out=0"],
         SettingsError,
         r"objective\.masking=entity needs text in which such runs are marked",
+    ),
+    "noun phrases in a corpus without annotations": (
+        lambda place, store: [
+            f"corpus={write_text(place / 'a.jsonl', [SENTENCE] * 9)}",
+            "objective.masking=noun_phrase",
+        ],
+        SettingsError,
+        r'objective\.masking=noun_phrase needs text .* and .*a\.jsonl has none: give each .*"noun_phrase"',
+    ),
+    "entities in a mixture without annotations": (
+        lambda place, store: [f"corpus={mixture(place)}", "objective.masking=entity", "held_out=0"],
+        SettingsError,
+        r"objective\.masking=entity needs text .* and .*mixture\.yaml has none",
     ),
     "an unknown key": (
         lambda place, store: [f"store={store}", "optimizer.lr=1"],
@@ -191,6 +215,14 @@ def bare_text(place: Path) -> list[str]:
     """A text, and a tokenizer to train on it that has no special tokens but one for what it does not know."""
     text = write_text(place / "a.jsonl", [f"{number} men. {SENTENCE}" for number in range(9)])
     return [f"corpus={text}", "held_out=0", "tokenizer={kind: bpe, vocab_size: 80}"]
+
+
+def mixture(place: Path) -> Path:
+    """A mixture of one corpus."""
+    text = write_text(place / "a.jsonl", [f"{number} men. {SENTENCE}" for number in range(9)])
+    path = place / "mixture.yaml"
+    path.write_text(f"corpora: {{books: {{text: [{text}]}}}}\n")
+    return path
 
 
 def broken_text(path: Path) -> Path:
@@ -221,6 +253,17 @@ def test_a_refused_run_leaves_nothing_and_takes_nothing_away(
     with pytest.raises(kind, match=told):
         pretrain(str(tiny_recipe), overrides, out=runs / "old", overwrite=True)
     assert files_in(runs) == before
+
+
+def test_a_segmenter_and_masking_by_annotations_do_not_go_together(tiny_recipe: Path, tiny_store: Path) -> None:
+    tokenizer = load_tokenizer(tiny_store / "tokenizer")
+    tokenizer.segmenter = "kiwi"
+    store = f"store={tiny_store}"
+    check_tokenizer(load_pretrain_recipe(str(tiny_recipe), [store, "objective.masking=span"]), tokenizer, "t")
+    with pytest.raises(
+        SettingsError, match=r"objective\.masking=entity and the segmenter kiwi of the tokenizer of t do"
+    ):
+        check_tokenizer(load_pretrain_recipe(str(tiny_recipe), [store, "objective.masking=entity"]), tokenizer, "t")
 
 
 def test_a_run_that_would_overwrite_its_own_store_is_refused(
@@ -258,6 +301,90 @@ def test_a_folder_that_is_not_a_run_is_not_overwritten(words: tuple[str, list[st
         with pytest.raises(OutputError):
             pretrain(*words, out=tmp_path, **how)
     assert files_in(tmp_path) == {"thesis.txt": b"three years of work"}
+
+
+# What is allowed but hardly meant is told, and the run goes on
+
+
+def told_at_the_start(
+    words: tuple[str, list[str]], run: Path, caplog: pytest.LogCaptureFixture, *changes: str
+) -> dict[str, str]:
+    """Each line of the log of a run of one step, with its level."""
+    with caplog.at_level("INFO", "unmask"):
+        pretrain(words[0], [*words[1], "train.steps=1", "schedule.warmup_steps=0", *changes], out=run)
+    return {record.getMessage(): record.levelname for record in caplog.records}
+
+
+def level_of(told: dict[str, str], beginning: str) -> str | None:
+    return next((level for line, level in told.items() if line.startswith(beginning)), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ([], None),
+        (["objective.sentence_objective=none"], "INFO"),
+        (["objective.sentence_objective=none", "model.architecture=roberta", "packing.max_length=31"], "INFO"),
+        (ALONE, None),
+        (["objective={name: causal_lm}", "model.causal=true"], "INFO"),
+    ],
+    ids=str,
+)
+def test_pairs_without_a_question_are_told(
+    words: tuple[str, list[str]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    changes: list[str],
+    level: str | None,
+) -> None:
+    told = told_at_the_start(words, tmp_path / "run", caplog, *changes)
+    assert level_of(told, "packing.format=segment_pair makes segment pairs, half of them") == level
+
+
+def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
+    words: tuple[str, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = write_text(tmp_path / "a.jsonl", [f"{SENTENCE} Она пошла домой. {SENTENCE}" * 3] * 40)
+    prepare([text], Path(words[1][0].removeprefix("store=")) / "tokenizer", tmp_path / "store")
+    told = told_at_the_start((words[0], [f"store={tmp_path / 'store'}"]), tmp_path / "run", caplog)
+    [line] = [line for line in told if "are unknown to its tokenizer" in line]
+    assert told[line] == "WARNING"
+    share = float(line.partition("%")[0])
+    manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
+    assert share == pytest.approx(100 * manifest["unknown_tokens"] / manifest["tokens"], abs=0.05)  # one decimal
+    assert "`unmask prepare TEXT --tokenizer DIR --out STORE`" in line
+    assert "[UNK] is all that is learnt of them" in line
+    caplog.clear()
+    told = told_at_the_start(words, tmp_path / "fine", caplog)
+    assert not [line for line in told if "are unknown to its tokenizer" in line]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["objective.schedule=joint"], None),
+        (
+            ["objective.schedule=two_stage", "objective.generator_size=1"],
+            "schedule.warmup_steps=3 of the 2 steps of each of its 2 stages: each of its 2 stages ends before",
+        ),
+        (["schedule.name=wsd", "schedule.decay_ratio=0.5"], "schedule.warmup_steps=3 of the 4 steps of the run, whose"),
+    ],
+    ids=str,
+)
+def test_a_warm_up_that_does_not_fit_is_told(
+    words: tuple[str, list[str]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    changes: list[str],
+    told: str | None,
+) -> None:
+    rtd = ["objective.name=replaced_token", "model.architecture=electra", "packing.format=single_segment"]
+    changes = [*rtd, *changes, "train.steps=4", "schedule.warmup_steps=3"]
+    with caplog.at_level("WARNING", "unmask"):
+        pretrain(words[0], [*words[1], *changes], out=tmp_path / "run")
+    warnings = [record.getMessage() for record in caplog.records]
+    assert [line for line in warnings if "warmup_steps" in line] == [line for line in warnings if told and told in line]
+    assert (told is not None) == any("warmup_steps" in line for line in warnings)
 
 
 # What goes wrong later, as a command tells it

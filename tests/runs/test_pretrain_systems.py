@@ -19,7 +19,8 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from unmask.batch import Batch, pack
 from unmask.data.store import TokenStore
-from unmask.errors import Interrupted
+from unmask.errors import Interrupted, ModelError
+from unmask.mask_filling import fill_mask
 from unmask.models.hub import load_model
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.preparation import prepare
@@ -216,7 +217,9 @@ def test_phases_show_what_they_say(stores: dict[str, Path], tiny_recipe: Path, t
     # one schedule over all of it: three steps of warm-up, then down to what is left before the last step
     rates = [0, 1 / 3, 2 / 3, *(left / 9 for left in range(9, 0, -1))]
     assert [row["learning_rate"] for row in rows] == pytest.approx([1e-3 * rate for rate in rates])
-    assert "phase 2 of 2 begins" in (run / "log.txt").read_text()
+    log = (run / "log.txt").read_text()
+    assert "phase 2 of 2 begins" in log
+    assert "held-out sequences are as long as those of the last phase (packing.max_length=64) from the first" in log
 
 
 def test_two_stages_are_a_generator_then_a_discriminator(
@@ -234,6 +237,34 @@ def test_two_stages_are_a_generator_then_a_discriminator(
     assert "eval/discriminator_loss" not in first
     assert last["eval/generator_loss"] == first["eval/generator_loss"]  # it is frozen, to the last bit
     assert 0 < last["eval/replaced_share"] < 0.16
+
+
+def test_the_last_steps_of_the_first_stage_have_a_row(
+    stores: dict[str, Path], tiny_recipe: Path, tmp_path: Path
+) -> None:
+    recipe, overrides = words_of("electra in two stages", stores, tiny_recipe)
+    words, every = (recipe, [*overrides, "train.log_every=4"]), ("loss/generator", "loss/discriminator")
+    pretrain(*words, out=tmp_path / "whole")
+    rows = [row for row in rows_of(tmp_path / "whole") if "loss" in row]
+    assert [(row["step"], *(name in row for name in every)) for row in rows] == [
+        (4, True, False),
+        (6, True, False),
+        (8, False, True),
+        (12, False, True),
+    ]
+    stop_after(words, tmp_path / "run", 6)
+    stop_after(words, tmp_path / "run", 7, kill=True)
+    pretrain(*words, out=tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_generator_fills_masks_and_its_discriminator_names_it(runs: dict[str, Path]) -> None:
+    for system in ("electra", "electra in two stages"):
+        generator = runs[system] / "model" / "generator"
+        told = rf"\(ElectraForPreTraining\) is a discriminator of replaced tokens: .*fills masks: give {generator}$"
+        with pytest.raises(ModelError, match=told):
+            fill_mask(runs[system], "the [MASK] man")
+        assert len(fill_mask(generator, "the [MASK] man", top_k=3)) == 3
 
 
 def test_the_generator_of_a_two_stage_run_is_that_of_its_first_stage(
@@ -360,7 +391,11 @@ def test_results_name_the_floor_of_each_loss(runs: dict[str, Path], stores: dict
     for system, run in runs.items():
         results = json.loads((run / "results.json").read_text())
         vocab_size = len(TokenStore(stores[SYSTEMS[system][0]]).token_counts())
-        for loss, floors in results["floors"].items():
-            measured = results[f"{loss.removeprefix('loss/')}_loss"]
-            assert 0 < floors["unigram entropy"] < torch.log(torch.tensor(vocab_size)), (system, loss)
-            assert measured > 0
+        for key, floors in results["floors"].items():
+            if key.startswith("loss/"):
+                assert results[f"{key.removeprefix('loss/')}_loss"] > 0
+                assert 0 < floors["unigram entropy"] < torch.log(torch.tensor(vocab_size)), (system, key)
+                assert next(iter(floors.values())) <= floors["unigram entropy"]
+            else:
+                assert 0 <= results[key.removeprefix("eval/")] <= 1
+                assert 0 < floors["no context"] < 0.5, (system, key)

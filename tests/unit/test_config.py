@@ -323,3 +323,28 @@ def test_changed_keys_are_told_in_order() -> None:
     after = build({"gears": "4", "lamp": {"lumen": "6"}, "owners": ["a"], "rear": {"size": "20"}})
     assert changed_keys(before, after) == ["rear.size", "lamp.lumen", "gears", "owners"]
     assert changed_keys(before, before) == []
+
+
+class Chain(Settings):
+    drive: Literal["chain"] = "chain"
+    links: int = 110
+    width: float = 5.0
+
+
+class Belt(Settings):
+    drive: Literal["belt", "shaft"] = "belt"
+    width: float = 8.0
+    teeth: int = 60
+
+
+class Shop(Settings):
+    drive: Chain | Belt = Chain()
+
+
+def test_a_key_of_another_member_is_told_with_what_chooses_it() -> None:
+    told = r"drive.teeth belongs to drive.drive=belt or shaft: leave it out, or change drive.drive"
+    with pytest.raises(SettingsError, match=told):
+        build_settings(Shop, {"drive": {"drive": "chain", "teeth": "9"}}, "here")
+    told = r"drive.links belongs to drive.drive=chain: leave it out, or change drive.drive"
+    with pytest.raises(SettingsError, match=told):
+        build_settings(Shop, {"drive": {"drive": "belt", "links": "9"}}, "here")

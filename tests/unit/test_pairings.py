@@ -10,10 +10,12 @@ from pydantic import TypeAdapter
 
 from unmask.data.settings import PackingSettings
 from unmask.errors import SettingsError
-from unmask.models.settings import Architecture, ModelSettings
+from unmask.models.settings import AnyArchitecture
+from unmask.objectives.encoders import ARCHITECTURES, why_not_trained
 from unmask.objectives.settings import ObjectiveName, ObjectiveSettings
-from unmask.pairings import ARCHITECTURES, BARE, PAIRED, contradiction, packing_contradiction
+from unmask.pairings import BARE, contradiction, unasked_pairs
 from unmask.recipe import load_pretrain_recipe
+from unmask.segment_pairs import PAIRED
 
 FORMATS = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "single_segment", "stream")
 
@@ -28,26 +30,80 @@ def test_every_objective_says_what_it_trains() -> None:
 
 
 @pytest.mark.parametrize("name", get_args(ObjectiveName))
-@pytest.mark.parametrize("architecture", get_args(Architecture))
-def test_a_family_is_trained_or_refused_by_name(architecture: Architecture, name: str) -> None:
+@pytest.mark.parametrize("architecture", get_args(AnyArchitecture))
+def test_a_family_is_trained_or_refused_by_name(architecture: AnyArchitecture, name: str) -> None:
     alone = {"sentence_objective": "none"} if name == "masked_lm" else {}
-    is_causal_bert = (architecture, name) == ("bert", "causal_lm")
-    told = contradiction(
-        architecture, ModelSettings(architecture="bert", causal=is_causal_bert), objective(name=name, **alone)
-    )
+    asked = objective(name=name, **alone)
+    told = why_not_trained(asked, architecture, name == "causal_lm")
     if architecture in ARCHITECTURES[name]:
         assert told is None
-    else:
-        assert told is not None
-        assert told.startswith(f"objective.name={name} and model.architecture={architecture} do not go together: ")
-        assert told.endswith(f"; take model.architecture={' or '.join(ARCHITECTURES[name])}, or another objective")
+        return
+    assert told is not None
+    assert told.startswith(f"objective.name={name} and model.architecture={architecture} do not go together: ")
+    mend, _, others = told.partition("; take ")[2].partition(", or objective.name=")
+    assert mend == f"model.architecture={' or '.join(ARCHITECTURES[name])}"
+    assert all(architecture in ARCHITECTURES[other] for other in others.split(" or "))
+
+
+INIT_FROM: dict[str, tuple[dict[str, Any], AnyArchitecture, bool, str]] = {
+    "RTD from a RoBERTa": (
+        {"name": "replaced_token"},
+        "roberta",
+        False,
+        "objective.name=replaced_token and init_from=m, of the family roberta by its config.json, do not go together: "
+        "generator and discriminator share embeddings, which ELECTRA has apart from its layers; take a model of the "
+        "family electra or bert in init_from, or objective.name=masked_lm",
+    ),
+    "MLM from a GPT-1": (
+        {"sentence_objective": "none"},
+        "gpt1",
+        True,
+        "objective.name=masked_lm and init_from=m, of the family gpt1 by its config.json, do not go together: a masked "
+        "token is predicted from both sides; take a model of the family bert or roberta or electra in init_from, or "
+        "objective.name=causal_lm",
+    ),
+    "MLM from a left-to-right BERT": (
+        {},
+        "bert",
+        True,
+        "objective.name=masked_lm and init_from=m, left-to-right by its config.json, do not go together: a masked "
+        "token is predicted from both sides; take objective.name=causal_lm, or a model that reads in both directions",
+    ),
+    "left to right from a BERT": (
+        {"name": "causal_lm"},
+        "bert",
+        False,
+        "objective.name=causal_lm and init_from=m, bidirectional by its config.json, do not go together: the tokens of "
+        "a bidirectional encoder see the one to predict; take a model that was pre-trained left to right, or "
+        "objective.name=masked_lm",
+    ),
+    "NSP from a RoBERTa": (
+        {"sentence_objective": "nsp"},
+        "roberta",
+        False,
+        "objective.sentence_objective=nsp and init_from=m, of the family roberta by its config.json, do not go "
+        "together: of the families only bert has a head for it; take objective.sentence_objective=none, or a model of "
+        "the family bert in init_from",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INIT_FROM)
+def test_what_init_from_brings_is_not_called_a_setting_of_the_recipe(case: str) -> None:
+    """Neither model.architecture nor model.causal was written."""
+    values, architecture, is_causal, told = INIT_FROM[case]
+    assert why_not_trained(objective(**values), architecture, is_causal, "m") == told
+    assert "model." not in told
+
+
+def pack(packing_format: str) -> PackingSettings:
+    return PackingSettings.model_validate({"format": packing_format})
 
 
 @pytest.mark.parametrize("packing_format", FORMATS)
 @pytest.mark.parametrize("sentences", ["none", "nsp", "sop"])
 def test_a_sentence_objective_needs_two_segments(sentences: str, packing_format: str) -> None:
-    packing = PackingSettings.model_validate({"format": packing_format})
-    told = packing_contradiction("bert", objective(sentence_objective=sentences), packing)
+    told = contradiction(objective(sentence_objective=sentences), "bert", False, pack(packing_format))
     if packing_format == "stream":
         assert told is not None
         assert told.startswith("objective.name=masked_lm and packing.format=stream do not go together")
@@ -60,14 +116,58 @@ def test_a_sentence_objective_needs_two_segments(sentences: str, packing_format:
         )
 
 
-@pytest.mark.parametrize("architecture", sorted(BARE))
-def test_text_as_it_runs_has_no_two_segments(architecture: str) -> None:
+@pytest.mark.parametrize("architecture", get_args(AnyArchitecture))
+def test_text_as_it_runs_has_no_two_segments(architecture: AnyArchitecture) -> None:
+    if architecture not in BARE:
+        return
     for packing_format in FORMATS[:-1]:
-        packing = PackingSettings.model_validate({"format": packing_format})
-        told = packing_contradiction(architecture, objective(name="causal_lm"), packing)
-        assert (told is not None) == (packing_format in PAIRED)
-        assert told is None or f"packing.format={packing_format}" in told
-        assert told is None or f"model.architecture={architecture}" in told
+        for init_from, named in (
+            (None, f"model.architecture={architecture}"),
+            ("m", f"init_from=m, a {architecture},"),
+        ):
+            told = contradiction(objective(name="causal_lm"), architecture, True, pack(packing_format), init_from)
+            assert (told is not None) == (packing_format in PAIRED)
+            assert told is None or told.startswith(f"packing.format={packing_format} and {named} do not go together")
+
+
+@pytest.mark.parametrize(
+    ("values", "architecture", "packing_format", "root"),
+    [
+        ({}, "gpt1", "segment_pair", "objective.name=masked_lm and model.architecture=gpt1"),
+        ({}, "roberta", "full_sentences", "objective.sentence_objective=nsp and model.architecture=roberta"),
+        ({"name": "bilm"}, "bert", "segment_pair", "objective.name=bilm and model.architecture=bert"),
+        ({"name": "replaced_token"}, "bert", "stream", "objective.name=replaced_token and model.architecture=bert"),
+        ({}, "elmo", "segment_pair", "objective.name=masked_lm and model.architecture=elmo"),
+    ],
+)
+def test_the_root_is_told_before_what_follows_from_it(
+    values: dict[str, Any], architecture: AnyArchitecture, packing_format: str, root: str
+) -> None:
+    told = contradiction(objective(**values), architecture, False, pack(packing_format))
+    assert told is not None
+    assert told.startswith(f"{root} do not go together")
+
+
+@pytest.mark.parametrize("packing_format", FORMATS[:-1])
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        ({"sentence_objective": "nsp"}, None),
+        ({"sentence_objective": "sop"}, None),
+        ({"sentence_objective": "none"}, "objective.sentence_objective=none"),
+        ({"name": "causal_lm"}, "objective.name=causal_lm"),
+    ],
+)
+def test_pairs_that_nothing_is_asked_about_are_told(
+    values: dict[str, Any], asked: str | None, packing_format: str
+) -> None:
+    told = unasked_pairs(objective(**values), pack(packing_format))
+    if asked is None or packing_format not in PAIRED:
+        assert told is None
+    else:
+        assert told is not None
+        assert told.startswith(f"packing.format={packing_format} makes {PAIRED[packing_format]}")
+        assert f"{asked} asks nothing about the two" in told
 
 
 RTD = ("objective.name=replaced_token", "model.architecture=electra")
@@ -99,7 +199,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "RTD with NSP": (
         (*RTD, "objective.sentence_objective=nsp"),
-        ("objective.sentence_objective belongs to another objective.name",),
+        ("objective.sentence_objective belongs to objective.name=masked_lm: leave it out, or change objective.name",),
     ),
     "a causal model with MLM": (
         ("model.causal=true", "objective.sentence_objective=none"),
@@ -119,11 +219,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "GPT-1 on segment pairs": (
         ("objective.name=causal_lm", "model={architecture: gpt1}"),
-        ("packing.format=segment_pair", "model.architecture=gpt1"),
+        ("packing.format=segment_pair and model.architecture=gpt1 do not go together",),
     ),
     "bilm without a stream": (
-        ("objective.name=bilm",),
-        ("objective.name=bilm", "packing.format=segment_pair"),
+        ("objective.name=bilm", "model.architecture=elmo"),
+        ("objective.name=bilm", "packing.format=segment_pair", "take packing.format=stream"),
     ),
     "a stream without bilm": (
         ("packing.format=stream", "objective.sentence_objective=none"),
@@ -135,7 +235,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "length over the positions in a phase": (
         ("model.max_position_embeddings=128", "phases=[{until: .9}, {until: 1, max_length: 512}]"),
-        ("packing.max_length 512", "model.max_position_embeddings 128"),
+        ("phases.1.max_length 512 is over model.max_position_embeddings 128",),
     ),
     "phases in minutes": (
         ("train.minutes=3", "phases=[{until: .9}, {until: 1, max_length: 512}]"),
@@ -160,6 +260,22 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "static masks and copies, RTD": (
         (*RTD, "objective.masking_mode=static", "packing.copies=5"),
         ("objective.masking_mode=static", "packing.copies"),
+    ),
+    "lengths of spans without spans": (
+        ("objective.span_length_prob=0.3",),
+        ("objective.span_length_prob=0.3", "objective.masking is token", "set objective.masking=span"),
+    ),
+    "a key of another family": (
+        ("model.cell_size=64",),
+        ("model.cell_size belongs to model.architecture=elmo: leave it out, or change model.architecture",),
+    ),
+    "a key of all families but one": (
+        ("objective.name=bilm", "model={architecture: elmo, hidden_size: 64}", "packing.format=stream"),
+        ("model.hidden_size belongs to model.architecture=bert or roberta or electra or gpt1 or lstm: leave it out",),
+    ),
+    "a key of two other objectives": (
+        ("objective.name=causal_lm", "model.causal=true", "objective.target_prob=0.2"),
+        ("objective.target_prob belongs to objective.name=masked_lm or replaced_token: leave it out",),
     ),
     "decaying with Adagrad": (("optimizer.name=adagrad",), ("adagrad", "weight_decay")),
 }

@@ -498,7 +498,7 @@ def test_a_file_of_predictions_is_whole_or_not_there(answering: Path, tmp_path: 
     with pytest.raises(OutputError, match="exists already"):
         write_predictions(answering, data, out)
     data.write_text(as_lines([*QUESTIONS, {"question": "a man"}]))
-    with pytest.raises(InputError, match=r"dev\.jsonl:5: no column 'context'"):
+    with pytest.raises(InputError, match=r"dev\.jsonl:5: the columns are 'question'"):
         write_predictions(answering, data, out, overwrite=True)
     assert out.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.json", "dev.jsonl"]

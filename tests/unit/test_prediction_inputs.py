@@ -98,3 +98,51 @@ def test_pairs_on_standard_input_are_a_table(monkeypatch: pytest.MonkeyPatch) ->
         list(read_task_inputs("-", task))
     typing_in(monkeypatch, "p,h\na man,a dog\n")
     assert [dict(row.fields) for row in read_task_inputs("-", task, "csv")] == [{"p": "a man", "h": "a dog"}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "told"),
+    [
+        (
+            TaskSettings(labels=["a", "b"]),
+            ColumnSettings(text="review"),
+            "classification, reads one text a row, from 'text', or 'review'. Name yours with --column text=...",
+        ),
+        (
+            TaskSettings(name="mrpc"),
+            ColumnSettings(),
+            "mrpc, reads a pair of texts a row, from 'text_a' and 'text_b', or 'sentence1' and 'sentence2', or "
+            "'#1 String' and '#2 String'. Name yours with --column text_a=... and --column text_b=...",
+        ),
+        (
+            TaskSettings(name="qa"),
+            ColumnSettings(context="passage"),
+            "qa, reads a question and its passage a row, from 'question' and 'context', or 'question' and 'passage'. "
+            "Name yours with --column question=... and --column context=...",
+        ),
+        (
+            TaskSettings(name="choice"),
+            ColumnSettings(),
+            "choice, reads a context and choices to go on with a row, from 'context' and 'choices'. Name yours with "
+            "--column context=... and --column choices=...",
+        ),
+    ],
+    ids=["text", "pair", "question", "choice"],
+)
+def test_a_row_without_the_columns_of_the_task(
+    tmp_path: Path, settings: TaskSettings, columns: ColumnSettings, told: str
+) -> None:
+    task = open_task(settings, columns, lenient=True)
+    (tmp_path / "a.csv").write_text("film,stars\nfine,5\n")
+    with pytest.raises(InputError) as caught:
+        list(read_task_inputs(tmp_path / "a.csv", task))
+    assert str(caught.value) == f"{tmp_path}/a.csv:2: the columns are 'film', 'stars'; the model's task, {told}"
+
+
+def test_rows_with_any_of_the_columns_pass(tmp_path: Path) -> None:
+    task = open_task(TaskSettings(labels=["a", "b"]), ColumnSettings(text="review"), lenient=True)
+    (tmp_path / "a.jsonl").write_text('{"text": "a man"}\n{"review": "a dog"}\n{}\n')
+    rows = read_task_inputs(tmp_path / "a.jsonl", task)
+    assert [dict(next(rows).fields) for _ in range(2)] == [{"text": "a man"}, {"review": "a dog"}]
+    with pytest.raises(InputError, match=r"a\.jsonl:3: the columns are none; "):
+        next(rows)

@@ -147,15 +147,6 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
     assert terminal.getvalue().startswith("reading: 50 % · 2 of 4 files · 1 files/s · 2.0 s left\n")
 
 
-def test_nothing_at_all_where_not_shown(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress("pre-training", 4, stream=stream, shown=False, clock=clock) as progress:
-        clock.now += 60.0
-        progress.advance(2)
-        progress.note("saved")
-    assert stream.getvalue() == ""
-
-
 def test_it_writes_to_standard_error(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("reading", 4, clock=clock) as progress:
         progress.note("a line of its own")

@@ -13,7 +13,7 @@ from unmask.config import build_settings, dump_settings, read_settings_file, val
 from unmask.data.settings import PackingSettings, PhaseSettings
 from unmask.errors import SettingsError
 from unmask.models.settings import ModelSettings, Preset
-from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
+from unmask.objectives.settings import CALLED_OTHERWISE, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.recipe import ALTERNATIVES, FinetuneRecipe, PretrainRecipe, load_finetune_recipe, load_pretrain_recipe
 from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
@@ -50,10 +50,22 @@ def test_recipes_are_found_by_path_and_by_name(tmp_path: Path) -> None:
 
 
 def test_a_missing_recipe_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"no recipe 'pretrain/bert_tinny'.*did you mean pretrain/bert_tiny\?"):
+    with pytest.raises(SettingsError, match=r"no recipe 'pretrain/bert_tinny'.*did you mean pretrain/bert_tiny or "):
         load_pretrain_recipe("pretrain/bert_tinny")
-    with pytest.raises(SettingsError, match=r"no recipe '.*': expected a YAML file, or one of"):
+    with pytest.raises(
+        SettingsError, match=r"did you mean pretrain/roberta_mini or .*\(`ls .*/recipes/pretrain` lists"
+    ):
+        load_pretrain_recipe("roberta_min.yaml")
+    with pytest.raises(SettingsError, match=r"no recipe 'sst': .*did you mean finetune/sst2\?"):
+        load_finetune_recipe("sst")
+    with pytest.raises(
+        SettingsError, match=r"no recipe '.*': expected a YAML file, or the name of .*: pretrain/bert_base, "
+    ):
         load_pretrain_recipe(str(tmp_path))
+    with pytest.raises(SettingsError) as refused:
+        load_finetune_recipe("zzz")
+    assert "finetune/sst2" in str(refused.value)
+    assert "pretrain/" not in str(refused.value)
 
 
 # -------------------------------------------------------------------------------------------------------------- base
@@ -179,7 +191,30 @@ def test_a_wrong_key_or_value_is_told(tmp_path: Path, word: str, message: str) -
             ["model.max_position_embeddings=64"],
             "packing.max_length 128 is over model.max_position_embeddings 64",
         ),
+        (
+            PLAIN + "init_from: m",
+            ["model.max_position_embeddings=64", "phases=[{until: .5, max_length: 32}, {until: 1, max_length: 128}]"],
+            "phases.1.max_length 128 is over model.max_position_embeddings 64",
+        ),
         (PLAIN, ["packing.copies=3", "objective.masking_mode=static"], "leave out packing.copies"),
+        (
+            PLAIN,
+            ["objective.name=electra"],
+            "objective: there is no objective 'electra'; did you mean objective.name=repl",
+        ),
+        (
+            PLAIN,
+            ["objective.name=SpanBERT"],
+            "did you mean objective.name=masked_lm objective.masking=span objective.sp",
+        ),
+        (
+            PLAIN,
+            ["tokenizer.segmenter=kiwi", "objective.masking=entity"],
+            "tokenizer.segmenter=kiwi and objective.masking=entity do not go together",
+        ),
+        (PLAIN, ["objective.name=elmo"], "did you mean objective.name=bilm?"),
+        (PLAIN, ["objective.name=maskedlm"], "did you mean masked_lm?"),
+        (PLAIN, ["objective.name=word2vec"], "expected one of masked_lm, causal_lm, bilm, replaced_token"),
         (PLAIN, ["schedule.warmup_steps=1", "schedule.warmup_ratio=.1"], "schedule: warmup_steps and warmup_ratio say"),
         (PLAIN, ["train.batch_size=4", "train.micro_batch_size=8"], "micro_batch_size 8 is over batch_size 4"),
         (PLAIN, ["objective.mask_token_prob=.95"], "mask_token_prob 0.95 + random_token_prob 0.1 is over 1"),
@@ -284,6 +319,21 @@ def test_what_is_written_is_a_valid_recipe_and_equal(
     assert build_settings(type(recipe), read_settings_file(path), "here") == recipe
 
 
+@pytest.mark.parametrize("called", CALLED_OTHERWISE)
+def test_what_an_objective_is_also_called_leads_to_one_that_is(called: str, tmp_path: Path) -> None:
+    words = CALLED_OTHERWISE[called].split()
+    name = words[0].removeprefix("objective.name=")
+    others = {
+        "masked_lm": [],
+        "replaced_token": ["model.architecture=electra"],
+        "causal_lm": ["model.causal=true"],
+        "bilm": ["model.architecture=elmo", "packing.format=stream", "tokenizer.kind=word"],
+    }[name]
+    if "objective.sentence_objective=none" in words:
+        others = ["packing.format=single_segment"]
+    assert load(tmp_path, PLAIN, *words, *others).objective.name == name
+
+
 def test_another_objective_leaves_the_keys_of_the_former_behind(tmp_path: Path) -> None:
     base = tmp_path / "base.yaml"
     base.write_text("objective: {masking: whole_word, sentence_objective: none}\ntrain: {steps: 1}\nstore: s\n")
@@ -295,5 +345,5 @@ def test_another_objective_leaves_the_keys_of_the_former_behind(tmp_path: Path) 
     same = load_pretrain_recipe(str(base), ["objective.name=masked_lm"]).objective
     assert same.name == "masked_lm"
     assert same.masking == "whole_word"
-    with pytest.raises(SettingsError, match=r"belongs to another objective.name"):
+    with pytest.raises(SettingsError, match=r"objective\.masking belongs to objective\.name=masked_lm: leave it out"):
         load_pretrain_recipe(str(base), [*words, "objective.masking=span"])

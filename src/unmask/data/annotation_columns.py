@@ -41,11 +41,21 @@ def check_annotations(store: TokenStore, kind: str) -> None:
     Raises:
         SettingsError: it has none.
     """
-    if store.num_spans(kind):
-        return
-    raise SettingsError(
-        f"objective.masking={kind} needs text in which such runs are marked, and {store.directory} has none: give each "
-        f'document of a .jsonl corpus `"{FIELD}": [[start, end, "{kind}"], ...]`, in characters of its text, and '
-        "prepare the store anew, with a tokenizer that has no segmenter; or take objective.masking=span, which needs "
-        "no annotations"
+    if not store.num_spans(kind):
+        raise without_annotations(
+            kind, store.directory, ", and prepare the store anew, with a tokenizer that has no segmenter"
+        )
+
+
+def without_annotations(kind: str, where: object, and_then: str = "") -> SettingsError:
+    """The refusal of text that has no annotation of a kind.
+
+    Args:
+        where: the text, for the message.
+        and_then: what to do when the text has been marked.
+    """
+    return SettingsError(
+        f"objective.masking={kind} needs text in which such runs are marked, and {where} has none: give each "
+        f'document of a .jsonl corpus `"{FIELD}": [[start, end, "{kind}"], ...]`, in characters of its text{and_then}; '
+        "or take objective.masking=span, which needs no annotations"
     )

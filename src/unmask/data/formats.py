@@ -11,19 +11,10 @@ from unmask.data.frame import SequenceFrame
 from unmask.data.loader import SequenceLoader, TokenColumn
 from unmask.data.packing import Planner, SequenceFormat, Split
 from unmask.data.pair_formats import SegmentPairs, SentencePairs
-from unmask.data.settings import PackingSettings, SentenceObjective
+from unmask.data.settings import PackingSettings
 from unmask.data.single_formats import DocSentences, FullSentences, SingleSegments
 from unmask.errors import InputError, SettingsError
-
-PAIRED = {"segment_pair": "segment pairs", "sentence_pair": "sentence pairs"}
-"""The formats of two segments, with what their sequences are called in messages."""
-
-LABEL_COLUMNS: dict[SentenceObjective, str | None] = {
-    "none": None,
-    "nsp": "next_sentence_label",
-    "sop": "sentence_order_label",
-}
-"""The column that holds the labels of a sentence objective, (sequences,) int64."""
+from unmask.segment_pairs import LABEL_COLUMNS, PAIRED, SentenceObjective
 
 FORMATS: dict[str, Callable[[int, PackingSettings, SentenceObjective], SequenceFormat]] = {
     "segment_pair": lambda longest, packing, objective: SegmentPairs(longest, objective, packing.short_sequence_prob),
@@ -67,7 +58,8 @@ def open_loader(
     assert packing.format in FORMATS, f"{packing.format} has a loader of its own"
     is_paired = packing.format in PAIRED
     assert is_paired or sentence_objective == "none", f"{sentence_objective} needs two segments"
-    check_documents(split.num_documents, split.name, split.store.directory, packing, sentence_objective)
+    num_others = split.store.num_documents - split.num_documents
+    check_documents(split.num_documents, split.name, split.store.directory, packing, sentence_objective, num_others)
     check_separator(packing, frame)
     longest = frame.room(packing.max_length, 2 if is_paired else 1)
     return SequenceLoader(
@@ -75,7 +67,7 @@ def open_loader(
         frame=frame,
         batch_size=batch_size,
         micro_batch_size=micro_batch_size or batch_size,
-        label_column=LABEL_COLUMNS[sentence_objective],
+        label_column=None if sentence_objective == "none" else LABEL_COLUMNS[sentence_objective],
         plan_copies=plan_copies,
         mask_copies=mask_copies,
         token_columns=token_columns,
@@ -101,7 +93,12 @@ def documents_needed(packing: PackingSettings, sentence_objective: SentenceObjec
 
 
 def check_documents(
-    num_documents: int, split: str, where: object, packing: PackingSettings, sentence_objective: SentenceObjective
+    num_documents: int,
+    split: str,
+    where: object,
+    packing: PackingSettings,
+    sentence_objective: SentenceObjective,
+    num_others: int = 0,
 ) -> None:
     """Refuses a split of too few documents.
 
@@ -110,18 +107,28 @@ def check_documents(
         split: "training" or "held-out", for the message.
         where: what they were read from, for the message.
         packing, sentence_objective: what they are for.
+        num_others: documents of the same text that are in the other split, as far as that is known.
 
     Raises:
         InputError: they are fewer than `documents_needed`.
     """
     if num_documents >= documents_needed(packing, sentence_objective):
         return
-    needs = (
-        f"{PAIRED[packing.format]} need two, since a random segment B comes from another document"
-        if packing.format in PAIRED and sentence_objective != "sop"
-        else "sequences are made of at least one"
-    )
-    raise InputError(
-        f"{where}: {num_documents} {split} document(s), but {needs}: give more documents (in .txt a blank line ends "
-        "one), or change held_out"
-    )
+    if num_documents + num_others == 0:
+        raise InputError(f"{where}: no document with text in it: give a text to learn from")
+    if packing.format in PAIRED and sentence_objective != "sop":
+        question = f" (objective.sentence_objective={sentence_objective})" if sentence_objective != "none" else ""
+        needs = f"packing.format={packing.format}{question} needs two, since a random segment B comes from another one"
+        instead = (
+            "objective.sentence_objective=none with packing.format=single_segment"
+            if question
+            else "packing.format=single_segment"
+        )
+        mend = f"give more documents (in .txt a blank line ends one), or take {instead}, which makes do with one"
+    else:
+        needs, mend = (
+            f"packing.format={packing.format} needs one",
+            "give more documents (in .txt a blank line ends one)",
+        )
+    share = "; or change held_out, which takes the other" if num_others else ""
+    raise InputError(f"{where}: {num_documents} {split} document(s), but {needs}: {mend}{share}")

@@ -75,6 +75,10 @@ class Split:
         """For messages."""
         return "held-out" if self.is_held_out else "training"
 
+    def documents(self) -> NDArray[np.int64]:
+        """(documents,) int64: the places in the store of all of them, ascending."""
+        return np.flatnonzero((self.store.text_hashes() < self._threshold) == self.is_held_out)
+
     def __contains__(self, document: int) -> bool:
         return (self.store.text_hash(document) < self._threshold) == self.is_held_out
 

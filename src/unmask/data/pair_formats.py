@@ -29,7 +29,7 @@ import numpy as np
 
 from unmask.chance import Draws
 from unmask.data.packing import PlannedSequence, Span, Split, fitting_ends
-from unmask.data.settings import SentenceObjective
+from unmask.segment_pairs import SentenceObjective
 
 IS_NEXT, NOT_NEXT = 0, 1
 """The labels of next-sentence prediction, as in Google's code and `transformers`."""

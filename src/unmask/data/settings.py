@@ -59,10 +59,6 @@ class CleaningSettings(Settings):
     it has enough of any one of them; empty lets all pass."""
 
 
-SentenceObjective = Literal["none", "nsp", "sop"]
-"""What pairs of segments are for: nothing, next-sentence prediction, sentence-order prediction."""
-
-
 class PackingSettings(Settings):
     """How documents become sequences (BERT, appendix A.2)."""
 

@@ -57,7 +57,10 @@ class Source:
             InputError: with `on_error: stop`.
         """
         if self.settings.on_error == "stop":
-            raise InputError(f"{place}: {problem}; or pass over what cannot be read with --on-error skip")
+            raise InputError(
+                f"{place}: {problem}; or pass over what cannot be read with --on-error skip (in a recipe "
+                "reading.on_error=skip)"
+            )
         self.counts.skip(place, reason)
 
     def raw_lines(self) -> Iterator[bytes]:

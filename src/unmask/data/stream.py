@@ -94,8 +94,7 @@ class StreamLoader:
     @cached_property
     def _members(self) -> NDArray[np.int64]:
         """(documents,) int64: the documents of the split."""
-        split = self.split
-        return np.flatnonzero(np.fromiter((n in split for n in range(split.store.num_documents)), np.bool_))
+        return self.split.documents()
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,24 @@ class ObjectiveModule(Protocol):
         """What a finished run keeps, by the folder inside `model/`; "" is the model itself."""
 
 
+@runtime_checkable
+class StagedModule(Protocol):
+    """What the module of an objective offers beside that where its run may have stages, in which it learns otherwise.
+
+    Attributes:
+        stage: the present one, from 0. It is part of the `state_dict`, so that a checkpoint has it.
+    """
+
+    stage: int
+
+    @property
+    def stages(self) -> tuple[float, ...]:
+        """The shares of the budget at which each stage ends, ascending; the last is 1."""
+
+    def begin_stage(self, number: int) -> None:
+        """Goes over to a stage, which is the present one or the next."""
+
+
 class Objective(Protocol):
     """A way to pre-train.
 
@@ -66,7 +84,7 @@ class Objective(Protocol):
         """Draws masks and labels from the batch's keys; there is no other source of chance."""
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of each loss term in a prepared batch."""
+        """Targets in a prepared batch of each loss term that the module may return for it."""
 
     def build(self, encoder: Encoder) -> ObjectiveModule:
         """The module that learns, with fresh heads on `encoder`."""
@@ -79,7 +97,9 @@ class Objective(Protocol):
         """
 
     def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """What the losses of a model come to that knows nothing but how often each entry occurs: loss -> name -> nats.
+        """What is had by how often each entry occurs and, where a target's place shows something, by the token shown
+        there, without any context: `loss/...` or `eval/..._accuracy` -> name -> value. The first of a loss is the one
+        to be passed.
 
         Args:
             token_counts: (vocabulary,) of the store.

@@ -24,6 +24,7 @@ from unmask.models.encoder import Encoder
 from unmask.models.heads import MaskedLMHead
 from unmask.models.hub import load_model
 from unmask.objectives.base import ObjectiveModule, Saved
+from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.settings import CausalLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
@@ -62,13 +63,9 @@ class CausalLM:
         Raises:
             SettingsError: the encoder's tokens see what they should predict.
         """
-        sizes = encoder.settings
-        if not sizes.is_causal:
-            mend = "set model.causal=true" if sizes.architecture == "bert" else "take model.architecture gpt1 or lstm"
-            raise SettingsError(
-                f"objective.name=causal_lm predicts the next token, and with model.architecture={sizes.architecture}, "
-                f"model.causal=false, every token sees it: {mend}, or another objective"
-            )
+        wrong = why_not_trained(CausalLMSettings(), encoder.settings.architecture, encoder.settings.is_causal)
+        if wrong is not None:
+            raise SettingsError(wrong)
         return CausalLMModule(encoder)
 
     def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.entropy import unigram_entropy
+from unmask.entropy import NoContext
 from unmask.errors import SettingsError
 from unmask.models.bert import new_next_sentence_head
 from unmask.models.elmo import ElmoEncoder
@@ -26,11 +26,13 @@ from unmask.models.hub import MASKED_LM_HEADS, load_model
 from unmask.models.span_boundary_head import SpanBoundaryHead, new_span_boundary_head, restore_span_boundary
 from unmask.objectives.base import ObjectiveModule, Saved
 from unmask.objectives.cross_entropy import summed_cross_entropy
+from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets
-from unmask.objectives.sentence_pairs import LABELS, SentenceObjective, sentence_scores, sentence_term
+from unmask.objectives.sentence_pairs import sentence_scores, sentence_term
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.span_boundary import places_in_spans, with_boundaries
 from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans
+from unmask.segment_pairs import LABEL_COLUMNS, SentenceQuestion
 from unmask.tokenization.vocabulary import Vocabulary
 
 SENTENCE_OBJECTIVE = "unmask_sentence_objective"
@@ -66,7 +68,7 @@ class MaskedLM:
                 "masking=token, or a WordPiece or byte-level tokenizer"
             )
         self._settings = settings
-        self._mask_id = vocabulary.mask_id
+        self._mask_id, self._special_ids = vocabulary.mask_id, vocabulary.special_ids
         self._continuation = torch.from_numpy(vocabulary.continuation)
         ordinary = torch.ones(vocabulary.size, dtype=torch.bool)
         ordinary[list(vocabulary.special_ids)] = False
@@ -75,7 +77,7 @@ class MaskedLM:
         if settings.masking in ("entity", "noun_phrase"):
             self.columns += (settings.masking,)
         if settings.sentence_objective != "none":
-            self.columns += (LABELS[settings.sentence_objective],)
+            self.columns += (LABEL_COLUMNS[settings.sentence_objective],)
         self.needs_pooler = settings.sentence_objective != "none"
 
     def prepare(self, batch: Batch) -> Batch:
@@ -132,18 +134,9 @@ class MaskedLM:
             SettingsError: no token of the encoder sees what follows it, or its family has no head for the sentences.
         """
         sizes, sentences = encoder.settings, self._settings.sentence_objective
-        if sizes.architecture not in MASKED_LM_HEADS or sizes.is_causal:
-            raise SettingsError(
-                f"objective.name=masked_lm and model.architecture={sizes.architecture}, model.causal={sizes.is_causal} "
-                "do not go together: a masked token is predicted from both sides; take model.architecture=bert, "
-                "roberta or electra, not causal, or objective.name=causal_lm"
-            )
-        if sentences != "none" and sizes.architecture != "bert":
-            raise SettingsError(
-                f"objective.sentence_objective={sentences} and model.architecture={sizes.architecture} do not go "
-                "together: of the families only bert has a head for it; take model.architecture=bert, with any "
-                "tokenizer, or objective.sentence_objective=none"
-            )
+        wrong = why_not_trained(self._settings, sizes.architecture, sizes.is_causal)
+        if wrong is not None:
+            raise SettingsError(wrong)
         return MaskedLMModule(
             encoder,
             None if sentences == "none" else sentences,
@@ -169,9 +162,15 @@ class MaskedLM:
             restore_span_boundary(directory, module.span_boundary_head)
 
     def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """The entropy of the entries' distribution, for every loss over the vocabulary."""
-        terms = ("mlm", "sbo") if self._settings.span_boundary else ("mlm",)
-        return {f"loss/{term}": {"unigram entropy": unigram_entropy(token_counts)} for term in terms}
+        """What is had without context of every loss over the vocabulary, and of its accuracy, as if every token of the
+        store were as likely a target.
+
+        The boundary head is not given the token shown at its target, but the encoder may carry it beside the span.
+        """
+        settings = self._settings
+        shares = settings.mask_token_prob, settings.random_token_prob
+        best = NoContext.of(token_counts, *shares, self._mask_id, self._special_ids)
+        return best.floors("mlm") | (best.floors("sbo") if settings.span_boundary else {})
 
 
 def _first_of_span(batch: Batch, chosen: Tensor) -> Tensor:
@@ -192,7 +191,7 @@ class MaskedLMModule(nn.Module):
     def __init__(
         self,
         encoder: Encoder,
-        sentence_objective: SentenceObjective | None = None,
+        sentence_objective: SentenceQuestion | None = None,
         max_boundary_targets: int | None = None,
     ) -> None:
         super().__init__()
@@ -211,7 +210,7 @@ class MaskedLMModule(nn.Module):
         token_logits, labels, sentence_logits, boundary_logits = self._all_logits(batch)
         terms = [LossTerm("mlm", summed_cross_entropy(token_logits, labels), len(labels))]
         if self.sentence_objective is not None and sentence_logits is not None:
-            its_labels = batch.columns[LABELS[self.sentence_objective]]
+            its_labels = batch.columns[LABEL_COLUMNS[self.sentence_objective]]
             terms.append(sentence_term(self.sentence_objective, sentence_logits, its_labels))
         if boundary_logits is not None:
             its_labels = batch.columns["labels"][batch.columns["boundary_targets"]]
@@ -223,7 +222,7 @@ class MaskedLMModule(nn.Module):
         token_logits, labels, sentence_logits, boundary_logits = self._all_logits(batch)
         scores = _scores("mlm", token_logits, labels)
         if self.sentence_objective is not None and sentence_logits is not None:
-            its_labels = batch.columns[LABELS[self.sentence_objective]]
+            its_labels = batch.columns[LABEL_COLUMNS[self.sentence_objective]]
             scores |= sentence_scores(self.sentence_objective, sentence_logits, its_labels)
         if boundary_logits is not None:
             scores |= _scores("sbo", boundary_logits, batch.columns["labels"][batch.columns["boundary_targets"]])

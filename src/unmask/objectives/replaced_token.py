@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from unmask.batch import Batch, LossTerm
 from unmask.chance import uniform
-from unmask.entropy import unigram_entropy
+from unmask.entropy import NoContext
 from unmask.errors import ModelError, SettingsError
 from unmask.models.electra import (
     ElectraEncoder,
@@ -44,6 +44,7 @@ from unmask.models.hub import load_model
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Saved
 from unmask.objectives.cross_entropy import summed_cross_entropy
+from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.masking import choose_tokens, mask_targets
 from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.objectives.softmax_sampling import sample_from_softmax
@@ -63,9 +64,6 @@ they compute."""
 class ReplacedToken:
     """The objective: chooses and masks targets, draws what their samples are taken by, counts the targets.
 
-    Attributes:
-        stage: 0 or 1, with `schedule: two_stage`; `counts` goes by it. Set it with the module's `begin_stage`.
-
     Raises:
         SettingsError: the vocabulary has no `[MASK]`.
     """
@@ -77,8 +75,7 @@ class ReplacedToken:
                 "tokenizer with [MASK], or objective.name=causal_lm"
             )
         self._settings = settings
-        self._mask_id = vocabulary.mask_id
-        self.stage = 0
+        self._mask_id, self._special_ids = vocabulary.mask_id, vocabulary.special_ids
         self.columns: tuple[str, ...] = ("special_tokens_mask",)
         self.needs_pooler = False
         self.perplexities: tuple[str, ...] = ("generator_loss",)
@@ -100,11 +97,8 @@ class ReplacedToken:
         return masked.with_columns(sample_fractions=uniform(keys, batch.position_ids[targets], _SAMPLE))
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `generator` and of `discriminator`; with two stages, of the one that is trained."""
-        counts = {"generator": len(batch.columns["target_positions"]), "discriminator": batch.num_tokens}
-        if self._settings.schedule == "joint":
-            return counts
-        return {name: counts[name] for name in (("generator",), ("discriminator",))[self.stage]}
+        """Targets of `generator` and of `discriminator`, of which each of two stages trains one."""
+        return {"generator": len(batch.columns["target_positions"]), "discriminator": batch.num_tokens}
 
     def build(self, encoder: Encoder) -> ReplacedTokenModule:
         """The module that learns: `encoder` as the discriminator, and a fresh generator.
@@ -114,26 +108,29 @@ class ReplacedToken:
         Raises:
             SettingsError: the encoder is no ELECTRA.
         """
-        if not isinstance(encoder, ElectraEncoder):
-            raise SettingsError(
-                f"objective.name=replaced_token and model.architecture={encoder.settings.architecture} do not go "
-                "together: set model.architecture=electra"
-            )
+        wrong = why_not_trained(self._settings, encoder.settings.architecture, encoder.settings.is_causal)
+        if wrong is not None:
+            raise SettingsError(wrong)
+        assert isinstance(encoder, ElectraEncoder), "its family is that"
         return ReplacedTokenModule(encoder, self._settings)
 
     def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
         """Gives a fresh module the discriminator's head and the generator of a model directory, where it has them.
 
-        Tied embeddings stay the discriminator's.
+        A masked LM is the generator where that is of the same size. Tied embeddings stay the discriminator's.
 
         Raises:
             ModelError: as in `unmask.models.hub.load_model`, or what stands in `generator/` is none.
             SettingsError: the generator is of other sizes than the settings make one for this discriminator.
         """
         assert isinstance(module, ReplacedTokenModule), "a module of this objective"
-        module.discriminator_head = load_model(directory).discriminator_head or module.discriminator_head
+        model = load_model(directory)
+        module.discriminator_head = model.discriminator_head or module.discriminator_head
         folder = directory / GENERATOR
         if not folder.is_dir():
+            if model.masked_lm_head is not None and self._settings.generator_size == 1:
+                module.generator.load_state_dict(module.encoder.state_dict())
+                module.generator_head.load_state_dict(model.masked_lm_head.state_dict())
             return
         loaded = load_model(folder)
         if not isinstance(loaded.encoder, ElectraEncoder) or loaded.masked_lm_head is None:
@@ -144,9 +141,10 @@ class ReplacedToken:
             share_embeddings(module.generator, module.encoder)
 
     def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """Of the generator alone: how many tokens are replaced, and so what always saying "original" comes to, depends
-        on how good the generator is."""
-        return {"loss/generator": {"unigram entropy": unigram_entropy(token_counts)}}
+        """Of the generator alone, without context: how many tokens are replaced, and so what always saying "original"
+        comes to, depends on how good the generator is."""
+        prob = self._settings.mask_token_prob
+        return NoContext.of(token_counts, prob, 0.0, self._mask_id, self._special_ids).floors("generator")
 
     def _check_generator(self, folder: Path, found: EncoderSettings, expected: EncoderSettings) -> None:
         ours, theirs = expected.model_dump(exclude=_NOT_COMPARED), found.model_dump(exclude=_NOT_COMPARED)
@@ -191,6 +189,11 @@ class ReplacedTokenModule(nn.Module):
     def is_tied(self) -> bool:
         """Whether both share their embeddings."""
         return self._settings.tie_embeddings == "all" and self._settings.schedule == "joint"
+
+    @property
+    def stages(self) -> tuple[float, ...]:
+        """The shares of the budget at which each stage ends."""
+        return self._settings.stages
 
     @property
     def trains_generator(self) -> bool:

@@ -7,25 +7,19 @@ follow one another stand in their order? Label 0 is yes, 1 is swapped (Lan et al
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import LossTerm
-
-SentenceObjective = Literal["nsp", "sop"]
-
-LABELS: dict[SentenceObjective, str] = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
-"""The column of a batch that holds each one's labels."""
+from unmask.segment_pairs import SentenceQuestion
 
 
-def sentence_term(name: SentenceObjective, logits: Tensor, labels: Tensor) -> LossTerm:
+def sentence_term(name: SentenceQuestion, logits: Tensor, labels: Tensor) -> LossTerm:
     """The loss term from logits (sequences, 2) and labels (sequences,) int64."""
     return LossTerm(name, functional.cross_entropy(logits.float(), labels, reduction="sum"), len(labels))
 
 
-def sentence_scores(name: SentenceObjective, logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:
+def sentence_scores(name: SentenceQuestion, logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:
     """Sums and counts of the loss and the accuracy: `nsp_loss` and `nsp_accuracy`, or `sop_`."""
     return {
         f"{name}_loss": (functional.cross_entropy(logits.float(), labels, reduction="sum"), len(labels)),

@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from unmask.config import Settings
+from unmask.segment_pairs import SentenceObjective
 
 ObjectiveName = Literal["masked_lm", "causal_lm", "bilm", "replaced_token"]
 
+_MASKED_LM, _REPLACED_TOKEN, _CAUSAL_LM, _BILM = (
+    f"objective.name={name}" for name in ("masked_lm", "replaced_token", "causal_lm", "bilm")
+)
+CALLED_OTHERWISE: dict[str, str] = {
+    **dict.fromkeys(("bert", "mlm"), _MASKED_LM),
+    "roberta": f"{_MASKED_LM} objective.sentence_objective=none",
+    "spanbert": f"{_MASKED_LM} objective.masking=span objective.span_boundary=true objective.sentence_objective=none",
+    **dict.fromkeys(("sbo", "span_boundary"), f"{_MASKED_LM} objective.masking=span objective.span_boundary=true"),
+    **dict.fromkeys(("wwm", "whole_word"), f"{_MASKED_LM} objective.masking=whole_word"),
+    **dict.fromkeys(("nsp", "next_sentence"), f"{_MASKED_LM} objective.sentence_objective=nsp"),
+    **dict.fromkeys(("sop", "sentence_order", "albert"), f"{_MASKED_LM} objective.sentence_objective=sop"),
+    **dict.fromkeys(("electra", "rtd", "replaced_token_detection"), _REPLACED_TOKEN),
+    **dict.fromkeys(("gpt", "gpt1", "gpt-1", "openai-gpt", "clm", "lm", "ltr", "causal", "lstm"), _CAUSAL_LM),
+    **dict.fromkeys(("elmo", "bidirectional_lm"), _BILM),
+}
+"""What people also call an objective, by its model or for short, in lower case -> the settings that make it."""
 
-class MaskedLMSettings(Settings):
+
+AnnotationKind = Literal["entity", "noun_phrase"]
+
+
+class _OfAnyObjective(Settings):
+    """What the rest of a run asks of an objective, and the answer of those that do not say otherwise."""
+
+    @property
+    def annotations(self) -> AnnotationKind | None:
+        """The kind of annotations of the text that targets are chosen by; None where they are not."""
+        return None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether masks are drawn once, for ten copies of the text."""
+        return False
+
+    @property
+    def asked_of_pairs(self) -> SentenceObjective:
+        """What is asked about a sequence's two segments."""
+        return "none"
+
+    @property
+    def stages(self) -> tuple[float, ...]:
+        """The shares of the budget at which the stages of a run end; see `unmask.objectives.base.StagedModule`."""
+        return (1.0,)
+
+
+class MaskedLMSettings(_OfAnyObjective):
     """Masked language modelling (BERT, section 3.1; SpanBERT), with or without a second objective on sentences."""
 
     name: Literal["masked_lm"] = "masked_lm"
@@ -23,7 +69,7 @@ class MaskedLMSettings(Settings):
     masking_mode: Literal["dynamic", "static"] = "dynamic"
     """`dynamic`: new masks in every epoch; `static`: ten masked copies, shown in turn (RoBERTa, section 4.1)."""
 
-    sentence_objective: Literal["none", "nsp", "sop"] = "nsp"
+    sentence_objective: SentenceObjective = "nsp"
     """`nsp`: also predict whether segment B follows segment A; `sop`: whether they stand in their order (ALBERT)."""
 
     span_boundary: bool = False
@@ -48,6 +94,18 @@ class MaskedLMSettings(Settings):
     max_boundary_targets: int = Field(20, ge=1)
     """Tokens of a span that the span boundary objective predicts, at most."""
 
+    @property
+    def annotations(self) -> AnnotationKind | None:
+        return self.masking if self.masking == "entity" or self.masking == "noun_phrase" else None
+
+    @property
+    def is_static(self) -> bool:
+        return self.masking_mode == "static"
+
+    @property
+    def asked_of_pairs(self) -> SentenceObjective:
+        return self.sentence_objective
+
     @model_validator(mode="after")
     def _shares_fit(self) -> MaskedLMSettings:
         if self.mask_token_prob + self.random_token_prob > 1 + 1e-9:
@@ -57,14 +115,26 @@ class MaskedLMSettings(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _every_key_has_an_effect(self) -> MaskedLMSettings:
+        _refuse_without_effect(
+            self,
+            {
+                "span_length_prob": ("masking", "span"),
+                "max_span_words": ("masking", "span"),
+                "max_boundary_targets": ("span_boundary", True),
+            },
+        )
+        return self
 
-class CausalLMSettings(Settings):
+
+class CausalLMSettings(_OfAnyObjective):
     """Left-to-right language modelling (GPT-1, section 3.1; the left-to-right model of BERT, section 5.1)."""
 
     name: Literal["causal_lm"] = "causal_lm"
 
 
-class BiLMSettings(Settings):
+class BiLMSettings(_OfAnyObjective):
     """A forward and a backward language model, trained jointly (ELMo, section 3.1)."""
 
     name: Literal["bilm"] = "bilm"
@@ -74,7 +144,7 @@ class BiLMSettings(Settings):
     the full softmax."""
 
 
-class ReplacedTokenSettings(Settings):
+class ReplacedTokenSettings(_OfAnyObjective):
     """Replaced-token detection (ELECTRA, section 2): a small generator proposes, the discriminator tells."""
 
     name: Literal["replaced_token"] = "replaced_token"
@@ -101,6 +171,21 @@ class ReplacedTokenSettings(Settings):
     """`two_stage`: the generator alone for half of the run, then a discriminator of equal size that starts from its
     weights, with the generator frozen (section 3.2, where it is the weaker one)."""
 
+    @property
+    def is_static(self) -> bool:
+        return self.masking_mode == "static"
+
+    @property
+    def stages(self) -> tuple[float, ...]:
+        return (0.5, 1.0) if self.schedule == "two_stage" else (1.0,)
+
+    @model_validator(mode="after")
+    def _every_key_has_an_effect(self) -> ReplacedTokenSettings:
+        _refuse_without_effect(
+            self, {"tie_embeddings": ("schedule", "joint"), "discriminator_weight": ("schedule", "joint")}
+        )
+        return self
+
     @field_validator("generator_size")
     @classmethod
     def _is_no_wider(cls, size: float) -> float:
@@ -119,6 +204,25 @@ class ReplacedTokenSettings(Settings):
                 f"{self.generator_size} makes them of unequal sizes: set objective.generator_size=1"
             )
         return self
+
+
+def _refuse_without_effect(settings: Settings, needed: Mapping[str, tuple[str, object]]) -> None:
+    """Refuses keys away from their defaults that mean nothing beside the others.
+
+    Args:
+        needed: of such a key the other key, and the value that this must have.
+    """
+    for key, (other, value) in needed.items():
+        given, found = getattr(settings, key), getattr(settings, other)
+        if found != value and given != type(settings).model_fields[key].default:
+            raise ValueError(
+                f"objective.{key}={given} has an effect with objective.{other}={_written(value)} alone, and "
+                f"objective.{other} is {_written(found)}: leave it out, or set objective.{other}={_written(value)}"
+            )
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _name_of(given: Any) -> str:

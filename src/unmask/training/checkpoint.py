@@ -6,8 +6,9 @@
         optimizer.safetensors   the optimizer's tensors: `<parameter number>.<name>`
         random.safetensors      the states of the generators that dropout draws from
         best.safetensors        the weights of the best evaluation so far, where the run may end early
-        state.json              step, tokens, position, schedule, sums since the last logged row, recent losses, the
-                                newest evaluation, sizes and checksums of the other files and a checksum of itself
+        state.json              step, tokens, position, schedule, the newest step and the sums since the last logged
+                                row, recent losses, the newest evaluation, sizes and checksums of the other files and a
+                                checksum of itself
 
 A checkpoint is written beside its place and renamed, and is used only if every checksum is right.
 """
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from unmask.errors import CheckpointError, OutputError
 from unmask.files import UNFINISHED, sha256, write_json, writing_directory
 from unmask.training.best import Best
-from unmask.training.loop import TrainState
+from unmask.training.loop import StepResult, TrainState
 from unmask.training.optimizer import Schedule, Stage
 
 WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
@@ -71,6 +72,7 @@ def save_checkpoint(
     state: TrainState,
     position: dict[str, int],
     keep_last: int,
+    save_every: int | None = None,
 ) -> Path:
     """Writes a checkpoint of the step just done and removes the oldest ones beyond `keep_last`.
 
@@ -80,6 +82,8 @@ def save_checkpoint(
         checkpoints: the run's directory of checkpoints.
         position: the loader's next position, as JSON.
         keep_last: checkpoints kept, this one included.
+        save_every: the newest one of a multiple of this is kept beside them, however often the run was stopped since:
+            `find_checkpoint` looks for it when a run rolls back.
 
     Returns:
         The checkpoint's directory.
@@ -99,8 +103,11 @@ def save_checkpoint(
             "epochs": state.epochs,
             "seconds": state.seconds,
             "position": position,
+            "newest": None if state.newest is None else asdict(state.newest),
             "totals": state.totals,
             "counts": state.counts,
+            "logged_tokens": state.logged_tokens,
+            "logged_seconds": state.logged_seconds,
             "recent_losses": state.recent_losses,
             "roll_backs": state.roll_backs,
             "evaluation": state.evaluation,
@@ -114,8 +121,11 @@ def save_checkpoint(
             },
         }
         write_json(directory / STATE, saved | {"sha256": _digest(saved)})
-    for old in [path for path in _newest_first(checkpoints) if path.name <= target.name][keep_last:]:
-        shutil.rmtree(old)
+    saved_steps = [path for path in _newest_first(checkpoints) if path.name <= target.name]
+    due = [path for path in saved_steps if save_every is not None and _step_of(path) % save_every == 0]
+    for old in saved_steps[keep_last:]:
+        if old not in due[:1]:
+            shutil.rmtree(old)
     for left in checkpoints.glob(f"{UNFINISHED}*"):  # by a kill in the middle of a save
         shutil.rmtree(left)
     return target
@@ -186,7 +196,7 @@ def restore(
     _restore_random(load_file(checkpoint.directory / RANDOM))
     saved = checkpoint.state
     schedule.warmup_end = saved["warmup_end"]
-    stage = saved.get("stage")  # the oldest checkpoints have neither it nor what is read with `get` below
+    stage, newest = saved.get("stage"), saved.get("newest")  # old checkpoints have not what is read with `get`
     schedule.stage = None if stage is None else Stage(**stage)
     return TrainState(
         step=saved["step"],
@@ -194,8 +204,11 @@ def restore(
         epochs=saved["epochs"],
         seconds=saved["seconds"],
         position=saved["position"],
+        newest=None if newest is None else StepResult(**newest),
         totals=dict(saved["totals"]),
         counts=dict(saved["counts"]),
+        logged_tokens=saved.get("logged_tokens", saved["tokens"]),
+        logged_seconds=saved.get("logged_seconds", saved["seconds"]),
         recent_losses=list(saved.get("recent_losses", [])),
         roll_backs=saved.get("roll_backs", 0),
         evaluation=dict(saved["evaluation"]),

@@ -60,6 +60,10 @@ class BadStep:
     gradient_norm: float
     recent_losses: Sequence[float]
 
+    @property
+    def num_tokens(self) -> int:
+        return sum(batch.num_tokens for batch in self.batches)
+
 
 def find_fault(
     step: int, loss: float, gradient_norm: float, recent_losses: Sequence[float], spike_factor: float | None

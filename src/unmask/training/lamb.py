@@ -1,20 +1,34 @@
 """LAMB, for batches of thousands of sequences (You et al. 2020, algorithm 2).
 
 As in the code released with ALBERT, the norms are not bounded (phi is the identity), and biases and LayerNorm get the
-update of Adam, without a trust ratio.
+update of Adam, without a trust ratio. The projections to queries, keys and values are one parameter here, and have a
+ratio each, as the three matrices that they are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+NUM_MATRICES = {"query_key_value.weight": 3}
+"""How many matrices of one shape stand one above another in a parameter, by how its name ends; one in all others."""
+
+
+def fused_matrices(module: nn.Module) -> dict[Tensor, int]:
+    """The parameters of a module that hold several matrices, with how many they are."""
+    return {
+        parameter: count
+        for name, parameter in module.named_parameters()
+        for ending, count in NUM_MATRICES.items()
+        if name.endswith(ending)
+    }
 
 
 class Lamb(torch.optim.Optimizer):
-    """Adam's update of each parameter, decay included, scaled to the norm of the parameter.
+    """Adam's update of each matrix, decay included, scaled to the norm of the matrix.
 
     update = m / (sqrt(v) + epsilon) + weight_decay * parameter, m and v corrected for their start from 0;
     parameter -= learning rate * norm(parameter) / norm(update) * update, the ratio being 1 where a norm is 0.
@@ -22,6 +36,7 @@ class Lamb(torch.optim.Optimizer):
     Args:
         groups: of parameters; `is_weight`: False leaves the ratio out.
         bias_correction: False leaves the correction out, as the released code does.
+        num_matrices: of the parameters that hold several, each with a ratio of its own; see `fused_matrices`.
     """
 
     def __init__(
@@ -31,9 +46,11 @@ class Lamb(torch.optim.Optimizer):
         betas: tuple[float, float],
         epsilon: float,
         bias_correction: bool,
+        num_matrices: Mapping[Tensor, int],
     ) -> None:
         defaults = {"lr": learning_rate, "betas": betas, "eps": epsilon, "weight_decay": 0.0, "is_weight": True}
         super().__init__(groups, defaults | {"bias_correction": bias_correction})
+        self._num_matrices = num_matrices
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -44,7 +61,9 @@ class Lamb(torch.optim.Optimizer):
             updates = self._adam_updates(group, parameters)
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
             if group["is_weight"]:
-                torch._foreach_mul_(updates, trust_ratios(parameters, updates))
+                counts = [self._num_matrices.get(p, 1) for p in parameters]
+                update_matrices = _matrices(updates, counts)  # views
+                torch._foreach_mul_(update_matrices, trust_ratios(_matrices(parameters, counts), update_matrices))
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def _adam_updates(self, group: dict[str, Any], parameters: list[Tensor]) -> list[Tensor]:
@@ -73,6 +92,15 @@ class Lamb(torch.optim.Optimizer):
         else:
             torch._foreach_add_(scales, group["eps"])
         return list(torch._foreach_div(means, scales))
+
+
+def _matrices(parameters: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    """Each parameter, or the parts of one that holds several matrices, as views."""
+    return [
+        matrix
+        for parameter, count in zip(parameters, counts, strict=True)
+        for matrix in ([parameter] if count == 1 else parameter.chunk(count))
+    ]
 
 
 def trust_ratios(parameters: list[Tensor], updates: list[Tensor]) -> list[Tensor]:

@@ -3,7 +3,7 @@
 It knows nothing of objectives or tasks: it gets a module whose forward pass returns loss terms, the batches of each
 step, a function that counts targets, an optimizer, a schedule, and one hook. The loss of a step is the sum over its
 terms of coefficient x (sum of totals / sum of counts), the sums taken over the whole step, so cutting a step into
-micro-batches changes nothing but memory.
+micro-batches changes nothing but memory, and which elements dropout takes: its generator is drawn from batch by batch.
 
 Loss and gradient norm of each step are looked at before its update is taken, which makes a GPU wait for the CPU once a
 step, for as long as it takes to launch the update; that the next step's batches are made meanwhile, where
@@ -54,8 +54,10 @@ class TrainState:
         epochs: passes over the data done.
         seconds: time spent training, evaluations and stops not counted.
         position: the loader's next position; as JSON where it has just been restored.
+        newest: what the newest step did.
         totals: summed loss terms since `take_means` was last called.
         counts: the targets they were summed over.
+        logged_tokens, logged_seconds: `tokens` and `seconds` when it was called.
         recent_losses: of the last steps taken, the newest last; what a spike is told by.
         roll_backs: how often the run has gone back to a checkpoint.
         evaluation: the newest held-out figures, by name.
@@ -68,8 +70,11 @@ class TrainState:
     epochs: float = 0.0
     seconds: float = 0.0
     position: Any = None
+    newest: StepResult | None = None
     totals: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    logged_tokens: int = 0
+    logged_seconds: float = 0.0
     recent_losses: list[float] = field(default_factory=list)
     roll_backs: int = 0
     evaluation: dict[str, float] = field(default_factory=dict)
@@ -96,12 +101,14 @@ class TrainState:
         """The mean of each loss term since the last call."""
         means = {name: total / max(1, self.counts[name]) for name, total in self.totals.items()}
         self.totals, self.counts = {}, {}
+        self.logged_tokens, self.logged_seconds = self.tokens, self.seconds
         return means
 
     def roll_back_to(self, earlier: TrainState) -> None:
         """Becomes an earlier state, but for what has been read since and the time that it took; counted."""
         kept = {"position": self.position, "epochs": self.epochs, "seconds": self.seconds}
         kept["roll_backs"] = self.roll_backs + 1
+        kept["logged_seconds"] = earlier.logged_seconds + self.seconds - earlier.seconds  # what was lost has no rate
         for each in fields(self):
             setattr(self, each.name, kept.get(each.name, getattr(earlier, each.name)))
 
@@ -147,7 +154,7 @@ def train(
         steps: the batches of each step, from `state.position` on. When they are asked for a step's batches, `state` is
             that before the step.
         prepare: draws masks and labels; called once for each batch.
-        counts: targets of each loss term in a prepared batch.
+        counts: targets in a prepared batch of each loss term that the module may return for it.
         optimizer: its groups' rates at this point are the peak rates.
         schedule: the factor on the peak rates.
         settings: the budget and the clipping.
@@ -180,6 +187,7 @@ def train(
             group["lr"] = peak * factor
         step_counts = _sum_counts(counts(batch) for batch in step.batches)
         totals, coefficients = _accumulate_gradients(module, step.batches, step_counts, device, autocast)
+        step_counts = {name: step_counts[name] for name in totals}
         norm = clip_gradients(module, settings.max_grad_norm)
         tokens = sum(batch.num_tokens for batch in step.batches)
         state.step += 1

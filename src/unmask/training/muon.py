@@ -2,7 +2,9 @@
 
 The matrices' updates are scaled to the size of AdamW's (Liu et al. 2025, "Muon is scalable for LLM training", section
 2.2), so that a rate and a weight decay that suit AdamW suit them too. Departure: the projections to queries, keys and
-values are one matrix here, and are orthogonalised as one.
+values are one matrix here, and are orthogonalised as one. An LSTM's gates go to AdamW: each of its matrices holds four
+maps whose gradients are of unlike size, which are applied anew at every step, and Muon is for one linear map each. What
+projects its output is such a map, and goes to Muon.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ import torch
 from torch import nn
 
 from unmask.errors import SettingsError
+
+_GATES = ("weight_ih", "weight_hh", "input_weight", "hidden_weight")
+"""How the names of matrices begin that hold the four gates of an LSTM: PyTorch's, and those of `ProjectedLstm`."""
 
 
 def split_groups(
@@ -26,12 +31,13 @@ def split_groups(
         rate_ratio: of the matrices' rate to the others'.
 
     Raises:
-        SettingsError: the module has no layers.
+        SettingsError: the module has no such matrices.
     """
     names = {id(p): name for name, p in module.named_parameters()}
 
     def is_matrix(p: nn.Parameter) -> bool:
-        return p.ndim == 2 and "blocks" in names[id(p)].split(".")
+        *parts, name = names[id(p)].split(".")
+        return p.ndim == 2 and "blocks" in parts and not name.startswith(_GATES)
 
     others = [group | {"params": [p for p in group["params"] if not is_matrix(p)]} for group in groups]
     matrices = [
@@ -40,7 +46,8 @@ def split_groups(
     ]
     if not any(group["params"] for group in matrices):
         raise SettingsError(
-            "optimizer.name=muon: this model has no matrices in layers to train: set optimizer.name=adamw"
+            "optimizer.name=muon: this model has no matrices in layers to train (an LSTM's gates are not for it): set "
+            "optimizer.name=adamw"
         )
     return [group for group in others if group["params"]], [group for group in matrices if group["params"]]
 

@@ -1,9 +1,11 @@
 """The optimizers over BERT's parameter groups, rates that differ by layer, and the learning rate over the run.
 
 Layer-wise rates are those of ELECTRA's released code (Clark et al. 2020, appendix B): see `layered_groups`. The
-schedule follows the released code of BERT and `transformers`: the factor is 0 at the first step of a warm-up, 1 at its
-end, and goes down to 0 at the end of the budget. The budget may be in steps, tokens, epochs or minutes, so decay is a
-function of the share of it that is done. A stage of a run may have a schedule of its own.
+schedule is that of `transformers`: the factor is 0 at the first step of a warm-up, 1 at its end, and the linear one
+goes down from there to 0 at the end of the budget. Departure: in BERT's released code it is 1 - t / T at step t of T,
+whatever the warm-up, so that it jumps from 1 to 1 - w / T where a warm-up of w steps ends. The budget may be in steps,
+tokens, epochs or minutes, so decay is a function of the share of it that is done. A stage of a run may have a schedule
+of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import SettingsError
-from unmask.training.lamb import Lamb
+from unmask.training.lamb import Lamb, fused_matrices
 from unmask.training.muon import MuonWithAdamW, split_groups
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
 
@@ -25,6 +27,7 @@ from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSetting
 def parameter_groups(module: nn.Module, weight_decay: float, learning_rate: float) -> list[dict[str, Any]]:
     """Two groups: weights, which decay, and biases and LayerNorm, which do not (BERT's released `optimization.py`).
 
+    Scalars do not decay either: one such as ELMo's gamma scales all features, and at 0 would leave nothing of them.
     Parameters without gradient are left out.
 
     Returns:
@@ -32,7 +35,7 @@ def parameter_groups(module: nn.Module, weight_decay: float, learning_rate: floa
     """
     norms = {id(p) for part in module.modules() if isinstance(part, nn.LayerNorm) for p in part.parameters()}
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    plain = [p for name, p in trained if _is_bias(name) or id(p) in norms]
+    plain = [p for name, p in trained if _is_bias(name) or id(p) in norms or p.ndim == 0]
     plain_ids = {id(p) for p in plain}
     decayed = [p for _, p in trained if id(p) not in plain_ids]
     return [
@@ -107,7 +110,14 @@ def _adamw(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerS
 
 
 def _lamb(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    return Lamb(groups, settings.learning_rate, settings.betas, settings.epsilon, settings.bias_correction)
+    return Lamb(
+        groups,
+        settings.learning_rate,
+        settings.betas,
+        settings.epsilon,
+        settings.bias_correction,
+        fused_matrices(module),
+    )
 
 
 def _muon(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
@@ -119,7 +129,7 @@ def _muon(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSe
 
 def _adagrad(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
     start = settings.initial_accumulator
-    return torch.optim.Adagrad(groups, initial_accumulator_value=start, eps=settings.epsilon, foreach=True)
+    return torch.optim.Adagrad(groups, initial_accumulator_value=start, eps=settings.epsilon, fused=True)
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module, list[dict[str, Any]], OptimizerSettings], torch.optim.Optimizer]] = {

@@ -16,13 +16,15 @@ from typing import Any
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.files import UNFINISHED, refuse_existing, remove_own, told_as_output_error, write_text
+from unmask.training.checkpoint import find_checkpoint
+from unmask.training.settings import BUDGETS
 
 RECIPE = "recipe.yaml"
 
 RESUMABLE_KEYS = frozenset(
     f"train.{name}"
     for name in (
-        *("steps", "tokens", "epochs", "minutes"),
+        *BUDGETS,
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
         *("on_divergence", "spike_factor", "max_roll_backs"),
     )
@@ -44,8 +46,9 @@ def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool
 
     Raises:
         OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it is not a run's.
-        SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, or both `resume` and
-            `overwrite` are given.
+        SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the budget is
+            changed to less than the run has done, or both `resume` and `overwrite` are given.
+        CheckpointError: the budget is changed, and no checkpoint is sound.
     """
     if resume and overwrite:
         raise SettingsError("--resume goes on with a run and --overwrite removes it: give one of them")
@@ -126,7 +129,24 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
             "logging, saving and what it does when it diverges (train.*) only: give the same settings, or another --out"
         )
+    if {f"train.{name}" for name in BUDGETS}.intersection(changed):
+        _check_budget(saved.parent, recipe)
     return [f"resumed with {key}={_get(recipe, key)}, where it was {_get(before, key)}" for key in changed]
+
+
+def _check_budget(directory: Path, recipe: Settings) -> None:
+    """Refuses a budget that is less than what the run has done, which its recipe would then not tell."""
+    checkpoint = find_checkpoint(directory / "checkpoints")
+    if checkpoint is None:
+        return
+    for name in BUDGETS:
+        budget, done = _get(recipe, f"train.{name}"), checkpoint.done[name]
+        if budget is not None and budget < done:
+            told = f"{done:,.2f}".removesuffix(".00")
+            raise SettingsError(
+                f"{directory} has done {told} {name} already, more than train.{name}={budget}: give a larger budget to "
+                f"go on, or train.steps={checkpoint.step} to end the run where it is"
+            )
 
 
 def _get(settings: Any, key: str) -> Any:

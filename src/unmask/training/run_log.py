@@ -159,8 +159,12 @@ class RunLog:
         """Adds an evaluation row; `metrics` by name without `eval/`."""
         self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
 
-    def rewind(self, step: int) -> int:
-        """Takes the rows after `step` out, atomically: a run that goes on from that step writes them again.
+    def rewind(self, step: int, *, is_open: bool = False) -> int:
+        """Takes out, atomically, the rows that a run which goes on from `step` writes again: those after it.
+
+        Args:
+            is_open: True takes out the training row of `step` itself too: a stop has written it, of steps that belong
+                to the next row of a run that goes on. (Its TensorBoard events stay.)
 
         Returns:
             How many rows were taken out.
@@ -168,10 +172,10 @@ class RunLog:
         self._close_events()
         kept, taken = [], 0
         for line, row in _rows(self._path):
-            if row["step"] <= step:
-                kept.append(line)
-            else:
+            if row["step"] > step or (is_open and row["step"] == step and "loss" in row):
                 taken += 1
+            else:
+                kept.append(line)
         if taken:
             with writing(self._path) as file:
                 file.writelines(kept)

@@ -25,11 +25,11 @@ from unmask.training.divergence import BadStep, keep_bad_step
 from unmask.training.loop import StepBatches, StepResult, TrainState, set_training_mode, train
 from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_log import RunLog
-from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings, warmup_shortfall
 
 logger = logging.getLogger("unmask")
 
-_MOST_FIGURES = 6
+_MOST_FIGURES = 10
 """Of an evaluation that the log tells; `metrics.jsonl` has all."""
 
 
@@ -49,9 +49,13 @@ def run_session(
     compute: Compute,
     log: RunLog,
     interruption: Interruption,
-    before_step: Callable[[TrainState, Schedule], None] | None = None,
+    before_step: Callable[[TrainState, Schedule], bool] | None = None,
 ) -> dict[str, float]:
     """Trains a module to the end of its budget, from a checkpoint where there is one.
+
+    Every step is part of a row of `metrics.jsonl`, which is of the steps since the row before: the last one of a run,
+    and of a sitting that is stopped, may be of fewer than `train.log_every`. A run that goes on takes out the row that
+    the stop has written, whose steps are part of the next one, so that it has the rows of one that never stopped.
 
     With `train.patience` it also ends when that many evaluations have gone by without a better one; whatever it ended
     by, the module has the weights of its best evaluation then.
@@ -59,11 +63,13 @@ def run_session(
     Args:
         what: the work, for the progress bar.
         directory: the run directory.
-        module, prepare, counts, before_step: see `unmask.training.loop.train`; `module` is on the device.
+        module, prepare, counts: see `unmask.training.loop.train`; `module` is on the device.
         steps: from a function that tells the share of the budget that is done, the batches of each step; they begin
             where the checkpoint stands.
         checkpoint: what the run goes on from; None at its beginning.
         evaluate: measures the module on held-out data; None where there is none.
+        before_step: as in `unmask.training.loop.train`; it returns whether a stage begins, so that the steps before it
+            get a row of their own.
 
     Returns:
         The held-out figures of the weights that the module ends with, by name.
@@ -81,15 +87,20 @@ def run_session(
         for damage in checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
         state = restore(checkpoint, module, the_optimizer, the_schedule)
-        logger.info("resumed from step %s", f"{state.step:,}")
+        _tell_resumed(state, settings)
     _tell_limits(settings, schedule, is_resumed=checkpoint is not None)
-    log.rewind(state.step)
+    log.rewind(state.step, is_open=bool(state.counts))
     with Progress(what, start_count=state.tokens, start_fraction=state.progress(settings)) as progress:
         log.echo_above(progress)
         session = Session(
             directory, settings, module, the_optimizer, the_schedule, log, progress, interruption, evaluate
         )
         session.start(state)
+
+        def begin_step(state: TrainState, schedule: Schedule) -> None:
+            if before_step is not None and before_step(state, schedule):
+                session.log_rest(state)
+
         train(
             module,
             steps(lambda: state.progress(settings)),
@@ -102,13 +113,30 @@ def run_session(
             compute.device,
             compute.autocast,
             session,
-            before_step=before_step,
+            before_step=begin_step,
             on_bad_step=session.handle_bad_step,
             reads_ahead=compute.device.type == "cuda",
         )
         session.finish(state)
     _tell_shortfalls(state, settings, schedule)
     return session.last_evaluation if state.best is None else _restore_best(module, state.best)
+
+
+def _tell_resumed(state: TrainState, settings: TrainSettings) -> None:
+    if state.progress(settings) >= 1:
+        budget = next(name for name in BUDGETS if getattr(settings, name) is not None)
+        logger.info(
+            "nothing is left to train: the run has taken its %s steps, all of train.%s=%s; a larger train.%s goes on "
+            "from there",
+            f"{state.step:,}",
+            budget,
+            getattr(settings, budget),
+            budget,
+        )
+    elif state.is_over(settings):
+        logger.info("nothing is left to train: the run has ended at step %s by train.patience", f"{state.step:,}")
+    else:
+        logger.info("resumed from step %s", f"{state.step:,}")
 
 
 def _tell_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resumed: bool) -> None:
@@ -120,12 +148,8 @@ def _tell_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resu
             "time that they take; each step's rate is in metrics.jsonl",
             "a resumed run" if is_resumed else "a run",
         )
-    if settings.steps is not None and (schedule.warmup_steps or 0) > settings.steps:
-        logger.warning(
-            "schedule.warmup_steps=%s is over train.steps=%s: the run ends before its learning rate is reached",
-            f"{schedule.warmup_steps:,}",
-            f"{settings.steps:,}",
-        )
+    if settings.steps is not None and (told := warmup_shortfall(schedule, settings.steps)) is not None:
+        logger.warning(told)
 
 
 def _tell_shortfalls(state: TrainState, settings: TrainSettings, schedule: ScheduleSettings) -> None:
@@ -172,15 +196,12 @@ class Session:
     interruption: Interruption
     evaluate: Callable[[], dict[str, float]] | None
     last_evaluation: dict[str, float] = field(default_factory=dict)
-    _logged_tokens: int = 0
-    _logged_seconds: float = 0.0
     _saved_step: int | None = None
 
     def start(self, state: TrainState) -> None:
         """To be called before the first step, with the state as new or as restored from a checkpoint."""
         self.last_evaluation = state.evaluation
         self._saved_step = state.step or None
-        self._count_rate_from(state)
 
     def __call__(self, state: TrainState, result: StepResult) -> None:
         """Does what is due after a step; after the last one, everything.
@@ -189,21 +210,22 @@ class Session:
             Interrupted: a signal has arrived; a checkpoint has been saved.
         """
         settings = self.settings
+        state.newest = result
         self.progress.update(state.progress(settings), state.tokens)
         is_last = state.is_over(settings)
-        is_logged = is_last or settings.minutes is not None or state.step % settings.log_every == 0
-        if is_logged:
-            self._log(state, result)
+        if is_last or settings.minutes is not None or state.step % settings.log_every == 0:
+            self.log_rest(state)
         if is_last or (settings.eval_every is not None and state.step % settings.eval_every == 0):
             self._evaluate(state)
             is_last = state.is_over(settings)
-            if is_last and not is_logged:  # it ends early
-                self._log(state, result)
+            if is_last:
+                self.log_rest(state)  # where it ends early
         signal_number = self.interruption.signal_number
         is_stopped = signal_number is not None
         if is_last or is_stopped or (settings.save_every is not None and state.step % settings.save_every == 0):
             self._save(state)
         if signal_number is not None:
+            self.log_rest(state)  # after the save: resumed, these steps are part of the next row
             raise Interrupted(
                 f"stopped at step {state.step:,}, {state.progress(settings):.0%} of the run; everything is saved "
                 f"in {self.directory}: the same command with --resume goes on from here",
@@ -223,14 +245,14 @@ class Session:
         kept = f"{bad.fault}. The step was not taken, its batches and figures are in {place}"
         newest = None
         if self.settings.on_divergence == "roll_back" and state.roll_backs < self.settings.max_roll_backs:
-            # an interrupted run has saved at another step, and is to go back as far as one that was not interrupted
+            # a run that was stopped has saved at other steps too, and is to go back as far as one that was not
             newest = find_checkpoint(self.directory / "checkpoints", self.settings.save_every or 1)
         if newest is None:
             self._log_bad_step(state, bad)
             raise UserError(f"{kept}. {self._advise(state)}")
         state.roll_back_to(restore(newest, self.module, self.optimizer, self.schedule))
         remove_later(self.directory / "checkpoints", state.step)
-        self.log.rewind(state.step)
+        self.log.rewind(state.step, is_open=bool(state.counts))
         self.start(state)
         self._save(state)
         logger.warning(
@@ -253,29 +275,36 @@ class Session:
         return f"There is no checkpoint to roll back to yet. {again}, or a lower train.save_every"
 
     def finish(self, state: TrainState) -> None:
-        """Evaluates and saves where the last step has not: a run resumed under a smaller budget, or out of batches."""
+        """Logs, evaluates and saves where the last step has not: a run that was stopped there and is resumed under a
+        budget that ends there, or one out of batches."""
+        self.log_rest(state)
         if state.evaluated_step != state.step:
             self._evaluate(state)
             self._save(state)
         elif self._saved_step != state.step:
             self._save(state)
 
-    def _log(self, state: TrainState, result: StepResult) -> None:
+    def log_rest(self, state: TrainState) -> None:
+        """Writes a row of the steps that have none yet, if there are any."""
+        newest = state.newest
+        if not state.counts or newest is None:  # of an old checkpoint, which has not what the newest step did
+            return
+        tokens_per_s = _rate(state)
         terms = state.take_means()
-        loss = sum(result.coefficients[name] * mean for name, mean in terms.items())
         self.log.write_training(
             step=state.step,
             tokens=state.tokens,
-            loss=loss,
+            loss=sum(newest.coefficients[name] * mean for name, mean in terms.items()),
             terms=terms,
-            learning_rate=result.learning_rate,
-            gradient_norm=result.gradient_norm,
-            tokens_per_s=(state.tokens - self._logged_tokens) / max(1e-9, state.seconds - self._logged_seconds),
+            learning_rate=newest.learning_rate,
+            gradient_norm=newest.gradient_norm,
+            tokens_per_s=tokens_per_s,
         )
-        self._count_rate_from(state)
 
     def _log_bad_step(self, state: TrainState, bad: BadStep) -> None:
-        """Its row says where the curves end."""
+        """Its row says where the curves end; it stands after one of the steps taken before it."""
+        tokens_per_s = _rate(state)
+        self.log_rest(replace(state, step=bad.step - 1, tokens=state.tokens - bad.num_tokens))
         self.log.write_training(
             step=bad.step,
             tokens=state.tokens,
@@ -283,11 +312,8 @@ class Session:
             terms=bad.terms,
             learning_rate=bad.learning_rate,
             gradient_norm=bad.gradient_norm,
-            tokens_per_s=(state.tokens - self._logged_tokens) / max(1e-9, state.seconds - self._logged_seconds),
+            tokens_per_s=tokens_per_s,
         )
-
-    def _count_rate_from(self, state: TrainState) -> None:
-        self._logged_tokens, self._logged_seconds = state.tokens, state.seconds
 
     def _evaluate(self, state: TrainState) -> None:
         state.evaluated_step = state.step
@@ -330,8 +356,14 @@ class Session:
             state,
             _as_json(state.position),
             self.settings.keep_last,
+            self.settings.save_every,
         )
         self._saved_step = state.step
+
+
+def _rate(state: TrainState) -> float:
+    """Tokens a second since the last row."""
+    return (state.tokens - state.logged_tokens) / max(1e-9, state.seconds - state.logged_seconds)
 
 
 def _as_json(position: Any) -> dict[str, int]:

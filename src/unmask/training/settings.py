@@ -12,11 +12,11 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerSettings(Settings):
-    """How the gradient becomes an update. Biases and LayerNorm do not decay, as in BERT's released code."""
+    """How the gradient becomes an update. Biases, LayerNorm and scalars do not decay, as in BERT's released code."""
 
     name: Literal["adamw", "lamb", "muon", "adagrad"] = "adamw"
-    """`lamb`: for batches of thousands of sequences (You et al. 2020). `muon`: for the matrices of the layers, with
-    AdamW for the rest (Jordan 2024). `adagrad`: ELMo's."""
+    """`lamb`: for batches of thousands of sequences (You et al. 2020). `muon`: for the matrices of the layers but
+    an LSTM's gates, with AdamW for the rest (Jordan 2024). `adagrad`: ELMo's."""
     learning_rate: float = Field(1e-4, gt=0)
     """The peak, after warm-up."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
@@ -86,6 +86,26 @@ class ScheduleSettings(Settings):
         return self
 
 
+def warmup_shortfall(schedule: ScheduleSettings, steps: float, stages: int = 1) -> str | None:
+    """What a warm-up in steps does not leave room for; None where it fits.
+
+    Args:
+        steps: of the run.
+        stages: equal parts of the run, each with a schedule of its own.
+    """
+    warmup, steps_of_stage = schedule.warmup_steps or 0, steps / stages
+    part = "the run" if stages == 1 else f"each of its {stages} stages"
+    told = f"schedule.warmup_steps={warmup:,} of the {steps_of_stage:,.0f} steps of {part}"
+    if warmup >= steps_of_stage:
+        return f"{told}: {part} ends before its learning rate is reached"
+    if schedule.name == "wsd" and warmup > (1 - schedule.decay_ratio + 1e-9) * steps_of_stage:
+        return (
+            f"{told}, whose last {schedule.decay_ratio:.0%} go down by schedule.decay_ratio={schedule.decay_ratio:g}: "
+            "the learning rate falls before it is reached"
+        )
+    return None
+
+
 class TrainSettings(Settings):
     """Budget (one of `steps`, `tokens`, `epochs`, `minutes`), batch, clipping, logging and saving."""
 
@@ -102,7 +122,8 @@ class TrainSettings(Settings):
     batch_size: int = Field(256, ge=1)
     """Sequences per step, over all micro-batches."""
     micro_batch_size: int | None = Field(None, ge=1)
-    """Sequences per forward and backward pass; null is the whole batch. Changes memory, not the gradient."""
+    """Sequences per forward and backward pass; null is the whole batch. Changes memory and which elements dropout
+    takes, nothing else in the gradient."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are scaled down to this norm; null switches clipping off."""
     on_divergence: Literal["stop", "roll_back"] = "stop"
@@ -115,7 +136,7 @@ class TrainSettings(Settings):
     """Times that a run rolls back before it stops after all."""
 
     log_every: int = Field(50, ge=1)
-    """Steps between rows of `metrics.jsonl`."""
+    """Steps between rows of `metrics.jsonl`; the last row of a run, a stage or a stop may be of fewer."""
     eval_every: int | None = Field(None, ge=1)
     """Steps between evaluations; null evaluates at the end only."""
     eval_sequences: int = Field(2000, ge=1)
@@ -123,7 +144,7 @@ class TrainSettings(Settings):
     save_every: int | None = Field(1000, ge=1)
     """Steps between checkpoints; null saves at the end only."""
     keep_last: int = Field(2, ge=1)
-    """Checkpoints kept."""
+    """Checkpoints kept; the newest that `save_every` asked for always is."""
     patience: int | None = Field(None, ge=1)
     """Evaluations without a better figure after which the run stops and its best weights become the model; null: never.
     Fine-tuning only."""

@@ -9,13 +9,14 @@ from typing import get_args
 import pytest
 
 from unmask.batch import Batch
-from unmask.data.formats import FORMATS, LABEL_COLUMNS, check_documents, documents_needed, open_loader
+from unmask.data.formats import FORMATS, check_documents, documents_needed, open_loader
 from unmask.data.frame import SequenceFrame, bare_frame
 from unmask.data.loader import SequenceLoader
 from unmask.data.packing import Split
-from unmask.data.settings import PackingSettings, SentenceObjective
+from unmask.data.settings import PackingSettings
 from unmask.data.store import TokenStore
 from unmask.errors import InputError, SettingsError
+from unmask.segment_pairs import LABEL_COLUMNS, PAIRED, SentenceObjective, SentenceQuestion
 from unmask.tokenization.definition import Framing, Piece
 
 MakeStore = Callable[..., TokenStore]
@@ -37,7 +38,6 @@ ROBERTA = SequenceFrame(
     ),
     document_separator_id=SEP,
 )
-PAIRED = ("segment_pair", "sentence_pair")
 COMBINATIONS: list[tuple[str, SentenceObjective]] = [
     (name, objective)
     for name in FORMATS
@@ -60,7 +60,8 @@ def loader(
 def test_every_format_but_stream_is_here() -> None:
     names = get_args(PackingSettings.model_fields["format"].annotation)
     assert {*FORMATS, "stream"} == set(names)
-    assert set(LABEL_COLUMNS) == set(get_args(SentenceObjective))
+    assert set(LABEL_COLUMNS) == set(get_args(SentenceQuestion)) == set(get_args(SentenceObjective)) - {"none"}
+    assert set(PAIRED) <= set(FORMATS)
 
 
 @pytest.mark.parametrize("frame", [BERT, ROBERTA, bare_frame(SEP)], ids=["bert", "roberta", "bare"])
@@ -119,19 +120,31 @@ def test_too_few_documents_are_refused(
     enough = make_store(number_tokens([[5, 4]] * needed))
     assert next(loader(enough, name, objective).steps()).batches
     store = make_store(number_tokens([[5]] * 3))
-    with pytest.raises(InputError, match=rf"{store.directory}: 0 held-out document.s., but .*a blank line ends one"):
+    told = rf"{store.directory}: 0 held-out document.s., but .*a blank line ends one.*; or change held_out"
+    with pytest.raises(InputError, match=told):
         loader(store, name, objective, held_out=0.1, held=True)
     if needed == 2:
-        called = name.replace("_", " ") + "s"
         one = make_store(number_tokens([[5]]))
-        with pytest.raises(InputError, match=rf"1 training document.s., but {called} need two, since a random segment"):
+        with pytest.raises(InputError) as refused:
             loader(one, name, objective)
+        asked = " (objective.sentence_objective=nsp)" if objective == "nsp" else ""
+        assert f"1 training document(s), but packing.format={name}{asked} needs two" in str(refused.value)
+        assert str(refused.value).endswith("packing.format=single_segment, which makes do with one")
 
 
 def test_the_same_message_for_files_that_are_no_store_yet() -> None:
-    with pytest.raises(InputError, match=r"a\.txt, b\.txt: 1 training document.s., but segment pairs need two"):
+    told = r"a\.txt, b\.txt: 1 training document.s., but packing.format=segment_pair \(objective.*=nsp\) needs two"
+    with pytest.raises(InputError, match=told):
         check_documents(1, "training", "a.txt, b.txt", packing("segment_pair"), "nsp")
     check_documents(1, "training", "a.txt", packing("single_segment"), "none")
+
+
+@pytest.mark.parametrize("name", ["segment_pair", "single_segment", "stream"])
+def test_a_text_without_documents_is_told_as_such(name: str) -> None:
+    with pytest.raises(InputError, match=r"^a\.txt: no document with text in it: give a text to learn from$"):
+        check_documents(0, "training", "a.txt", packing(name), "none")
+    with pytest.raises(InputError, match=rf"0 training document.s., but packing.format={name}.*; or change held_out"):
+        check_documents(0, "training", "a.txt", packing(name), "none", num_others=3)
 
 
 @pytest.mark.parametrize("name", FORMATS)

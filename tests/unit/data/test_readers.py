@@ -191,7 +191,9 @@ def test_files_without_any_document_are_counted(tmp_path: Path, name: str) -> No
 def refused(path: Path, settings: ReadingSettings = ReadingSettings()) -> str:  # noqa: B008
     with pytest.raises(InputError) as error:
         read(path, settings)
-    assert str(error.value).endswith("; or pass over what cannot be read with --on-error skip")
+    assert str(error.value).endswith(
+        "; or pass over what cannot be read with --on-error skip (in a recipe reading.on_error=skip)"
+    )
     return str(error.value)
 
 

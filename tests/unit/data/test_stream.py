@@ -54,6 +54,14 @@ def slow_text(store: TokenStore, document: int) -> Iterator[tuple[str, str, str,
         start = end
 
 
+@pytest.mark.parametrize("is_held_out", [False, True])
+def test_the_documents_of_a_split_are_those_in_it(store: TokenStore, is_held_out: bool) -> None:
+    split = Split(store, 0.4, is_held_out)
+    documents = split.documents().tolist()
+    assert documents == [document for document in range(store.num_documents) if document in split]
+    assert 0 < len(documents) == split.num_documents < store.num_documents
+
+
 def ids_of(words: list[str]) -> list[int]:
     return TOKENIZER.vocabulary_ids(words)
 

@@ -233,7 +233,9 @@ def settings_of(**values: object) -> MaskedLMSettings:
     return MaskedLMSettings.model_validate({"sentence_objective": "none", **values})
 
 
+@torch.no_grad()
 def test_sentence_order_is_a_second_term_with_labels_of_its_own() -> None:
+    """Its logits are written out from the last hidden state of each sequence's first token."""
     masker = MaskedLM(settings_of(sentence_objective="sop"), VOCABULARY)
     assert masker.columns == ("special_tokens_mask", "sentence_order_label")
     module = fresh(settings_of(sentence_objective="sop")).eval()
@@ -242,10 +244,15 @@ def test_sentence_order_is_a_second_term_with_labels_of_its_own() -> None:
     terms = {term.name: term for term in module(batch)}
     assert masker.counts(batch) == {name: term.count for name, term in terms.items()}
     assert list(terms) == ["mlm", "sop"]
-    _, _, logits = module.logits(batch)
-    assert logits is not None
-    expected = torch.nn.functional.cross_entropy(logits, batch.columns["sentence_order_label"], reduction="sum")
-    assert float(terms["sop"].total.detach()) == pytest.approx(float(expected.detach()), rel=TOLERANCE)
+    assert module.encoder.pooler is not None
+    assert module.next_sentence_head is not None
+    pooler, head = module.encoder.pooler.dense, module.next_sentence_head.dense
+    head.bias.add_(torch.tensor([0.3, -0.2]))
+    terms = {term.name: term for term in module(batch)}
+    first = module.encoder(batch)[batch.bounds[:-1]]
+    logits = torch.tanh(first @ pooler.weight.T + pooler.bias) @ head.weight.T + head.bias
+    chances = logits.softmax(1)[torch.arange(len(LENGTHS)), batch.columns["sentence_order_label"]]
+    assert float(terms["sop"].total) == pytest.approx(float(-chances.log().sum()), rel=TOLERANCE)
     assert set(module.scores(batch)) == {"mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
 
 
@@ -264,7 +271,7 @@ def test_every_bidirectional_family_learns_and_has_its_own_head(architecture: st
     ("sizes", "told"),
     [
         ({"architecture": "gpt1"}, "architecture=gpt1.*from both sides"),
-        ({"architecture": "bert", "causal": True}, "causal=True.*from both sides"),
+        ({"architecture": "bert", "causal": True}, "causal=true.*from both sides"),
     ],
 )
 def test_a_causal_encoder_is_refused(sizes: dict[str, object], told: str) -> None:
@@ -284,12 +291,19 @@ def test_a_vocabulary_without_a_mask_token_is_refused() -> None:
         MaskedLM(settings_of(), Vocabulary(SIZE, None, (0, 1), np.zeros(SIZE, dtype=np.bool_)))
 
 
-def test_the_floor_is_the_entropy_of_the_entries() -> None:
-    counts = np.array([4, 0, 2, 1, 1])
-    expected = {"unigram entropy": pytest.approx(1.75 * np.log(2))}
-    assert MaskedLM(settings_of(), VOCABULARY).floors(counts) == {"loss/mlm": expected}
-    with_boundaries = MaskedLM(settings_of(span_boundary=True), VOCABULARY)
-    assert with_boundaries.floors(counts) == {"loss/mlm": expected, "loss/sbo": expected}
+def test_the_floors_are_those_of_who_uses_no_context() -> None:
+    """Four entries after the special ones, alike: masked they are one in four, and what is shown is the target by .2
+    kept and .2 of .8 drawn, or else one of three."""
+    counts, vocabulary = np.array([0] * 5 + [5] * 4), Vocabulary(9, MASK, (0, 1, 2, 3, 4), np.zeros(9, dtype=np.bool_))
+    shares: dict[str, object] = {"mask_token_prob": 0.0, "random_token_prob": 0.8}
+    loss = -0.4 * np.log(0.4) - 0.6 * np.log(0.6 / 3)
+    losses = {"no context": pytest.approx(loss), "unigram entropy": pytest.approx(np.log(4))}
+    expected = {"loss/mlm": losses, "eval/mlm_accuracy": {"no context": pytest.approx(0.4)}}
+    assert MaskedLM(settings_of(**shares), vocabulary).floors(counts) == expected
+    with_boundaries = MaskedLM(settings_of(span_boundary=True, **shares), vocabulary).floors(counts)
+    assert with_boundaries == expected | {"loss/sbo": losses, "eval/sbo_accuracy": expected["eval/mlm_accuracy"]}
+    masks_alone = MaskedLM(settings_of(mask_token_prob=1.0, random_token_prob=0.0), vocabulary).floors(counts)
+    assert masks_alone["loss/mlm"] == {"unigram entropy": pytest.approx(np.log(4))}
 
 
 VARIANTS = [

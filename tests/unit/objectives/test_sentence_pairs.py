@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from unmask.data.pair_formats import IS_NEXT, NOT_NEXT
-from unmask.objectives.sentence_pairs import SentenceObjective, sentence_scores, sentence_term
+from unmask.objectives.sentence_pairs import sentence_scores, sentence_term
+from unmask.segment_pairs import SentenceQuestion
 
 BOTH = pytest.mark.parametrize("name", ["nsp", "sop"])
 
 
 @BOTH
-def test_a_hand_worked_term(name: SentenceObjective) -> None:
+def test_a_hand_worked_term(name: SentenceQuestion) -> None:
     # `She cooked pasta / It was delicious` IsNext, `She cooked pasta / He was reading` NotNext (BERT's reviews)
     labels = torch.tensor([IS_NEXT, NOT_NEXT])
     logits = torch.tensor([[math.log(3.0), 0.0], [0.0, math.log(3.0)]])  # 3 to 1 for what is right
@@ -26,7 +27,7 @@ def test_a_hand_worked_term(name: SentenceObjective) -> None:
 
 
 @BOTH
-def test_loss_and_gradient_are_those_of_the_formula(name: SentenceObjective) -> None:
+def test_loss_and_gradient_are_those_of_the_formula(name: SentenceQuestion) -> None:
     """The sum of -log p(label), p the softmax of two logits; its gradient is p less one at the label."""
     torch.manual_seed(0)
     logits = torch.randn(7, 2, dtype=torch.float64)
@@ -46,7 +47,7 @@ def test_loss_and_gradient_are_those_of_the_formula(name: SentenceObjective) -> 
 
 
 @BOTH
-def test_scores_are_sums_and_counts(name: SentenceObjective) -> None:
+def test_scores_are_sums_and_counts(name: SentenceQuestion) -> None:
     logits = torch.tensor([[2.0, 1.0], [2.0, 1.0], [0.0, 1.0]])
     scores = sentence_scores(name, logits, torch.tensor([IS_NEXT, NOT_NEXT, NOT_NEXT]))
     total, count = scores[f"{name}_accuracy"]

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any, get_args
 
-from unmask.config import build_settings
+import pytest
+from pydantic import BaseModel
+
+from unmask.config import Settings, build_settings
+from unmask.data.annotations import KINDS
 from unmask.errors import SettingsError
-from unmask.objectives.settings import MaskedLMSettings
+from unmask.objectives.settings import (
+    AnnotationKind,
+    BiLMSettings,
+    CausalLMSettings,
+    MaskedLMSettings,
+    ObjectiveSettings,
+    ReplacedTokenSettings,
+)
 from unmask.objectives.table import OBJECTIVES
 
 
@@ -52,3 +63,79 @@ def test_shares_that_leave_nothing_unchanged_are_fine(shares: tuple[float, float
 def test_contradictions_and_unknown_values_are_refused(values: dict[str, str], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         build_settings(MaskedLMSettings, values, "a recipe")
+
+
+WITHOUT_EFFECT: dict[str, tuple[type[Settings], dict[str, Any], dict[str, Any], str]] = {
+    "span_length_prob": (MaskedLMSettings, {"span_length_prob": 0.3}, {"masking": "span"}, "masking is token"),
+    "max_span_words": (MaskedLMSettings, {"max_span_words": 5}, {"masking": "span"}, "masking is token"),
+    "max_boundary_targets": (MaskedLMSettings, {"max_boundary_targets": 9}, {"span_boundary": True}, "is false"),
+    "discriminator_weight": (ReplacedTokenSettings, {"discriminator_weight": 1.0}, {}, "schedule is two_stage"),
+    "tie_embeddings": (ReplacedTokenSettings, {"tie_embeddings": "none"}, {}, "schedule is two_stage"),
+}
+"""A key with a value that is not its default, the setting that it needs, and how its lack is told."""
+
+ALWAYS: dict[str, set[str]] = {
+    "masked_lm": {
+        *("masking", "masking_mode", "sentence_objective", "span_boundary"),
+        *("target_prob", "mask_token_prob", "random_token_prob"),
+    },
+    "causal_lm": set(),
+    "bilm": {"num_negatives"},
+    "replaced_token": {"target_prob", "mask_token_prob", "masking_mode", "generator_size", "schedule"},
+}
+"""By objective, the keys that have an effect whatever the others say."""
+
+
+@pytest.mark.parametrize("key", WITHOUT_EFFECT)
+def test_a_key_without_effect_is_refused_naming_both(key: str) -> None:
+    cls, given, needed, told = WITHOUT_EFFECT[key]
+    without = {"schedule": "two_stage", "generator_size": 1.0} if cls is ReplacedTokenSettings else {}
+    with pytest.raises(
+        SettingsError, match=rf"objective\.{key}={given[key]} has an effect with .*{told}: leave it out"
+    ):
+        build_settings(cls, given | without, "a recipe")
+    assert getattr(build_settings(cls, given | needed, "a recipe"), key) == given[key]
+    default = {key: cls.model_fields[key].default}
+    build_settings(cls, default | without, "a recipe")  # as every resolved recipe says it
+
+
+def test_every_key_of_every_objective_is_accounted_for() -> None:
+    """A new key belongs in one of the tables above."""
+    for member in get_args(get_args(ObjectiveSettings)[0]):
+        cls: type[BaseModel] = get_args(member)[0]
+        sometimes = {key for key, (of, *_) in WITHOUT_EFFECT.items() if of is cls}
+        assert set(cls.model_fields) - {"name"} == sometimes | ALWAYS[cls.model_fields["name"].default]
+
+
+@pytest.mark.parametrize("masking", ["token", "whole_word", "entity", "noun_phrase"])
+def test_lengths_of_spans_mean_nothing_to_other_maskings(masking: str) -> None:
+    with pytest.raises(SettingsError, match=f"objective.masking is {masking}"):
+        build_settings(MaskedLMSettings, {"masking": masking, "max_span_words": "3"}, "a recipe")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (MaskedLMSettings(), (None, False, "nsp", (1.0,))),
+        (MaskedLMSettings(masking_mode="static", sentence_objective="sop"), (None, True, "sop", (1.0,))),
+        (MaskedLMSettings(masking="entity", sentence_objective="none"), ("entity", False, "none", (1.0,))),
+        (MaskedLMSettings(masking="noun_phrase"), ("noun_phrase", False, "nsp", (1.0,))),
+        (MaskedLMSettings(masking="span", sentence_objective="none"), (None, False, "none", (1.0,))),
+        (CausalLMSettings(), (None, False, "none", (1.0,))),
+        (BiLMSettings(), (None, False, "none", (1.0,))),
+        (ReplacedTokenSettings(), (None, False, "none", (1.0,))),
+        (ReplacedTokenSettings(masking_mode="static"), (None, True, "none", (1.0,))),
+        (ReplacedTokenSettings(schedule="two_stage", generator_size=1), (None, False, "none", (0.5, 1.0))),
+    ],
+    ids=str,
+)
+def test_what_the_rest_of_a_run_asks_of_an_objective(settings: ObjectiveSettings, told: tuple[object, ...]) -> None:
+    assert (settings.annotations, settings.is_static, settings.asked_of_pairs, settings.stages) == told
+    assert not {"annotations", "is_static", "asked_of_pairs", "stages"} & settings.model_dump().keys()  # no keys
+
+
+def test_every_kind_of_annotation_is_a_masking() -> None:
+    """And what a store can hold, so that none is forgotten."""
+    assert set(get_args(AnnotationKind)) == KINDS.keys()
+    for kind in KINDS:
+        assert build_settings(MaskedLMSettings, {"masking": kind}, "a recipe").annotations == kind

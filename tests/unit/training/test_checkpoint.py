@@ -21,12 +21,14 @@ from unmask.training.checkpoint import (
     RANDOM,
     STATE,
     WEIGHTS,
+    Checkpoint,
     find_checkpoint,
+    list_steps,
     remove_later,
     restore,
     save_checkpoint,
 )
-from unmask.training.loop import TrainState
+from unmask.training.loop import StepResult, TrainState
 from unmask.training.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
@@ -69,9 +71,10 @@ class Run:
             self.state.counts["mlm"] = self.state.counts.get("mlm", 0) + 8
         return output.detach()
 
-    def save(self, checkpoints: Path, keep_last: int = 10) -> Path:
+    def save(self, checkpoints: Path, keep_last: int = 10, save_every: int | None = None) -> Path:
         position = {"epoch": 0, "block": 3, "sequence": self.state.step}
-        return save_checkpoint(checkpoints, self.module, self.optimizer, self.schedule, self.state, position, keep_last)
+        parts = self.module, self.optimizer, self.schedule, self.state
+        return save_checkpoint(checkpoints, *parts, position, keep_last, save_every)
 
     def restore(self, checkpoints: Path) -> None:
         found = find_checkpoint(checkpoints)
@@ -88,6 +91,8 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path, optimizer: str) -> No
     run.schedule.stage = Stage({"steps": 1, "tokens": 8, "epochs": 0.1, "minutes": 0.05}, 0.75)
     run.state.evaluation, run.state.evaluated_step = {"mlm_loss": 0.1 + 0.2}, 2
     run.state.recent_losses, run.state.roll_backs = [0.1 + 0.2, 1e300], 2
+    run.state.newest = StepResult(0.1 + 0.2, 1 / 3, 8, {"mlm": 1.0})
+    run.state.logged_tokens, run.state.logged_seconds = 16, 2 / 3
     run.save(tmp_path)
     expected = run.take_steps(2)  # with dropout: the generator is part of it
 
@@ -99,6 +104,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path, optimizer: str) -> No
     assert state.position == {"epoch": 0, "block": 3, "sequence": 3}
     assert (state.evaluation, state.evaluated_step) == ({"mlm_loss": 0.1 + 0.2}, 2)
     assert state.counts == {"mlm": 24}
+    assert (state.newest, state.logged_tokens, state.logged_seconds) == (run.state.newest, 16, 2 / 3)
     assert (state.recent_losses, state.roll_backs) == ([0.1 + 0.2, 1e300], 2)
     assert (resumed.schedule.warmup_end, resumed.schedule.stage) == (run.schedule.warmup_end, run.schedule.stage)
     assert torch.equal(resumed.take_steps(2), expected)
@@ -157,6 +163,27 @@ def test_those_of_due_steps_come_first_where_that_is_asked(tmp_path: Path) -> No
     assert [found.step for every in (1, 4, 5) if (found := find_checkpoint(tmp_path, every))] == [11, 8, 11]
     remove_later(tmp_path, 8)
     assert [found.step for every in (1, 4) if (found := find_checkpoint(tmp_path, every))] == [8, 8]
+
+
+def test_the_newest_one_due_stays_however_many_follow(tmp_path: Path) -> None:
+    run = Run()
+    for steps, kept in ((4, [4]), (4, [8]), (1, [8, 9]), (1, [8, 10]), (2, [12])):
+        run.take_steps(steps)
+        run.save(tmp_path, keep_last=1, save_every=4)
+        assert list_steps(tmp_path) == kept
+
+
+def test_an_old_checkpoint_has_no_newest_step(tmp_path: Path) -> None:
+    run = Run()
+    run.take_steps(3)
+    run.save(tmp_path)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    state = {
+        key: value for key, value in found.state.items() if key not in ("newest", "logged_tokens", "logged_seconds")
+    }
+    restored = restore(Checkpoint(found.directory, state), run.module, run.optimizer, run.schedule)
+    assert (restored.newest, restored.logged_tokens, restored.logged_seconds) == (None, 24, run.state.seconds)
 
 
 def test_there_may_be_none(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
+from unmask.data.loader import LoadedStep, Position
 from unmask.errors import Interrupted, OutputError, UserError
-from unmask.interruption import Interruption
 from unmask.training import divergence
 from unmask.training.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
-from unmask.training.device import Compute
 from unmask.training.divergence import BadStep, find_fault, keep_bad_step
-from unmask.training.run_log import RunLog, read_metrics
-from unmask.training.session import run_session
-from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
-
-COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
-
+from unmask.training.run_log import read_metrics
+from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
 # What is wrong with a step
 
@@ -81,21 +75,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 # Whole runs
 
 
-@dataclass(frozen=True)
-class Position:
-    """Of a loader: the number of the next batch."""
-
-    batch: int = 1
-
-
-@dataclass(frozen=True)
-class Step:
-    batches: list[Batch]
-    after: Position
-    epochs: float
-
-
-def steps_of(numbers: Sequence[int], poison: dict[int, float]) -> Iterator[Step]:
+def steps_of(numbers: Sequence[int], poison: dict[int, float]) -> Iterator[LoadedStep]:
     """Steps of two micro-batches, by number; what a number is poisoned with, its loss is multiplied by."""
     for number in numbers:
         batches = [
@@ -104,7 +84,7 @@ def steps_of(numbers: Sequence[int], poison: dict[int, float]) -> Iterator[Step]
             ),
             pack([[4]]).with_columns(poison=torch.ones(1)),
         ]
-        yield Step(batches, Position(number + 1), number / 10)
+        yield LoadedStep(batches, Position(sequence=number), number / 10)
 
 
 class Toy(nn.Module):
@@ -125,44 +105,34 @@ class Toy(nn.Module):
         return [LossTerm("task", squares * batch.columns["poison"].prod(), batch.num_tokens, coefficient=2.0)]
 
 
-def run(
-    directory: Path,
-    poison: dict[int, float],
-    *,
-    numbers: Sequence[int] | None = None,
-    stop_at: int | None = None,
-    **settings: Any,
-) -> Toy:
+Run = Callable[..., Toy]
+
+
+@pytest.fixture
+def run(sit: Callable[..., Any]) -> Run:
     """A run of 12 steps, resumed where it has been begun; it is interrupted after the batch `stop_at`."""
-    directory.mkdir(exist_ok=True)
-    module, interruption = Toy(), Interruption()
 
-    def prepare(batch: Batch) -> Batch:
-        if batch.keys is not None and stop_at is not None and int(batch.keys[0]) == stop_at:
-            interruption.signal_number = 15
-        return batch
-
-    checkpoint = find_checkpoint(directory / "checkpoints")
-    first = Position() if checkpoint is None else Position(**checkpoint.state["position"])
-    torch.manual_seed(2)
-    with RunLog(directory) as log:
-        run_session(
-            "testing",
+    def run(
+        directory: Path,
+        poison: dict[int, float],
+        *,
+        numbers: Sequence[int] | None = None,
+        stop_at: int | None = None,
+        **settings: Any,
+    ) -> Toy:
+        module = Toy()
+        sit(
             directory,
-            module=module,
-            steps=lambda progress: steps_of(numbers or range(first.batch, 1000), poison),
-            prepare=prepare,
-            counts=lambda batch: {"task": batch.num_tokens},
-            settings=TrainSettings.model_validate({"steps": 12, "save_every": 4, "log_every": 3} | settings),
+            module,
+            lambda progress, start: steps_of(numbers or range(start.sequence + 1, 1000), poison),
+            {"steps": 12, "save_every": 4, "log_every": 3} | settings,
+            stops=lambda batch: batch.keys is not None and stop_at is not None and int(batch.keys[0]) == stop_at,
             optimizer=OptimizerSettings(learning_rate=0.01),
             schedule=ScheduleSettings(warmup_steps=2),
-            checkpoint=checkpoint,
-            evaluate=None,
-            compute=COMPUTE,
-            log=log,
-            interruption=interruption,
         )
-    return module
+        return module
+
+    return run
 
 
 def same_end(one: Path, other: Path) -> bool:
@@ -172,7 +142,7 @@ def same_end(one: Path, other: Path) -> bool:
     return all((first / name).read_bytes() == (second / name).read_bytes() for name in (WEIGHTS, OPTIMIZER))
 
 
-def test_a_run_stops_before_the_update_and_keeps_step_and_checkpoints(tmp_path: Path) -> None:
+def test_a_run_stops_before_the_update_and_keeps_step_and_checkpoints(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the run has diverged") as stop:
         run(tmp_path, {7: math.nan}, log_every=100)
     kept = tmp_path / "divergence" / "step-00000007"
@@ -197,7 +167,23 @@ def test_a_run_stops_before_the_update_and_keeps_step_and_checkpoints(tmp_path: 
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["step"] == 7  # where the curves end
 
 
-def test_a_gradient_alone_may_be_at_fault(tmp_path: Path) -> None:
+def test_the_steps_before_it_have_their_row(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the run has diverged"):
+        run(tmp_path, {8: math.nan}, log_every=5, save_every=6)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(row["step"], row["tokens"], row["loss"] is None) for row in rows] == [
+        (5, 25, False),
+        (7, 35, False),
+        (8, 40, True),
+    ]
+    with pytest.raises(UserError, match="the run has diverged"):  # of step 6 there is a checkpoint
+        run(tmp_path, {7: math.nan}, log_every=5, save_every=6)
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [5, 6, 7]
+    run(tmp_path, {}, log_every=5, save_every=6)
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [5, 10, 12]
+
+
+def test_a_gradient_alone_may_be_at_fault(run: Run, tmp_path: Path) -> None:
     """1e30 squared is within float32 as a loss and its gradient's norm, 1e60 squared, is not."""
     with pytest.raises(UserError, match="not finite at step 3"):
         run(tmp_path, {3: 1e30})
@@ -206,7 +192,7 @@ def test_a_gradient_alone_may_be_at_fault(tmp_path: Path) -> None:
 
 
 def test_rolled_back_a_run_is_one_that_never_saw_the_batches_between(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "unmask"):
         run(tmp_path / "rolled", {7: math.inf}, on_divergence="roll_back", log_every=1)
@@ -221,10 +207,10 @@ def test_rolled_back_a_run_is_one_that_never_saw_the_batches_between(
     assert [row["loss"] for row in rolled] == [row["loss"] for row in plain]
     end = find_checkpoint(tmp_path / "rolled" / "checkpoints")
     assert end is not None
-    assert (end.state["roll_backs"], end.state["position"]) == (1, {"batch": 16})
+    assert (end.state["roll_backs"], end.state["position"]["sequence"]) == (1, 15)
 
 
-def test_a_spike_rolls_back_too(tmp_path: Path) -> None:
+def test_a_spike_rolls_back_too(run: Run, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"steps": 32, "on_divergence": "roll_back", "spike_factor": 5.0}
     run(tmp_path / "rolled", {10: 50.0, 27: 50.0}, **changes)  # the tenth has too few before it to be judged
     numbers = [*range(1, 25), *range(28, 100)]
@@ -235,7 +221,7 @@ def test_a_spike_rolls_back_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop_at", [3, 6, 8, 9, 12, 14])
-def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_at: int) -> None:
+def test_interrupted_is_uninterrupted_bit_for_bit(run: Run, tmp_path: Path, stop_at: int) -> None:
     changes: dict[str, Any] = {"on_divergence": "roll_back"}
     poison = {7: math.nan, 13: math.nan}
     run(tmp_path / "whole", poison, **changes)
@@ -243,13 +229,29 @@ def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_at: int) 
         run(tmp_path / "run", poison, stop_at=stop_at, **changes)
     run(tmp_path / "run", poison, **changes)
     ends = [find_checkpoint(tmp_path / name / "checkpoints") for name in ("whole", "run")]
-    states = [{**end.state, "seconds": 0, "files": 0, "warmup_end": 0} for end in ends if end is not None]
+    timed = dict.fromkeys(("seconds", "logged_seconds", "files", "warmup_end"))
+    states = [end.state | timed for end in ends if end is not None]
     assert states[0]["roll_backs"] == 2
     assert states[0] == states[1]
     assert same_end(tmp_path / "whole", tmp_path / "run")
 
 
-def test_a_stopped_run_goes_on_past_the_step_when_told_to(tmp_path: Path) -> None:
+def test_a_run_stopped_often_goes_back_as_far_as_one_that_was_not(run: Run, tmp_path: Path) -> None:
+    """However few checkpoints are kept: that of step 4 stays."""
+    changes: dict[str, Any] = {"on_divergence": "roll_back", "keep_last": 1}
+    poison = {8: math.nan, 10: math.nan}
+    run(tmp_path / "whole", poison, **changes)
+    for stop_at in (5, 6, 7, 9):
+        with pytest.raises(Interrupted):
+            run(tmp_path / "run", poison, stop_at=stop_at, **changes)
+    run(tmp_path / "run", poison, **changes)
+    assert same_end(tmp_path / "whole", tmp_path / "run")
+    end = find_checkpoint(tmp_path / "run" / "checkpoints")
+    assert end is not None
+    assert end.state["roll_backs"] == 2
+
+
+def test_a_stopped_run_goes_on_past_the_step_when_told_to(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the run has diverged"):
         run(tmp_path / "run", {7: math.nan})
     run(tmp_path / "run", {7: math.nan}, on_divergence="roll_back")
@@ -257,7 +259,7 @@ def test_a_stopped_run_goes_on_past_the_step_when_told_to(tmp_path: Path) -> Non
     assert same_end(tmp_path / "whole", tmp_path / "run")
 
 
-def test_it_rolls_back_only_so_often(tmp_path: Path) -> None:
+def test_it_rolls_back_only_so_often(run: Run, tmp_path: Path) -> None:
     poison = dict.fromkeys((7, 9, 11), math.nan)
     with pytest.raises(UserError, match=r"has rolled back 2 times, as often as train\.max_roll_backs"):
         run(tmp_path, poison, on_divergence="roll_back", max_roll_backs=2)
@@ -265,13 +267,13 @@ def test_it_rolls_back_only_so_often(tmp_path: Path) -> None:
     assert kept == ["step-00000006-again-1", "step-00000006-again-2", "step-00000007"]
 
 
-def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(tmp_path: Path) -> None:
+def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no checkpoint to roll back to yet.*a lower train\.save_every"):
         run(tmp_path, {2: math.nan}, on_divergence="roll_back")
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), lambda path: path.unlink()])
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_passed_over(run: Run, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     changes: dict[str, Any] = {"on_divergence": "roll_back"}
     with pytest.raises(Interrupted):
         run(tmp_path / "run", {11: math.nan}, stop_at=9, **changes)

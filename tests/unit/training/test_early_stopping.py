@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
+from unmask.data.loader import LoadedStep, Position
 from unmask.errors import Interrupted, SettingsError
-from unmask.interruption import Interruption
 from unmask.training.best import choose_metric, is_better
 from unmask.training.checkpoint import BEST, WEIGHTS, find_checkpoint
-from unmask.training.device import Compute
-from unmask.training.run_log import RunLog, read_metrics
-from unmask.training.session import run_session
+from unmask.training.run_log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
-COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
 
-
-@dataclass(frozen=True)
-class Position:
-    step: int
-
-
-@dataclass(frozen=True)
-class Step:
-    batches: list[Batch]
-    after: Position
-    epochs: float
-
-
-def steps_from(step: int) -> Iterator[Step]:
+def steps_from(step: int) -> Iterator[LoadedStep]:
     while True:
         step += 1
-        yield Step([pack([[step % 7, 1, 2]])], Position(step), step / 10)
+        yield LoadedStep([pack([[step % 7, 1, 2]])], Position(sequence=step), step / 10)
 
 
 class Toy(nn.Module):
@@ -61,56 +44,49 @@ class Toy(nn.Module):
         return [LossTerm("task", self.dropout(self.embedding(batch.input_ids)).pow(2).sum(), 3)]
 
 
-def run(
-    directory: Path,
-    figures: list[float],
-    *,
-    module: Toy | None = None,
-    name: str = "accuracy",
-    has_dev: bool = True,
-    stop_after: int | None = None,
-    **settings: Any,
-) -> tuple[Toy, dict[str, float]]:
+Run = Callable[..., tuple[Toy, dict[str, float]]]
+
+
+@pytest.fixture
+def run(sit: Callable[..., dict[str, float]]) -> Run:
     """A run, resumed where it has been begun; `figures` are those of the evaluations after steps 2, 4, 6 ..."""
-    directory.mkdir(exist_ok=True)
-    module, interruption = Toy() if module is None else module, Interruption()
 
-    def evaluate() -> dict[str, float]:
-        assert not module.training
-        return {"loss": 1.0, name: figures[int(module.seen) // 2 - 1]}
+    def run(
+        directory: Path,
+        figures: list[float],
+        *,
+        module: Toy | None = None,
+        name: str = "accuracy",
+        has_dev: bool = True,
+        stop_after: int | None = None,
+        **settings: Any,
+    ) -> tuple[Toy, dict[str, float]]:
+        trained = Toy() if module is None else module
 
-    def prepare(batch: Batch) -> Batch:
-        if stop_after is not None and int(module.seen) + 1 == stop_after:
-            interruption.signal_number = 15
-        return batch
+        def evaluate() -> dict[str, float]:
+            assert not trained.training
+            return {"loss": 1.0, name: figures[int(trained.seen) // 2 - 1]}
 
-    checkpoint = find_checkpoint(directory / "checkpoints")
-    torch.manual_seed(2)
-    with RunLog(directory) as log:
-        last = run_session(
-            "testing",
+        last = sit(
             directory,
-            module=module,
-            steps=lambda progress: steps_from(0 if checkpoint is None else checkpoint.state["position"]["step"]),
-            prepare=prepare,
-            counts=lambda batch: {"task": 3},
-            settings=TrainSettings.model_validate({"steps": 20, "eval_every": 2, "log_every": 3, **settings}),
+            trained,
+            lambda progress, start: steps_from(start.sequence),
+            {"steps": 20, "eval_every": 2, "log_every": 3, **settings},
+            stops=lambda batch: int(trained.seen) + 1 == stop_after,
+            evaluate=evaluate if has_dev else None,
             optimizer=OptimizerSettings(learning_rate=0.1),
             schedule=ScheduleSettings(),
-            checkpoint=checkpoint,
-            evaluate=evaluate if has_dev else None,
-            compute=COMPUTE,
-            log=log,
-            interruption=interruption,
         )
-    return module, last
+        return trained, last
+
+    return run
 
 
 FIGURES = [0.5, 0.6, 0.4, 0.7, 0.7, 0.6, 0.65, 0.9, 0.1, 0.2]
 """The best before three in a row are no better: the fourth, after step 8; its equal after it does not count."""
 
 
-def test_it_stops_at_the_right_evaluation_and_keeps_the_best(tmp_path: Path) -> None:
+def test_it_stops_at_the_right_evaluation_and_keeps_the_best(run: Run, tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES, patience=3)
     assert last == {"loss": 1.0, "accuracy": 0.7}
     assert int(module.seen) == 8
@@ -119,7 +95,7 @@ def test_it_stops_at_the_right_evaluation_and_keeps_the_best(tmp_path: Path) -> 
     assert [row["step"] for row in rows if "loss" in row] == [3, 6, 9, 12, 14]
 
 
-def test_the_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
+def test_the_weights_are_those_of_the_best_evaluation(run: Run, tmp_path: Path) -> None:
     kept: dict[int, Tensor] = {}
 
     class Noting(Toy):
@@ -134,12 +110,12 @@ def test_the_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
     assert not torch.equal(module.embedding.weight, kept[14])
 
 
-def test_a_budget_that_is_spent_first_gives_the_best_too(tmp_path: Path) -> None:
+def test_a_budget_that_is_spent_first_gives_the_best_too(run: Run, tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES, patience=9)
     assert (int(module.seen), last["accuracy"]) == (16, 0.9)
 
 
-def test_without_patience_the_last_weights_stay(tmp_path: Path) -> None:
+def test_without_patience_the_last_weights_stay(run: Run, tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES)
     assert (int(module.seen), last["accuracy"]) == (20, 0.2)
     checkpoint = find_checkpoint(tmp_path / "checkpoints")
@@ -149,13 +125,13 @@ def test_without_patience_the_last_weights_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["loss", "mse"])
-def test_lower_is_better_for_losses(tmp_path: Path, name: str) -> None:
+def test_lower_is_better_for_losses(run: Run, tmp_path: Path, name: str) -> None:
     module, last = run(tmp_path, FIGURES, name=name, patience=3, metric=name)
     assert (int(module.seen), last[name]) == (6, 0.4)
 
 
 @pytest.mark.parametrize("stop_after", range(1, 15))
-def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_after: int) -> None:
+def test_interrupted_is_uninterrupted_bit_for_bit(run: Run, tmp_path: Path, stop_after: int) -> None:
     whole, expected = run(tmp_path / "whole", FIGURES, patience=3, save_every=5)
     with pytest.raises(Interrupted):
         run(tmp_path / "run", FIGURES, stop_after=stop_after, patience=3, save_every=5)
@@ -170,13 +146,13 @@ def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_after: in
         assert first == second
 
 
-def test_a_run_that_has_ended_early_stays_ended(tmp_path: Path) -> None:
+def test_a_run_that_has_ended_early_stays_ended(run: Run, tmp_path: Path) -> None:
     run(tmp_path, FIGURES, patience=3)
     again, last = run(tmp_path, FIGURES, patience=3)
     assert (int(again.seen), last["accuracy"]) == (8, 0.7)
 
 
-def test_a_damaged_best_file_damages_its_checkpoint(tmp_path: Path) -> None:
+def test_a_damaged_best_file_damages_its_checkpoint(run: Run, tmp_path: Path) -> None:
     run(tmp_path, FIGURES, patience=3, save_every=5)
     newest = find_checkpoint(tmp_path / "checkpoints")
     assert newest is not None
@@ -217,7 +193,7 @@ def test_which_is_better(metric: str, value: float, than: float, better: bool) -
     assert is_better(metric, value, than) is better
 
 
-def test_patience_needs_evaluations(tmp_path: Path) -> None:
+def test_patience_needs_evaluations(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"patience=2 counts evaluations during training: give eval_every as well"):
         TrainSettings(steps=2, patience=2)
     with pytest.raises(SettingsError, match=r"train\.patience=2 needs something to measure: give data\.dev"):

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from unmask.training.lamb import Lamb
+from unmask.models.bert import BertEncoder
+from unmask.models.settings import EncoderSettings
+from unmask.training.lamb import Lamb, fused_matrices
 from unmask.training.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings
 
@@ -51,7 +53,7 @@ def test_it_is_the_papers_algorithm(bias_correction: bool) -> None:
         {"params": parameters[:3], "weight_decay": DECAY, "is_weight": True},
         {"params": parameters[3:], "weight_decay": 0.0, "is_weight": False},
     ]
-    optimizer = Lamb(groups, RATE, (BETA1, BETA2), EPSILON, bias_correction)
+    optimizer = Lamb(groups, RATE, (BETA1, BETA2), EPSILON, bias_correction, {})
     expected = [
         Reference(p.flatten().tolist(), DECAY if is_scaled else 0.0, is_scaled, bias_correction)
         for p, (_, is_scaled) in zip(parameters, shapes, strict=True)
@@ -68,10 +70,57 @@ def test_it_is_the_papers_algorithm(bias_correction: bool) -> None:
         assert parameter.flatten().tolist() == pytest.approx(reference.values, rel=1e-12)
 
 
+def test_matrices_in_one_parameter_move_as_three_parameters_would() -> None:
+    """Of unlike norms, the third with no gradient at first."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = torch.tensor([1.0, 10.0, 0.1], dtype=torch.float64)
+    parts = [size * torch.randn(4, 3, generator=generator, dtype=torch.float64) for size in sizes]
+    fused, other = (nn.Parameter(torch.cat(parts)) for _ in range(2))
+    expected = [Reference(part.flatten().tolist(), DECAY, is_scaled=True, bias_correction=True) for part in parts]
+    as_one = Reference(fused.flatten().tolist(), DECAY, is_scaled=True, bias_correction=True)
+    groups = [{"params": [fused, other], "weight_decay": DECAY}]
+    optimizer = Lamb(groups, RATE, (BETA1, BETA2), EPSILON, True, {fused: 3})
+    for step in range(5):
+        gradient = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+        gradient[8:] *= step
+        fused.grad, other.grad = gradient.clone(), gradient.clone()
+        for reference, part in zip(expected, gradient.chunk(3), strict=True):
+            reference.step(part.flatten().tolist())
+        as_one.step(gradient.flatten().tolist())
+        optimizer.step()
+    # doubles, as above
+    assert fused.flatten().tolist() == pytest.approx([x for part in expected for x in part.values], rel=1e-12)
+    assert other.flatten().tolist() == pytest.approx(as_one.values, rel=1e-12)
+    assert not torch.allclose(fused, other, rtol=0.01)
+
+
+@torch.no_grad()
+def test_queries_keys_and_values_are_three_matrices_each() -> None:
+    sizes = EncoderSettings(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
+    )
+    encoder = BertEncoder(sizes)
+    names = {parameter: name for name, parameter in encoder.named_parameters()}
+    found = {names[parameter]: count for parameter, count in fused_matrices(encoder).items()}
+    assert found == {f"blocks.{layer}.attention.query_key_value.weight": 3 for layer in (0, 1)}
+
+    torch.manual_seed(0)
+    query, key, value = encoder.blocks[0].attention.query_key_value.weight.chunk(3)
+    key *= 10
+    before = [matrix.clone() for matrix in (query, key, value)]
+    for parameter in encoder.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    settings = OptimizerSettings(name="lamb", learning_rate=0.01, weight_decay=0)
+    build_optimizer(encoder, settings).step()
+    for was, now in zip(before, (query, key, value), strict=True):
+        # a matrix moves by its own norm times the rate; fp32 rounds the sums of 256 squares to some 1e-6
+        assert float((now - was).norm() / was.norm()) == pytest.approx(0.01, rel=1e-4)
+
+
 def test_a_gradient_of_zero_leaves_a_ratio_of_one() -> None:
     parameter = nn.Parameter(torch.ones(3))
     parameter.grad = torch.zeros(3)
-    Lamb([{"params": [parameter]}, {"params": []}], 0.1, (0.9, 0.999), 1e-6, True).step()
+    Lamb([{"params": [parameter]}, {"params": []}], 0.1, (0.9, 0.999), 1e-6, True, {}).step()
     assert parameter.tolist() == [1, 1, 1]
 
 

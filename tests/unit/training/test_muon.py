@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder
+from unmask.models.elmo_settings import ElmoSettings
+from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
+from unmask.objectives.settings import ObjectiveSettings
+from unmask.objectives.table import OBJECTIVES
+from unmask.tokenization.vocabulary import Vocabulary
 from unmask.training.muon import MuonWithAdamW
 from unmask.training.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings
@@ -33,16 +41,104 @@ def give_gradients(module: nn.Module, seed: int) -> None:
         parameter.grad = torch.randn(parameter.shape, generator=generator)
 
 
-def test_the_layers_matrices_go_to_muon_and_all_else_to_adamw() -> None:
-    module = small_module()
+def pretraining_module(architecture: str, objective: dict[str, Any], **sizes: Any) -> Any:
+    """Of two layers, as a run builds it."""
+    settings: ObjectiveSettings = TypeAdapter(ObjectiveSettings).validate_python(objective)
+    chosen = OBJECTIVES[settings.name](settings, Vocabulary(40, 3, (0, 1, 2, 3), np.zeros(40, dtype=np.bool_)))
+    if architecture == "elmo":
+        return chosen.build(new_encoder(ElmoSettings(vocab_size=40, filters=((1, 4),), **sizes)))
+    small = {"architecture": architecture, "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2}
+    heads = {} if architecture == "lstm" else {"num_attention_heads": 2}
+    encoder_settings = EncoderSettings.model_validate({**small, **heads, **sizes})
+    return chosen.build(new_encoder(encoder_settings, pooler=chosen.needs_pooler))
+
+
+MODULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "bert": ("bert", {"name": "masked_lm"}, {}),
+    "spanbert": (
+        "bert",
+        {"name": "masked_lm", "masking": "span", "span_boundary": True, "sentence_objective": "none"},
+        {},
+    ),
+    "left-to-right bert": ("bert", {"name": "causal_lm"}, {"causal": True}),
+    "roberta": ("roberta", {"name": "masked_lm", "sentence_objective": "none"}, {}),
+    "electra": ("electra", {"name": "replaced_token"}, {"embedding_size": 8}),
+    "gpt1": ("gpt1", {"name": "causal_lm"}, {}),
+    "lstm": ("lstm", {"name": "causal_lm"}, {"intermediate_size": 24}),
+    "elmo": ("elmo", {"name": "bilm"}, {"projection_size": 8, "cell_size": 12}),
+}
+"""Architecture, objective and sizes."""
+
+TRANSFORMER = {
+    f"encoder.blocks.{layer}.{matrix}.weight"
+    for layer in (0, 1)
+    for matrix in ("attention.query_key_value", "attention.output", "feed_forward.up", "feed_forward.down")
+}
+BERT_EMBEDDINGS = {f"encoder.embeddings.{name}.weight" for name in ("word", "position", "token_type")}
+
+OF_MUON: dict[str, set[str]] = {
+    "bert": TRANSFORMER,
+    "spanbert": TRANSFORMER,
+    "left-to-right bert": TRANSFORMER,
+    "roberta": TRANSFORMER,
+    "electra": TRANSFORMER | {name.replace("encoder", "generator") for name in TRANSFORMER},
+    "gpt1": TRANSFORMER,
+    "lstm": {"encoder.blocks.0.projection.weight", "encoder.blocks.1.projection.weight"},
+    "elmo": {f"encoder.blocks.{direction}.layers.{layer}.projection" for direction in (0, 1) for layer in (0, 1)},
+}
+MATRICES_OF_ADAMW: dict[str, set[str]] = {
+    "bert": {
+        *BERT_EMBEDDINGS,
+        *("encoder.pooler.dense.weight", "masked_lm_head.dense.weight", "next_sentence_head.dense.weight"),
+    },
+    "spanbert": {
+        *(*BERT_EMBEDDINGS, "masked_lm_head.dense.weight", "span_boundary_head.position.weight"),
+        *("span_boundary_head.dense1.weight", "span_boundary_head.dense2.weight"),
+    },
+    "left-to-right bert": {*BERT_EMBEDDINGS, "masked_lm_head.dense.weight"},
+    "roberta": {*BERT_EMBEDDINGS, "masked_lm_head.dense.weight"},
+    "electra": {
+        *(f"encoder.embeddings.narrow.{name}.weight" for name in ("word", "position", "token_type")),
+        *("encoder.embeddings.projection.weight", "generator.embeddings.projection.weight"),
+        *("discriminator_head.dense.weight", "discriminator_head.output.weight", "generator_head.dense.weight"),
+    },
+    "gpt1": {"encoder.embeddings.word.weight", "encoder.embeddings.position.weight"},
+    "lstm": {
+        "encoder.embeddings.word.weight",
+        *(f"encoder.blocks.{layer}.lstm.weight_{gates}_l0" for layer in (0, 1) for gates in ("ih", "hh")),
+    },
+    "elmo": {
+        *("softmax.weight", "encoder.embeddings.embedding", "encoder.embeddings.projection.weight"),
+        *(f"encoder.embeddings.highways.{layer}.{part}.weight" for layer in (0, 1) for part in ("carry", "transform")),
+        *(
+            f"encoder.blocks.{direction}.layers.{layer}.{gates}_weight"
+            for direction in (0, 1)
+            for layer in (0, 1)
+            for gates in ("input", "hidden")
+        ),
+    },
+}
+"""And all that has one dimension, or three: biases, norms, filters."""
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_which_matrices_go_to_muon_and_which_to_adamw(name: str) -> None:
+    architecture, objective, sizes = MODULES[name]
+    module = pretraining_module(architecture, objective, **sizes)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
-    optimizer = build_optimizer(module, SETTINGS)
-    *others, matrices = optimizer.param_groups
-    weights = ("attention.query_key_value", "attention.output", "feed_forward.intermediate", "feed_forward.output")
-    expected = {name for name, p in module.named_parameters() if name.startswith("encoder.blocks.") and p.ndim == 2}
-    assert len(expected) == 2 * len(weights)
-    assert {names[id(p)] for p in matrices["params"]} == expected
-    assert {names[id(p)] for group in others for p in group["params"]} == set(names.values()) - expected
+    found: dict[str, str] = {}
+    for group in build_optimizer(module, SETTINGS).param_groups:
+        which = "muon" if "momentum" in group else "adamw"
+        found |= {names[id(parameter)]: which for parameter in group["params"]}
+    assert found.keys() == set(names.values())
+    assert {each for each, which in found.items() if which == "muon"} == OF_MUON[name]
+    assert {
+        each for each, which in found.items() if which == "adamw" and module.get_parameter(each).ndim == 2
+    } == MATRICES_OF_ADAMW[name]
+
+
+def test_the_groups_have_their_rates_and_decays() -> None:
+    optimizer = build_optimizer(small_module(), SETTINGS)
     assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.01, 0.04]  # the logged one comes first
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0, 0.1]
 
@@ -129,3 +225,9 @@ def test_what_it_has_loaded_it_steps_on_with() -> None:
 def test_a_model_without_layers_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"optimizer\.name=muon: this model has no matrices in layers"):
         build_optimizer(nn.Linear(3, 3), SETTINGS)
+
+
+def test_an_lstm_that_projects_nothing_is_refused() -> None:
+    module = pretraining_module("lstm", {"name": "causal_lm"}, intermediate_size=16)
+    with pytest.raises(SettingsError, match=r"no matrices in layers to train \(an LSTM's gates are not for it\)"):
+        build_optimizer(module, SETTINGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from transformers import (
 
 from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder
+from unmask.models.layer_mixture import LayerMixture
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.training.optimizer import (
@@ -52,6 +54,23 @@ def test_biases_and_norms_do_not_decay_and_all_else_does() -> None:
     assert {"encoder.embeddings.word.weight", "next_sentence_head.dense.weight"} <= {
         names[id(parameter)] for parameter in decayed["params"]
     }
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_the_scale_of_elmos_mixture_does_not_decay_and_its_layers_scores_do(name: Literal["adamw", "lamb"]) -> None:
+    mixture = LayerMixture(3)
+    with torch.no_grad():
+        mixture.scores.fill_(1.0)
+        mixture.gamma.fill_(2.0)
+    decayed, plain = parameter_groups(mixture, 0.1, 1e-3)
+    assert [id(p) for p in decayed["params"]] == [id(mixture.scores)]
+    assert [id(p) for p in plain["params"]] == [id(mixture.gamma)]
+    optimizer = build_optimizer(mixture, OptimizerSettings(name=name, learning_rate=0.5, weight_decay=0.1))
+    for parameter in mixture.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert float(mixture.gamma.detach()) == 2.0
+    assert float(mixture.scores.detach().max()) < 1.0
 
 
 def test_frozen_parameters_are_left_out() -> None:

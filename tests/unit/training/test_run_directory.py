@@ -7,11 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import InputError, Interrupted, OutputError, SettingsError
 from unmask.recipe import PretrainRecipe
+from unmask.training.checkpoint import save_checkpoint
+from unmask.training.loop import TrainState
+from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_directory import RECIPE, open_run, opening_run
+from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
 
 def recipe(**changes: object) -> PretrainRecipe:
@@ -106,6 +111,30 @@ def test_any_other_change_is_refused_by_name(tmp_path: Path, changes: dict[str, 
     with pytest.raises(SettingsError, match=f"begun with other settings: {key}"):
         open_run(tmp_path / "run", recipe(**changes), resume=True, overwrite=False)
     assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        ({"steps": 6}, r"run has done 7 steps already, more than train.steps=6: .*train.steps=7 to end the run where"),
+        ({"tokens": 699}, r"has done 700 tokens already, more than train.tokens=699"),
+        ({"epochs": 0.5}, r"has done 0.75 epochs already, more than train.epochs=0.5"),
+        ({"minutes": 1}, r"has done 1.50 minutes already, more than train.minutes=1.0"),
+    ],
+)
+def test_a_budget_less_than_what_is_done_is_refused(tmp_path: Path, budget: dict[str, float], told: str) -> None:
+    begin(tmp_path / "run")
+    module = nn.Linear(1, 1)
+    state = TrainState(step=7, tokens=700, epochs=0.75, seconds=90)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    save_checkpoint(tmp_path / "run" / "checkpoints", module, optimizer, Schedule(ScheduleSettings()), state, {}, 1)
+    before = files_in(tmp_path)
+    with pytest.raises(SettingsError, match=told):
+        open_run(tmp_path / "run", recipe(train=budget), resume=True, overwrite=False)
+    assert files_in(tmp_path) == before
+    assert open_run(tmp_path / "run", recipe(train={"steps": 7}), resume=True, overwrite=False) == [
+        "resumed with train.steps=7, where it was 20"
+    ]
 
 
 # Opening what a run needs

@@ -122,6 +122,15 @@ def test_rewinding_takes_out_later_rows_and_hides_their_events(tmp_path: Path) -
     ]
 
 
+def test_the_row_that_a_stop_has_written_is_taken_out_where_its_steps_go_on(tmp_path: Path) -> None:
+    write_steps(tmp_path, range(1, 5))
+    with RunLog(tmp_path) as log:
+        log.write_evaluation(3, {"mlm_loss": 1.0})
+        assert log.rewind(3, is_open=True) == 2
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(row["step"], "loss" in row) for row in rows] == [(1, True), (2, True), (3, False)]
+
+
 def test_rewinding_to_the_last_step_changes_nothing(tmp_path: Path) -> None:
     write_steps(tmp_path, range(1, 4))
     before = (tmp_path / "metrics.jsonl").stat()

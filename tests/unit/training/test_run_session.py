@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,41 +12,23 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch, LossTerm, pack
+from unmask.data.loader import LoadedStep, Position
 from unmask.errors import Interrupted
-from unmask.interruption import Interruption
 from unmask.training.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
-from unmask.training.device import Compute
 from unmask.training.loop import TrainState
 from unmask.training.optimizer import Schedule
-from unmask.training.run_log import RunLog, read_metrics
-from unmask.training.session import run_session
+from unmask.training.run_log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
-COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
 
-
-@dataclass(frozen=True)
-class Position:
-    """Of a loader of two phases."""
-
-    phase: int = 0
-    sequence: int = 0
-
-
-@dataclass(frozen=True)
-class Step:
-    batches: list[Batch]
-    after: Position
-    epochs: float
-
-
-def phases(progress: Callable[[], float], start: Position) -> Iterator[Step]:
+def phases(progress: Callable[[], float], start: Position) -> Iterator[LoadedStep]:
     """Short sequences in the first .7 of a run, long ones after it."""
     sequence = start.sequence
     while True:
         sequence += 1
         phase = int(progress() >= 0.7)
-        yield Step([pack([[sequence % 9] * (6 if phase else 2)])], Position(phase, sequence), sequence / 10)
+        after = Position(sequence=sequence, phase=phase)
+        yield LoadedStep([pack([[sequence % 9] * (6 if phase else 2)])], after, sequence / 10)
 
 
 class Toy(nn.Module):
@@ -67,67 +48,66 @@ class Toy(nn.Module):
         return [LossTerm("task", self.dropout(hidden).pow(2).sum(), batch.num_tokens)]
 
 
-def run(
-    directory: Path,
-    *,
-    schedule: ScheduleSettings | None = None,
-    stop_after: int | None = None,
-    stage_at: float | None = None,
-    optimizer: str = "adamw",
-    **settings: Any,
-) -> list[tuple[int, int]]:
-    """A run, resumed where it has been begun; it returns the step and the tokens of each batch that it was given."""
-    directory.mkdir(exist_ok=True)
-    module, interruption, seen = Toy(), Interruption(), list[tuple[int, int]]()
-    train_settings = TrainSettings.model_validate({"log_every": 1, **settings})
+Run = Callable[..., list[int]]
 
-    def before_step(state: TrainState, schedule: Schedule) -> None:
-        if stage_at is not None and state.progress(train_settings) >= stage_at:
+
+@pytest.fixture
+def run(sit: Callable[..., Any]) -> Run:
+    """A run, resumed where it has been begun; it returns the tokens of each batch that it was given."""
+
+    def run(
+        directory: Path,
+        *,
+        schedule: ScheduleSettings = ScheduleSettings(warmup_steps=2),  # noqa: B008  frozen
+        stop_after: int | None = None,
+        stage_at: float | None = None,
+        optimizer: str = "adamw",
+        **settings: Any,
+    ) -> list[int]:
+        module, seen = Toy(), list[int]()
+        settings = {"log_every": 1, **settings}
+
+        def before_step(state: TrainState, schedule: Schedule) -> bool:
+            share = state.progress(TrainSettings.model_validate(settings))
+            if stage_at is None or share < stage_at:
+                return False
             module.is_second_stage = True
-            if schedule.stage is None:
-                with torch.no_grad():
-                    module.second.weight.copy_(module.first.weight)
-                schedule.begin_stage(state.done)
+            if schedule.stage is not None:
+                return False
+            with torch.no_grad():
+                module.second.weight.copy_(module.first.weight)
+            schedule.begin_stage(state.done)
+            return True
 
-    def prepare(batch: Batch) -> Batch:
-        seen.append((len(seen), batch.num_tokens))
-        if len(seen) == stop_after:
-            interruption.signal_number = 15
-        return batch
+        def stops(batch: Batch) -> bool:
+            seen.append(batch.num_tokens)
+            return len(seen) == stop_after
 
-    checkpoint = find_checkpoint(directory / "checkpoints")
-    start = Position() if checkpoint is None else Position(**checkpoint.state["position"])
-    torch.manual_seed(2)
-    with RunLog(directory) as log:
-        run_session(
-            "testing",
+        sit(
             directory,
-            module=module,
-            steps=lambda progress: phases(progress, start),
-            prepare=prepare,
-            counts=lambda batch: {"task": batch.num_tokens},
-            settings=train_settings,
-            optimizer=OptimizerSettings.model_validate({"name": optimizer, "learning_rate": 0.1}),
-            schedule=schedule or ScheduleSettings(warmup_steps=2),
-            checkpoint=checkpoint,
-            evaluate=None,
-            compute=COMPUTE,
-            log=log,
-            interruption=interruption,
+            module,
+            phases,
+            settings,
+            stops=stops,
             before_step=before_step,
+            optimizer=OptimizerSettings.model_validate({"name": optimizer, "learning_rate": 0.1}),
+            schedule=schedule,
         )
-    return seen
+        return seen
+
+    return run
 
 
 @pytest.mark.parametrize("budget", [{"steps": 10}, {"tokens": 20}, {"epochs": 1}], ids=str)
-def test_batches_follow_the_share_done(tmp_path: Path, budget: dict[str, float]) -> None:
-    tokens = [tokens for _, tokens in run(tmp_path, **budget)]
-    assert tokens == [*[2] * 7, *[6] * (1 if "tokens" in budget else 3)]
+def test_batches_follow_the_share_done(run: Run, tmp_path: Path, budget: dict[str, float]) -> None:
+    assert run(tmp_path, **budget) == [*[2] * 7, *[6] * (1 if "tokens" in budget else 3)]
 
 
 @pytest.mark.parametrize("stop_after", range(1, 10))
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_after: int, optimizer: str) -> None:
+def test_phases_and_stages_resume_bit_for_bit_at_any_step(
+    run: Run, tmp_path: Path, stop_after: int, optimizer: str
+) -> None:
     changes: dict[str, Any] = {"steps": 10, "stage_at": 0.5, "optimizer": optimizer}
     run(tmp_path / "whole", **changes)
     with pytest.raises(Interrupted):
@@ -137,7 +117,8 @@ def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_a
     first, second = (end for end in ends if end is not None)
     for name in (WEIGHTS, OPTIMIZER):
         assert (first.directory / name).read_bytes() == (second.directory / name).read_bytes()
-    assert first.state["position"] == second.state["position"] == {"phase": 1, "sequence": 10}
+    assert first.state["position"] == second.state["position"]
+    assert (first.state["position"]["phase"], first.state["position"]["sequence"]) == (1, 10)
     rates = [
         [row["learning_rate"] for row in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("whole", "run")
     ]
@@ -148,8 +129,43 @@ def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_a
     )
 
 
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """All that was logged, but for how fast it went."""
+    return [{**row, "tokens_per_s": None} for row in read_metrics(run / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("stop_after", range(1, 10))
+def test_no_step_is_without_a_row_and_a_resumed_run_has_the_same_rows(
+    run: Run, tmp_path: Path, stop_after: int
+) -> None:
+    """At the end of the run, of its first stage, and where it is stopped."""
+    changes: dict[str, Any] = {"steps": 10, "stage_at": 0.5, "log_every": 4}
+    run(tmp_path / "whole", **changes)
+    assert [row["step"] for row in rows_of(tmp_path / "whole")] == [4, 5, 8, 10]
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", stop_after=stop_after, **changes)
+    assert rows_of(tmp_path / "run")[-1]["step"] == stop_after
+    run(tmp_path / "run", **changes)
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+
+
+def test_a_run_that_is_done_says_so_and_how_to_go_on(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path, tokens=9)
+    rows = rows_of(tmp_path)
+    with caplog.at_level(logging.INFO, "unmask"):
+        assert run(tmp_path, tokens=9) == []
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told == (
+        "nothing is left to train: the run has taken its 5 steps, all of train.tokens=9; a larger train.tokens goes on "
+        "from there"
+    )
+    assert rows_of(tmp_path) == rows
+
+
 def test_a_run_by_time_has_each_steps_rate_and_says_that_it_cannot_be_repeated(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = "run under train.minutes is not repeatable bit for bit"
     with caplog.at_level(logging.INFO, "unmask"):
@@ -166,13 +182,13 @@ def test_a_run_by_time_has_each_steps_rate_and_says_that_it_cannot_be_repeated(
 @pytest.mark.parametrize(
     ("budget", "told"),
     [
-        ({"steps": 4}, "schedule.warmup_steps=1,000 is over train.steps=4: the run ends before its learning rate"),
+        ({"steps": 4}, "schedule.warmup_steps=1,000 of the 4 steps of the run: the run ends before its learning rate"),
         ({"tokens": 8}, "the run took 4 steps and schedule.warmup_steps is 1,000: its learning rate was never reached"),
     ],
     ids=str,
 )
 def test_a_warm_up_longer_than_the_run_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: dict[str, float], told: str
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: dict[str, float], told: str
 ) -> None:
     with caplog.at_level(logging.WARNING, "unmask"):
         run(tmp_path, schedule=ScheduleSettings(warmup_steps=1000), **budget)

@@ -13,6 +13,7 @@ from torch import nn
 from unmask.errors import Interrupted
 from unmask.interruption import Interruption
 from unmask.progress import Progress
+from unmask.training.checkpoint import find_checkpoint, restore
 from unmask.training.loop import StepResult, TrainState
 from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_log import RunLog
@@ -113,6 +114,35 @@ def test_a_session_that_begins_beyond_the_end_evaluates_once_and_saves_that(tmp_
     sitting = Sitting(tmp_path, state)
     sitting.session.finish(state)
     assert (sitting.notes.rows, sitting.saved()) == ([("evaluation", 12)], [12])
+
+
+def test_steps_that_have_no_row_yet_get_one_at_the_end(tmp_path: Path) -> None:
+    """Where the batches end, or a run that was stopped is to end there."""
+    sitting = Sitting(tmp_path, log_every=4)
+    sitting.take_steps(4, loss=1.0)
+    sitting.take_steps(3, loss=2.0)
+    sitting.session.finish(sitting.state)
+    assert [(row["step"], row["loss"], row["tokens_per_s"]) for row in sitting.notes.figures] == [
+        (4, 3.0, 50.0),
+        (7, 6.0, 50.0),
+    ]
+
+
+def test_a_row_goes_over_a_stop(tmp_path: Path) -> None:
+    """Its rate too, which is of time spent training."""
+    stopped = Sitting(tmp_path, log_every=4)
+    stopped.take_steps(5, loss=1.0)
+    stopped.interruption.signal_number = 15
+    with pytest.raises(Interrupted):
+        stopped.take_steps(1, loss=2.0)
+    assert [(row["step"], row["loss"]) for row in stopped.notes.figures] == [(4, 3.0), (6, 4.5)]
+    found = find_checkpoint(stopped.checkpoints)
+    assert found is not None
+    parts = stopped.session.module, stopped.session.optimizer, stopped.session.schedule
+    resumed = Sitting(tmp_path, restore(found, *parts), log_every=4)
+    resumed.take_steps(2, loss=6.0)
+    [row] = resumed.notes.figures
+    assert (row["step"], row["loss"], row["tokens_per_s"]) == (8, 3 * (1 + 2 + 6 + 6) / 4, 50.0)
 
 
 @pytest.mark.parametrize("step", [3, 5, 10])

@@ -1,0 +1,33 @@
+"""How much of a store its tokenizer has no entry for, and how much of that is still usual."""
+
+from __future__ import annotations
+
+from unmask.data.store import TokenStore
+
+NOTABLE, MUCH, TOO_MUCH = 0.005, 0.02, 0.1
+"""Shares of `[UNK]` among tokens: of a WordPiece vocabulary made of the text itself it is far below the first; over the
+last a text of another script has been read."""
+
+NOTABLE_OF_WORDS, MUCH_OF_WORDS = 0.05, 0.15
+"""Shares of `<UNK>` among the words of a store of words, whose vocabulary is that of the softmax alone."""
+
+
+def unknown_share(store: TokenStore) -> float:
+    """The share of a store's tokens that are unknown, as they were counted when it was made."""
+    return float(store.manifest.get("unknown_tokens", 0) / max(1, store.num_tokens))
+
+
+def tell_unknown(store: TokenStore) -> str | None:
+    """What to know, before pre-training, of a store with too many unknown tokens; None where there are few."""
+    share = unknown_share(store)
+    if share <= (MUCH_OF_WORDS if store.has_words else MUCH):
+        return None
+    if store.has_words:
+        told, kind, larger = "words of {} are unknown to its tokenizer, and <UNK> is", " --kind word", "vocabulary"
+    else:
+        told, kind, larger = "tokens of {} are unknown to its tokenizer, and [UNK] is", "", "alphabet"
+    return (
+        f"{share:.1%} of the {told.format(store.directory)} all that is learnt of them: train one on this very text "
+        f"with a larger {larger}, `unmask tokenizer train TEXT{kind} --out DIR`, and prepare the text with it, `unmask "
+        "prepare TEXT --tokenizer DIR --out STORE`; `unmask tokenizer report` shows what is missing"
+    )

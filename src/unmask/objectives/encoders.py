@@ -1,0 +1,85 @@
+"""Which encoders an objective trains: what no paper describes, or cannot be, is refused.
+
+A message names what was written: keys of the recipe, or the directory that pre-training goes on from.
+"""
+
+from __future__ import annotations
+
+from unmask.models.settings import AnyArchitecture
+from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
+
+ARCHITECTURES: dict[str, tuple[AnyArchitecture, ...]] = {
+    "masked_lm": ("bert", "roberta", "electra"),
+    "replaced_token": ("electra",),
+    "causal_lm": ("bert", "gpt1", "lstm"),
+    "bilm": ("elmo",),
+}
+"""The families that an objective trains."""
+
+BECOMES: dict[tuple[str, AnyArchitecture], AnyArchitecture] = {("replaced_token", "bert"): "electra"}
+"""What pre-training under an objective makes of a model that it goes on from, where that is another family."""
+
+_WHY = {
+    "masked_lm": "a masked token is predicted from both sides",
+    "replaced_token": "generator and discriminator share embeddings, which ELECTRA has apart from its layers",
+    "causal_lm": "the tokens of a bidirectional encoder see the one to predict",
+    "bilm": "its two directions are LSTMs over the characters of words",
+}
+
+
+def why_not_trained(
+    objective: ObjectiveSettings, architecture: AnyArchitecture, is_causal: bool, init_from: str | None = None
+) -> str | None:
+    """What is wrong with an objective on an encoder; None where nothing is.
+
+    Args:
+        objective: of the recipe.
+        architecture: of the encoder to train, as `BECOMES` makes it.
+        is_causal: of a BERT, whether its tokens see only what stands before them; in other families all do or none.
+        init_from: where the encoder comes from, if not from `model.*`.
+    """
+    name, fitting = objective.name, ARCHITECTURES[objective.name]
+    if architecture not in fitting:
+        started = (*fitting, *(before for (of, before) in BECOMES if of == name))
+        family = f"model.architecture={' or '.join(fitting)}" if init_from is None else _a_model_of(started)
+        others = " or ".join(other for other, trained in ARCHITECTURES.items() if architecture in trained)
+        return (
+            f"objective.name={name} and {_called(architecture, init_from)} do not go together: {_WHY[name]}; take "
+            f"{family}, or objective.name={others}"
+        )
+    reads_both_ways = "model.causal=false" if init_from is None else "a model that reads in both directions"
+    if name in ("masked_lm", "replaced_token") and is_causal:
+        return (
+            f"objective.name={name} and {_direction('model.causal=true', 'left-to-right', init_from)} do not go "
+            "together: a masked token is predicted from both sides; take objective.name=causal_lm, or "
+            f"{reads_both_ways}"
+        )
+    if isinstance(objective, MaskedLMSettings) and architecture != "bert" and objective.sentence_objective != "none":
+        family = "model.architecture=bert, with any tokenizer" if init_from is None else _a_model_of(("bert",))
+        return (
+            f"objective.sentence_objective={objective.sentence_objective} and {_called(architecture, init_from)} do "
+            "not go together: of the families only bert has a head for it; take "
+            f"objective.sentence_objective=none, or {family}"
+        )
+    if name == "causal_lm" and architecture == "bert" and not is_causal:
+        mend = "set model.causal=true" if init_from is None else "take a model that was pre-trained left to right"
+        return (
+            f"objective.name=causal_lm and {_direction('model.causal=false', 'bidirectional', init_from)} do not go "
+            f"together: {_WHY[name]}; {mend}, or objective.name=masked_lm"
+        )
+    return None
+
+
+def _called(architecture: AnyArchitecture, init_from: str | None) -> str:
+    """The family, as it was given."""
+    if init_from is None:
+        return f"model.architecture={architecture}"
+    return f"init_from={init_from}, of the family {architecture} by its config.json,"
+
+
+def _direction(key: str, in_words: str, init_from: str | None) -> str:
+    return key if init_from is None else f"init_from={init_from}, {in_words} by its config.json,"
+
+
+def _a_model_of(families: tuple[AnyArchitecture, ...]) -> str:
+    return f"a model of the family {' or '.join(families)} in init_from"

@@ -1,0 +1,72 @@
+"""One sitting of a run, which the tests of sessions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from unmask.batch import Batch
+from unmask.data.loader import LoadedStep, Position
+from unmask.interruption import Interruption
+from unmask.training.checkpoint import find_checkpoint
+from unmask.training.device import Compute
+from unmask.training.loop import TrainState
+from unmask.training.optimizer import Schedule
+from unmask.training.run_log import RunLog
+from unmask.training.session import run_session
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+
+@pytest.fixture
+def sit() -> Callable[..., dict[str, float]]:
+    """`run_session` in a directory, resumed where a run has been begun there."""
+
+    def sit(
+        directory: Path,
+        module: nn.Module,
+        steps: Callable[[Callable[[], float], Position], Iterator[LoadedStep]],
+        settings: Mapping[str, Any],
+        *,
+        stops: Callable[[Batch], bool] = lambda batch: False,
+        evaluate: Callable[[], dict[str, float]] | None = None,
+        before_step: Callable[[TrainState, Schedule], bool] | None = None,
+        optimizer: OptimizerSettings,
+        schedule: ScheduleSettings,
+    ) -> dict[str, float]:
+        """A signal arrives where `stops` says so of a batch that is prepared."""
+        directory.mkdir(exist_ok=True)
+        interruption = Interruption()
+
+        def prepare(batch: Batch) -> Batch:
+            if stops(batch):
+                interruption.signal_number = 15
+            return batch
+
+        checkpoint = find_checkpoint(directory / "checkpoints")
+        start = Position() if checkpoint is None else Position(**checkpoint.state["position"])
+        torch.manual_seed(2)
+        with RunLog(directory) as log:
+            return run_session(
+                "testing",
+                directory,
+                module=module,
+                steps=lambda progress: steps(progress, start),
+                prepare=prepare,
+                counts=lambda batch: {"task": batch.num_tokens},
+                settings=TrainSettings.model_validate(settings),
+                optimizer=optimizer,
+                schedule=schedule,
+                checkpoint=checkpoint,
+                evaluate=evaluate,
+                compute=Compute(torch.device("cpu"), torch.float32, "a test"),
+                log=log,
+                interruption=interruption,
+                before_step=before_step,
+            )
+
+    return sit
