@@ -189,7 +189,7 @@ def main() -> None:
     words.add_argument("part", choices=["pretrain", "points", "ends", "report"])
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--workers", type=int, default=1, help="processes at a time, of one thread each")
-    words.add_argument("--epochs", type=float, default=0.2, help="passes over the text, of every system")
+    words.add_argument("--epochs", type=float, default=0.3, help="passes over the text, of every system")
     words.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     given = words.parse_args()
     if given.part != "report" and "UNMASK_DATA" not in os.environ:

@@ -169,20 +169,31 @@ def changed_keys(before: Settings, after: Settings) -> list[str]:
     return list(_differences(first, second, ""))
 
 
+KEYS_ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(("mask_prob", "masking_prob", "mask_probability", "masked_lm_prob"), "target_prob"),
+    **dict.fromkeys(("mlm_prob", "mlm_probability"), "target_prob"),
+    "lr": "learning_rate",
+}
+"""What other programs call a key, without what stands before its last dot -> what it is called here."""
+
+
 def nearest(name: str, valid: Sequence[str]) -> str:
     """What was probably meant by a key or name, as the end of a message.
 
-    The same word elsewhere comes first, then a similar one beside it, then a similar one anywhere, then all beside it.
+    What other programs call so comes first, then the same word elsewhere, then a similar one beside it, then a similar
+    one anywhere, then all beside it.
     """
     parent, _, leaf = name.rpartition(".")
+    theirs = [key for key in valid if key.rpartition(".")[2] == KEYS_ELSEWHERE.get(leaf)]
     same = [key for key in valid if key.rpartition(".")[2] == leaf]
     beside = {key.rpartition(".")[2]: key for key in valid if key.rpartition(".")[0] == parent}
     anywhere = {key.rpartition(".")[2]: key for key in reversed(valid)}
     similar = [
         keys[match] for keys in (beside, anywhere) for match in difflib.get_close_matches(leaf, keys, n=1, cutoff=0.6)
     ]
-    if same or similar:
-        return f"; did you mean {(same + similar)[0]}?"
+    meant = list(dict.fromkeys(theirs[:1] + (same + similar)[:1]))
+    if meant:
+        return f"; did you mean {' or '.join(meant)}?"
     return f"; expected one of {', '.join(beside.values())}" if beside else ""
 
 

@@ -47,7 +47,7 @@ from unmask.tasks.encoded import ExampleLoader, concatenate
 from unmask.tasks.multi_label import MultiLabelClassification
 from unmask.tasks.rows import Row
 from unmask.tasks.table import open_task
-from unmask.tokenization.opening import open_tokenizer
+from unmask.tokenization.gpt1_framing import load_framed_tokenizer
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import StepResult, TrainState, train
 from unmask.training.optimizer import Schedule, build_optimizer
@@ -149,12 +149,12 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
     def _train(self, settings: FinetuneRecipe, rows: Sequence[Row], targets: Sequence[Any]) -> None:
         compute = choose_compute(settings.device, settings.precision)
         source = model_directory(settings.init_from)
-        tokenizer = open_tokenizer(source)
+        tokenizer, new_entries = load_framed_tokenizer(source)
         task = open_task(settings.task, settings.data.columns)
         examples = [replace(task.read(row), label=target) for row, target in zip(rows, targets, strict=True)]
         with torch.random.fork_rng([compute.device] if compute.device.type == "cuda" else []):
             torch.manual_seed(settings.seed)
-            module: Any = build_module(settings, task, source, tokenizer)
+            module: Any = build_module(settings, task, source, tokenizer, len(new_entries))
             segments = module.encoder.settings.type_vocab_size
             windows = encode_windows(task, examples, tokenizer, ExampleCounts(), segments)
             training = concatenate([window.encoded.without_alignment() for window in windows])

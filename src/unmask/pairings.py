@@ -29,8 +29,20 @@ def contradiction(
         objective, packing: of the recipe.
         architecture, is_causal, init_from: see `unmask.objectives.encoders.why_not_trained`.
     """
-    return why_not_trained(objective, architecture, is_causal, init_from) or _why_not_packed(
+    told = why_not_trained(objective, architecture, is_causal, init_from) or _why_not_packed(
         objective, architecture, packing, init_from
+    )
+    if told is not None and told.startswith("objective.sentence_objective="):
+        told += _if_by_default(objective)
+    return told
+
+
+def _if_by_default(objective: ObjectiveSettings) -> str:
+    """Where a sentence objective comes from that nobody asked for, as the end of a message."""
+    if "sentence_objective" in objective.model_fields_set:
+        return ""
+    return (
+        f" ({objective.asked_of_pairs} is the default of objective.name={objective.name}, since nothing else is said)"
     )
 
 
@@ -53,7 +65,7 @@ def _why_not_packed(
         )
         return (
             f"packing.format={packing.format} and {family} do not go together: the format sets special tokens around "
-            "two segments, and the family reads text as it runs; take packing.format=single_segment or full_sentences"
+            "two segments, and the family reads text as it runs; take packing.format=single_segment or doc_sentences"
         )
     asked = objective.asked_of_pairs
     if asked != "none" and packing.format not in PAIRED:

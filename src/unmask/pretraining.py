@@ -21,13 +21,14 @@ from unmask.files import write_json
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
 from unmask.models.hub import save_model
-from unmask.models.settings import EncoderSettings
+from unmask.models.settings import LEFT_TO_RIGHT, EncoderSettings
 from unmask.objectives.base import Objective, ObjectiveModule, StagedModule
 from unmask.pretraining_inputs import Inputs, open_inputs
 from unmask.progress import human_count
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.report import write_report
 from unmask.samples import samples_of
+from unmask.tokenization.gpt1_framing import unframed
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.word_characters import WordTokenizer
 from unmask.training.device import Compute, choose_compute
@@ -202,7 +203,11 @@ def evaluator(
 
 def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Path) -> None:
     """Writes the model directory: encoder, heads and tokenizer, as `transformers` opens them, and what stands beside
-    them (ELECTRA's generator in `generator/`)."""
+    them (ELECTRA's generator in `generator/`).
+
+    The tokenizer of a model that reads bare text frames none: see `unmask.tokenization.gpt1_framing`.
+    """
     for folder, kept in module.saved().items():
         save_model(directory / folder, kept.encoder, **kept.parts)
-        tokenizer.save(directory / folder)
+        reads_bare_text = kept.encoder.settings.architecture in LEFT_TO_RIGHT
+        (unframed(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)

@@ -35,7 +35,7 @@ from unmask.objectives.table import OBJECTIVES
 from unmask.pairings import BARE, unasked_pairs
 from unmask.paths import model_directory
 from unmask.preparation import prepare
-from unmask.pretraining_start import build_module, check_model, num_segments, trained_architecture
+from unmask.pretraining_start import build_module, check_model, describe_new_entries, num_segments, trained_architecture
 from unmask.recipe import PretrainRecipe
 from unmask.tokenization.definition import Framing
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
@@ -45,7 +45,7 @@ from unmask.tokenization.word_characters import WordTokenizer
 from unmask.tokenizer_training import train_tokenizer
 from unmask.training.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.optimizer import share_done
-from unmask.training.settings import warmup_shortfall
+from unmask.training.settings import batch_too_small, warmup_shortfall
 
 logger = logging.getLogger("unmask")
 
@@ -92,6 +92,8 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
     objective = open_objective(settings, tokenizer, store.directory)
     torch.manual_seed(settings.seed)
     module = build_module(settings, objective, tokenizer)
+    if checkpoint is None and (told := describe_new_entries(settings, tokenizer)) is not None:
+        logger.info(told)
     steps = open_steps(settings, store, tokenizer, checkpoint)
     held_out = prepare_held_out(settings, store, tokenizer, objective)
     return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out)
@@ -102,6 +104,9 @@ def tell_beforehand(settings: PretrainRecipe, store: TokenStore) -> None:
     if (told := unasked_pairs(settings.objective, settings.packing)) is not None:
         logger.info(told)
     if (told := tell_unknown(store)) is not None:
+        logger.warning(told)
+    batch_sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
+    if (told := batch_too_small(settings.optimizer, max(batch_sizes, default=settings.train.batch_size))) is not None:
         logger.warning(told)
     steps = settings.train.steps
     num_stages = len(settings.objective.stages)
@@ -326,7 +331,7 @@ def sequence_loader(
         frame_of(settings, tokenizer),
         seed=settings.seed,
         batch_size=batch_size,
-        micro_batch_size=phase.micro_batch_size or min(settings.train.micro_batch_size or batch_size, batch_size),
+        micro_batch_size=min(phase.micro_batch_size or settings.train.micro_batch_size or batch_size, batch_size),
         plan_copies=STATIC_COPIES if is_static else settings.packing.copies,
         mask_copies=STATIC_COPIES if is_static else None,
         token_columns={} if masking is None else {masking: annotation_column(masking)},

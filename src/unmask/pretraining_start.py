@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from tokenizers.models import WordPiece
 
@@ -12,12 +13,12 @@ from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.conversion import bert_as_electra, widen_vocabulary
 from unmask.models.elmo import ElmoEncoder
-from unmask.models.elmo_settings import ElmoSettings
+from unmask.models.elmo_settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, ElmoSettings
 from unmask.models.encoder import new_encoder
 from unmask.models.heads import MaskedLMHead
 from unmask.models.hub import load_encoder
 from unmask.models.hub_source import read_settings
-from unmask.models.settings import PRESETS_OF, AnyArchitecture, EncoderSettings, ModelSettings
+from unmask.models.settings import FEED_FORWARD_FACTOR, PRESETS_OF, AnyArchitecture, EncoderSettings, ModelSettings
 from unmask.models.span_boundary_head import SpanBoundaryHead
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.encoders import BECOMES
@@ -112,14 +113,30 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
     return module
 
 
+def describe_new_entries(settings: PretrainRecipe, tokenizer: Tokenizer) -> str | None:
+    """What to know of entries that `init_from` gets from the tokenizer of a store; None where it gets none.
+
+    Args:
+        tokenizer: of the store, which `build_module` has taken.
+    """
+    directory = None if settings.init_from is None else model_directory(settings.init_from)
+    if directory is None or not has_tokenizer(directory):
+        return None
+    known = open_tokenizer(directory).vocab_size
+    if tokenizer.vocab_size == known:
+        return None
+    return (
+        f"{tokenizer.vocab_size - known:,} of the {tokenizer.vocab_size:,} entries of the store's tokenizer are new to "
+        f"init_from={settings.init_from}: each starts as the mean of the pieces that the model's own tokenizer makes "
+        "of it, a special token as the mean of all entries"
+    )
+
+
 def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
-    """Refuses `model.*` where it says otherwise than the model that is there."""
+    """Refuses `model.*` where what is given there is otherwise in the model that is there."""
     if settings.model == ModelSettings():
         return
-    unsized = settings.model.model_copy(update={"vocab_size": None})
-    ours = unsized.resolve(sizes.vocab_size, sizes.pad_token_id).model_dump()
-    ours["vocab_size"] = settings.model.vocab_size or sizes.vocab_size
-    theirs = sizes.model_dump()
+    ours, theirs = _given_sizes(settings.model, sizes.architecture), sizes.model_dump()
     differing = [name for name in ours if ours[name] != theirs.get(name)]
     if "architecture" in differing:
         differing = ["architecture"]  # which brings the rest
@@ -130,6 +147,19 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
             "is there has its sizes, so leave model.* out, or take a recipe without it, such as pretrain/continued or "
             "pretrain/continued_electra"
         )
+
+
+def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, Any]:
+    """The sizes that `model.*` gives, those of a preset among them, and not those that follow from defaults."""
+    given = model.model_dump(include=model.model_fields_set - {"preset"}, exclude_none=True)
+    if isinstance(model, ElmoModelSettings) != (family == "elmo"):
+        return {"architecture": model.architecture}
+    if "preset" not in model.model_fields_set:
+        return given
+    if isinstance(model, ElmoModelSettings):
+        return ELMO_PRESETS[model.preset].model_dump(exclude={"vocab_size"}) | given
+    sizes = PRESETS_OF[model.architecture][model.preset] | given
+    return {"intermediate_size": FEED_FORWARD_FACTOR * sizes["hidden_size"]} | sizes
 
 
 def _new_entries(

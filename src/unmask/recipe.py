@@ -23,7 +23,15 @@ from unmask.objectives.settings import CALLED_OTHERWISE, MaskedLMSettings, Objec
 from unmask.pairings import contradiction
 from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
-from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
+from unmask.training.settings import (
+    BUDGETS,
+    ONLY_OF_OPTIMIZERS,
+    ONLY_OF_SCHEDULES,
+    OptimizerSettings,
+    ScheduleSettings,
+    SearchSettings,
+    TrainSettings,
+)
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -124,11 +132,6 @@ class PretrainRecipe(Settings):
     def _check_phases(self) -> None:
         for phase in self.phases:
             phase.packing(self.packing)
-            batch_size = phase.batch_size or self.train.batch_size
-            if phase.micro_batch_size is not None and phase.micro_batch_size > batch_size:
-                raise ValueError(
-                    f"a phase's micro_batch_size {phase.micro_batch_size} is over its batch_size {batch_size}"
-                )
         if self.phases and self.packing.format == "stream":
             raise ValueError(
                 "packing.format=stream and phases do not go together: a lane's memory goes on from window to window; "
@@ -282,9 +285,7 @@ def find_recipe(name: str, program: str | None = None) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    known = {
-        str(file.relative_to(folder).with_suffix("")): file for folder in _folders() for file in folder.glob("*/*.yaml")
-    }
+    known = _known_recipes()
     if name in known:
         return known[name]
     theirs = sorted(each for each in known if program is None or each.startswith(f"{program}/"))
@@ -295,6 +296,18 @@ def find_recipe(name: str, program: str | None = None) -> Path:
         f"no recipe {name!r}: expected a YAML file, or the name of a recipe that comes with unmask{meant} "
         f"(`ls {listed}` lists them)"
     )
+
+
+def similar_recipes(name: str) -> list[str]:
+    """Up to three recipes that come with `unmask` and may have been meant by a name, the nearest first."""
+    return _similar_names(name, sorted(_known_recipes()))
+
+
+def _known_recipes() -> dict[str, Path]:
+    """The recipes that come with `unmask`, by name."""
+    return {
+        str(file.relative_to(folder).with_suffix("")): file for folder in _folders() for file in folder.glob("*/*.yaml")
+    }
 
 
 def _similar_names(name: str, known: Sequence[str]) -> list[str]:
@@ -315,7 +328,7 @@ def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
     values = read_settings_file(path)
     base_name = values.pop("base", None)
     if base_name is not None:
-        values = merge(_without_other_objective(_read_base(path, base_name), values), values, ALTERNATIVES)
+        values = merge(_without_other_names(_read_base(path, base_name), values), values, ALTERNATIVES)
     given = parse_overrides(overrides)
     if "base" in given:
         raise SettingsError(
@@ -326,16 +339,33 @@ def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
     if ("data" in values) != (cls is FinetuneRecipe):
         program = "finetune" if "data" in values else "pretrain"
         raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
-    values = merge(_without_other_objective(values, given), given, ALTERNATIVES)
+    values = merge(_without_other_names(values, given), given, ALTERNATIVES)
     return build_settings(cls, values, str(name))
 
 
-def _without_other_objective(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """The values beneath, without the keys of their objective where another one is named over them."""
-    name = (over.get("objective") or {}).get("name")
-    if name is None or name == (under.get("objective") or {}).get("name", MaskedLMSettings().name):
-        return under
-    return {key: value for key, value in under.items() if key != "objective"}
+def _without_other_names(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The values beneath, without those of an objective, optimizer or schedule that mean nothing to the one that is
+    named over them."""
+    kept = dict(under)
+    if _other_name(under, over, "objective", MaskedLMSettings().name) is not None:
+        kept.pop("objective", None)  # no two have a key that means quite the same
+    for part, default, only_of in (
+        ("optimizer", OptimizerSettings().name, ONLY_OF_OPTIMIZERS),
+        ("schedule", ScheduleSettings().name, ONLY_OF_SCHEDULES),
+    ):
+        name = _other_name(under, over, part, default)
+        if name is not None and kept.get(part):
+            kept[part] = {key: value for key, value in kept[part].items() if name in only_of.get(key, (name,))}
+    return kept
+
+
+def _other_name(under: Mapping[str, Any], over: Mapping[str, Any], part: str, default: str) -> str | None:
+    """The name that is given to a part of the settings where it had another; None elsewhere."""
+    named, before = (values.get(part) or {} for values in (over, under))
+    if not isinstance(named, Mapping) or not isinstance(before, Mapping):
+        return None  # which is refused for what it is
+    name = named.get("name")
+    return None if name == before.get("name", default) else name
 
 
 def _read_base(path: Path, name: Any) -> dict[str, Any]:

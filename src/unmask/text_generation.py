@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError, ModelError, SettingsError
 from unmask.language_model import LanguageModel, load_language_model
 
 _REPLACEMENT = "\ufffd"
@@ -51,7 +51,12 @@ class Sampling:
 
         Args:
             logits: (vocab,) float32 on the CPU, minus infinity for what may not come.
+
+        Raises:
+            ModelError: a logit is not a number.
         """
+        if logits.isnan().any():
+            raise ModelError("the model's logits are not numbers: its weights are damaged, or its training diverged")
         if self.temperature == 0:
             return int(logits.argmax())
         scores, tokens = (logits / self.temperature).sort(descending=True, stable=True)

@@ -46,14 +46,14 @@ class Extension:
         added: the new entries, in order.
         known: words that were entries already.
         num_repeated: lines with a word of an earlier line, once normalised.
-        num_unknown: of `added`, those that the tokenizer could not write before: they were `[UNK]`.
+        unknown: of `added`, those that the tokenizer could not write before: they were `[UNK]`.
     """
 
     tokenizer: TextTokenizer
     added: tuple[str, ...]
     known: tuple[str, ...]
     num_repeated: int
-    num_unknown: int
+    unknown: tuple[str, ...]
 
     def summary(self) -> str:
         """What was done, for a terminal."""
@@ -63,9 +63,10 @@ class Extension:
             lines.append(f"{len(self.known):,} there already: {_listed(self.known)}")
         if self.num_repeated:
             lines.append(f"{self.num_repeated:,} lines repeat a word of an earlier line")
-        if self.num_unknown:
+        if self.unknown:
             lines.append(
-                f"{self.num_unknown:,} of the added were unknown: a model starts them all as its unknown token"
+                f"{len(self.unknown):,} of the added were unknown ({_listed(self.unknown)}): a model starts them all "
+                "as its unknown token"
             )
         return "\n".join(lines)
 
@@ -109,7 +110,9 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
         added=tuple(new),
         known=tuple(known),
         num_repeated=len(found) - len(new) - len(known),
-        num_unknown=sum(tokenizer.unk_id in ids for ids in tokenizer.encode_batch(list(new))),
+        unknown=tuple(
+            word for word, ids in zip(new, tokenizer.encode_batch(list(new)), strict=True) if tokenizer.unk_id in ids
+        ),
     )
 
 

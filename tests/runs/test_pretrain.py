@@ -411,6 +411,14 @@ def command(python: list[str], words: tuple[str, list[str]], run: Path, *more: s
     )
 
 
+def test_stopped_after_its_last_step_a_run_lacks_its_model_only(words: tuple[str, list[str]], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    stopped = command(["-c", STOP_AT, "12", str(int(signal.SIGINT))], words, run)
+    assert stopped.stderr.splitlines()[-1].endswith("the same command with --resume writes the model")
+    assert command(["-m", "unmask"], words, run, "--resume").returncode == 0
+    assert (run / "model" / "config.json").exists()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
 def test_a_command_stopped_by_a_signal_says_how_to_go_on(
     words: tuple[str, list[str]], whole: Path, tmp_path: Path, number: int, code: int

@@ -278,6 +278,27 @@ def test_new_entries_are_known_to_a_boundary_head(recipe: str, bert: Path, wider
     assert_it_runs(recipe, words, tmp_path / "run")
 
 
+def test_a_run_tells_of_new_entries_at_its_start(
+    recipe: str, bert: Path, tiny_store: Path, wider_store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = (
+        f"3 of the 203 entries of the store's tokenizer are new to init_from={bert}: each starts as the mean of the "
+        "pieces that the model's own tokenizer makes of it, a special token as the mean of all entries"
+    )
+    with caplog.at_level("INFO", "unmask"):
+        pretrain(recipe, [f"store={wider_store}", f"init_from={bert}"], out=tmp_path / "run")
+        assert caplog.messages.count(told) == 1
+        caplog.clear()
+        pretrain(recipe, [f"store={wider_store}", f"init_from={bert}"], out=tmp_path / "run", resume=True)
+        pretrain(recipe, [f"store={tiny_store}", f"init_from={bert}"], out=tmp_path / "other")
+    assert not [line for line in caplog.messages if "are new to" in line]
+
+
+def test_sizes_that_are_the_models_may_be_given(recipe: str, bert: Path, tiny_store: Path) -> None:
+    module = start(recipe, [f"store={tiny_store}", f"init_from={bert}", "model.hidden_size=32"])
+    assert module.encoder.settings.hidden_size == 32
+
+
 def test_new_entries_begin_as_the_mean_of_their_pieces(
     recipe: str, bert: Path, wider_store: Path, tmp_path: Path
 ) -> None:
@@ -472,6 +493,14 @@ def test_so_they_do_left_to_right(
         (
             ["model.preset=mini"],
             r"model\.\* says other sizes than init_from=.* by its config.json: .*hidden_size 256 and not 32.*leave",
+        ),
+        (
+            ["model.hidden_size=64"],  # which the preset's 12 heads do not divide
+            r"^model\.\* says other sizes than init_from=.*: hidden_size 64 and not 32; the model that is there has",
+        ),
+        (
+            ["model.architecture=elmo", "model.preset=tiny"],
+            r"^model\.\* says other sizes than init_from=.*: architecture elmo and not bert; the model",
         ),
         (
             ["objective={name: bilm}", "packing.format=stream"],

@@ -179,8 +179,34 @@ def test_a_run_that_keeps_diverging_stops_after_all(
 def test_before_the_first_checkpoint_there_is_nothing_to_go_back_to(
     words: tuple[str, list[str]], keys: list[int], tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"There is no checkpoint to roll back to yet.*a lower train\.save_every"):
-        spoiled(words, tmp_path / "run", math.nan, {keys[4 * MICRO_BATCHES]}, ROLL_BACK)
+    bad = {keys[4 * MICRO_BATCHES]}
+    with pytest.raises(UserError, match=r"There is no checkpoint to roll back to yet.*a train\.save_every under 5$"):
+        spoiled(words, tmp_path / "rolled", math.nan, bad, ROLL_BACK)
+    with pytest.raises(UserError, match=r"under 5 and train\.on_divergence=roll_back$") as stopped:
+        spoiled(words, tmp_path / "stopped", math.nan, bad)
+    assert "--resume" not in str(stopped.value)
+    assert "are kept" not in str(stopped.value)
+    with pytest.raises(UserError, match=r"no checkpoint.*a longer warm-up \(schedule\.\*\)$"):
+        spoiled(words, tmp_path / "at once", math.nan, {keys[0]})
+    recipe, overrides = words
+    sooner = [each.replace(f"save_every: {SAVE_EVERY}", "save_every: 4") for each in overrides]
+    spoiled((recipe, sooner), tmp_path / "again", math.nan, bad, ROLL_BACK)  # as it was advised
+    assert (tmp_path / "again" / "model").is_dir()
+
+
+@pytest.mark.parametrize("what", ["weights that are not finite", "weights too large"])
+def test_a_diverged_generator_ends_as_every_other_model(
+    tiny_recipe: Path, tiny_store: Path, tmp_path: Path, what: str
+) -> None:
+    """Its samples are looked up by the discriminator before the loss tells."""
+    words = [
+        *(f"store={tiny_store}", "objective.name=replaced_token", "model.architecture=electra"),
+        *("packing.format=single_segment", "schedule.warmup_ratio=0", "train.steps=6", "train.save_every=1"),
+        f"optimizer.learning_rate={'1e38' if 'not finite' in what else '1e20'}",
+    ]
+    with pytest.raises(UserError, match=r"is not finite at step \d: the run has diverged.*rolled back 3 times"):
+        pretrain(str(tiny_recipe), [*words, ROLL_BACK], out=tmp_path / "run")
+    assert len(list((tmp_path / "run" / "divergence").iterdir())) == 4
 
 
 ELMO = """

@@ -16,10 +16,11 @@ import torch
 from safetensors.torch import load_file
 
 from unmask import cli
+from unmask.data.store import TokenStore
 from unmask.errors import InputError, ModelError, OutputError, SettingsError, StoreError, UserError
 from unmask.preparation import prepare
 from unmask.pretraining import pretrain
-from unmask.pretraining_inputs import check_tokenizer
+from unmask.pretraining_inputs import check_tokenizer, tell_beforehand
 from unmask.recipe import load_pretrain_recipe
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training import checkpoint, session
@@ -339,6 +340,21 @@ def test_pairs_without_a_question_are_told(
 ) -> None:
     told = told_at_the_start(words, tmp_path / "run", caplog, *changes)
     assert level_of(told, "packing.format=segment_pair makes segment pairs, half of them") == level
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [([], False), (["optimizer.name=lamb"], True), (["optimizer.name=lamb", "train.batch_size=512"], False)],
+    ids=str,
+)
+def test_lamb_with_small_batches_is_told(
+    tiny_recipe: Path, tiny_store: Path, changes: list[str], is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = load_pretrain_recipe(str(tiny_recipe), [f"store={tiny_store}", *changes])
+    tell_beforehand(settings, TokenStore(tiny_store))
+    told = [line for line in caplog.messages if line.startswith("optimizer.name=lamb is for batches of thousands")]
+    assert len(told) == is_told
+    assert all(f"the largest here is of {settings.train.batch_size};" in line for line in told)
 
 
 def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(

@@ -176,9 +176,10 @@ def test_a_run_that_diverged_before_anything_was_saved(sound: Path, recipe: str,
     row = {"tokens": 9, "loss/mlm": 6.4, "learning_rate": 0.3, "gradient_norm": 40.0, "tokens_per_s": 1.0}
     rows = [{"step": 10, "loss": 6.4, **row}, {"step": 20, "loss": None, **row, "loss/mlm": None}]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = levels(check_run(run))
-    assert {name for name, level in told.items() if level == "fault"} == {"learning-rate-too-high"}
-    assert told["unfinished-run"] == "warning"
+    findings = {finding.name: finding for finding in check_run(run)}
+    assert {name for name, finding in findings.items() if finding.level == "fault"} == {"learning-rate-too-high"}
+    assert findings["unfinished-run"].level == "warning"
+    assert findings["unfinished-run"].advice.startswith("what to do is told under learning-rate-too-high: ")
 
 
 def shifted(by: int) -> Callable[[MaskedLM, Batch], Batch]:
@@ -395,7 +396,9 @@ def test_a_run_that_masks_spans_is_judged_whole(recipe: str, store: Path, tmp_pa
     words = ["objective.sentence_objective=none", "objective.masking=span", "packing.format=single_segment"]
     pretrain(recipe, [f"store={store}", *words, "objective.span_boundary=true", "train.steps=20"], out=tmp_path / "run")
     assert named_faults(tmp_path / "run") == set()
-    assert {"sbo-unigram-floor", "sbo-no-context-floor"} <= set(levels(check_run(tmp_path / "run")))
+    told = {finding.name: finding.message for finding in check_run(tmp_path / "run")}
+    assert {name for name in told if name.startswith("sbo")} == {"sbo-unigram-floor"}
+    assert "(unigram entropy of the held-out targets)" in told["sbo-unigram-floor"]
 
 
 # Runs that are not whole

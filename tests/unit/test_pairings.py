@@ -127,7 +127,11 @@ def test_text_as_it_runs_has_no_two_segments(architecture: AnyArchitecture) -> N
         ):
             told = contradiction(objective(name="causal_lm"), architecture, True, pack(packing_format), init_from)
             assert (told is not None) == (packing_format in PAIRED)
-            assert told is None or told.startswith(f"packing.format={packing_format} and {named} do not go together")
+            if told is None:
+                continue
+            assert told.startswith(f"packing.format={packing_format} and {named} do not go together")
+            _, _, offered = told.partition("; take packing.format=")
+            assert offered.split(" or ") == ["single_segment", "doc_sentences"], "no separator token is needed there"
 
 
 @pytest.mark.parametrize(
@@ -146,6 +150,20 @@ def test_the_root_is_told_before_what_follows_from_it(
     told = contradiction(objective(**values), architecture, False, pack(packing_format))
     assert told is not None
     assert told.startswith(f"{root} do not go together")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "packing_format"), [("electra", "single_segment"), ("bert", "full_sentences")]
+)
+@pytest.mark.parametrize(("values", "is_told"), [({}, True), ({"sentence_objective": "nsp"}, False)], ids=str)
+def test_a_sentence_objective_that_nobody_asked_for_is_called_the_default(
+    values: dict[str, Any], is_told: bool, architecture: AnyArchitecture, packing_format: str
+) -> None:
+    told = contradiction(objective(**values), architecture, False, pack(packing_format))
+    assert told is not None
+    assert told.startswith("objective.sentence_objective=nsp ")
+    assert "take objective.sentence_objective=none" in told
+    assert ("(nsp is the default of objective.name=masked_lm" in told) == is_told
 
 
 @pytest.mark.parametrize("packing_format", FORMATS[:-1])

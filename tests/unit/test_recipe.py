@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.config import build_settings, dump_settings, read_settings_file, valid_keys
+from unmask.config import KEYS_ELSEWHERE, build_settings, dump_settings, read_settings_file, valid_keys
 from unmask.data.settings import PackingSettings, PhaseSettings
 from unmask.errors import SettingsError
 from unmask.models.settings import ModelSettings, Preset
@@ -148,6 +148,46 @@ def test_other_alternatives_take_each_others_place(tmp_path: Path) -> None:
 def test_every_alternative_is_a_key() -> None:
     known = {*valid_keys(PretrainRecipe), *valid_keys(FinetuneRecipe)}
     assert {key for group in ALTERNATIVES for key in group} <= known
+    assert set(KEYS_ELSEWHERE.values()) <= {key.rpartition(".")[2] for key in known}
+    assert not KEYS_ELSEWHERE.keys() & {key.rpartition(".")[2] for key in known}
+
+
+def test_a_micro_batch_is_the_batch_at_most(tmp_path: Path) -> None:
+    text = PLAIN.replace("10}", "10, micro_batch_size: 64}")
+    assert load(tmp_path, text).train.micro_batch_size == 64
+    assert load(tmp_path, text, "train.batch_size=8").train.micro_batch_size == 8
+    assert load_pretrain_recipe("pretrain/bert_base", ["store=s", "train.batch_size=8"]).train.batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name", "words"),
+    [("pretrain/elmo_tiny", "muon", []), ("pretrain/elmo_tiny", "adamw", ["optimizer.betas=[.9, .98]"])],
+)
+def test_another_optimizer_leaves_the_keys_of_the_former_behind(recipe: str, name: str, words: list[str]) -> None:
+    given = ["corpus=a", f"optimizer.name={name}", "optimizer.learning_rate=1e-3", *words]
+    optimizer = load_pretrain_recipe(recipe, given).optimizer
+    assert (optimizer.name, optimizer.learning_rate, optimizer.weight_decay) == (name, 1e-3, 0)
+    assert optimizer.initial_accumulator == OptimizerSettings().initial_accumulator
+    with pytest.raises(SettingsError, match=r"initial_accumulator=0\.1 is for adagrad, and name is"):
+        load_pretrain_recipe(recipe, [*given, "optimizer.initial_accumulator=0.1"])
+
+
+def test_the_same_optimizer_keeps_its_keys(tmp_path: Path) -> None:
+    words = ["corpus=a", "optimizer.name=adagrad"]
+    assert load_pretrain_recipe("pretrain/elmo_tiny", words).optimizer.initial_accumulator == 0.0025
+    wrong = PLAIN + "optimizer: {name: muon, initial_accumulator: 0.5}"
+    assert "initial_accumulator=0.5 is for adagrad" in refusal(tmp_path, wrong, "optimizer.name=muon")
+    assert load(tmp_path, PLAIN + "optimizer:", "optimizer.name=muon").optimizer.name == "muon"
+    assert "optimizer=muon: expected `key: value` lines under it" in refusal(tmp_path, PLAIN, "optimizer=muon")
+
+
+def test_another_schedule_leaves_the_keys_of_the_former_behind(tmp_path: Path) -> None:
+    text = PLAIN + "schedule: {name: wsd, warmup_ratio: 0.05, decay_ratio: 0.3}"
+    schedule = load(tmp_path, text, "schedule.name=cosine").schedule
+    assert (schedule.name, schedule.warmup_ratio, schedule.decay_ratio) == ("cosine", 0.05, 0.1)
+    assert load(tmp_path, text).schedule.decay_ratio == 0.3
+    told = refusal(tmp_path, text, "schedule.name=cosine", "schedule.decay_ratio=0.2")
+    assert "decay_ratio=0.2 is for wsd, and name is cosine" in told
 
 
 # ----------------------------------------------------------------------------------------------------------- refused
@@ -160,6 +200,12 @@ def test_every_alternative_is_a_key() -> None:
         ("model.hidden_sizes=3", "unknown key model.hidden_sizes; did you mean model.hidden_size?"),
         ("train.learning_rate=3", "unknown key train.learning_rate; did you mean optimizer.learning_rate?"),
         ("trian.log_every=3", "unknown key trian; did you mean train?"),
+        (
+            "objective.mask_prob=0",
+            "unknown key objective.mask_prob; did you mean objective.target_prob or objective.mask_token_prob?",
+        ),
+        ("mlm_probability=.2", "unknown key mlm_probability; did you mean objective.target_prob?"),
+        ("optimizer.lr=1", "unknown key optimizer.lr; did you mean optimizer.learning_rate?"),
         ("tokenizer.vocabsize=9", "unknown key tokenizer.vocabsize; did you mean tokenizer.vocab_size?"),
         ("tokenizer.vocab_size=x", "tokenizer.vocab_size=x: expected a whole number, such as 1000"),
         ("model.hidden_size=big", "model.hidden_size=big: expected a whole number, such as 1000"),
@@ -216,7 +262,6 @@ def test_a_wrong_key_or_value_is_told(tmp_path: Path, word: str, message: str) -
         (PLAIN, ["objective.name=maskedlm"], "did you mean masked_lm?"),
         (PLAIN, ["objective.name=word2vec"], "expected one of masked_lm, causal_lm, bilm, replaced_token"),
         (PLAIN, ["schedule.warmup_steps=1", "schedule.warmup_ratio=.1"], "schedule: warmup_steps and warmup_ratio say"),
-        (PLAIN, ["train.batch_size=4", "train.micro_batch_size=8"], "micro_batch_size 8 is over batch_size 4"),
         (PLAIN, ["objective.mask_token_prob=.95"], "mask_token_prob 0.95 + random_token_prob 0.1 is over 1"),
     ],
 )

@@ -73,6 +73,13 @@ def test_draws_are_from_the_models_distribution() -> None:
     assert drawn(Sampling(temperature=0), values, 10).tolist() == [0, 1, 0, 0]
 
 
+def test_logits_that_are_not_numbers_are_refused() -> None:
+    logits = torch.tensor([0.0, float("nan"), 1.0])
+    for temperature in (0, 1.0):
+        with pytest.raises(ModelError, match="not numbers"):
+            Sampling(temperature=temperature).choose(logits, torch.Generator())
+
+
 def test_top_k_and_top_p_leave_the_likeliest() -> None:
     values = logits(0.1, 0.4, 0.3, 0.2).log()
     assert np.abs(drawn(Sampling(top_k=2), values) - [0, 4 / 7, 3 / 7, 0]).max() < 0.064

@@ -132,8 +132,8 @@ def test_checkpoints_and_layers_are_part_of_the_name() -> None:
         ({"search": {"learning_rates": [0]}}, "learning_rates"),
         ({"search": {"transfer_layers": [0, 1]}, "from_scratch": True}, "from_scratch=true none: keep one"),
         (
-            {"search": {"batch_sizes": [4, 64]}, "train": {"epochs": 1, "batch_size": 64, "micro_batch_size": 8}},
-            r"search, lr5e-05_batch4_epochs1_seed0: .*micro_batch_size 8 is over batch_size 4",
+            {"search": {"restarts": 2}, "seed": 2**63 - 1},
+            r"search, lr5e-05_batch16_epochs3_seed9223372036854775808: seed=9223372036854775808: expected less than",
         ),
     ],
     ids=lambda value: str(value)[:30],

@@ -37,7 +37,7 @@ from unmask.info import KINDS
 from unmask.objectives.settings import BiLMSettings, ObjectiveSettings
 from unmask.pretraining_inputs import frame_of
 from unmask.progress import Progress, human_count
-from unmask.recipe import ALTERNATIVES, PretrainRecipe, find_recipe
+from unmask.recipe import ALTERNATIVES, PretrainRecipe, find_recipe, similar_recipes
 from unmask.segment_pairs import PAIRED
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -115,9 +115,11 @@ def _kind(target: str) -> str:
     try:
         find_recipe(target)
     except SettingsError as error:
+        similar = similar_recipes(target)
+        meant = f"; did you mean {' or '.join(similar)}?" if similar else ""
         raise InputError(
             f"{target}: no such file or directory, and no recipe of that name: expected a store (what `unmask prepare` "
-            f"made), a run, a recipe's file or its name\n{error}"
+            f"made), a run, a search, a recipe's file or its name{meant}"
         ) from error
     return "recipe"
 

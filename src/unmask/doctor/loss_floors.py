@@ -114,6 +114,31 @@ def masked_lm_floors(
     ]
 
 
+def span_boundary_floors(batches: Sequence[Batch], token_counts: NDArray[np.integer[Any]]) -> list[Floor]:
+    """The floor of the span boundary objective, for the very targets that a run is evaluated on.
+
+    The tokens that it predicts from stand beside the span and are context, so that without any there are the
+    frequencies of the entries alone.
+
+    Args:
+        batches: prepared ones.
+        token_counts: (vocabulary,) how often each entry occurs in the store.
+
+    Returns:
+        None where the batches have no such targets.
+    """
+    labels = [
+        batch.columns["labels"][batch.columns["boundary_targets"]].numpy()
+        for batch in batches
+        if "boundary_targets" in batch.columns
+    ]
+    if not sum(map(len, labels)):
+        return []
+    counts = np.maximum(token_counts, 1)
+    value = float(-np.log(counts[np.concatenate(labels)] / counts.sum()).mean())
+    return [_loss_floor("sbo-unigram-floor", f"{FREQUENCIES} (unigram entropy of the held-out targets)", value, "sbo")]
+
+
 def _targets(batches: Sequence[Batch]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The original tokens at the targets, and what is shown in their place; both (targets,)."""
     at = [batch.columns["target_positions"] for batch in batches]

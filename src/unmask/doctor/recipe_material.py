@@ -55,21 +55,13 @@ def load_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bo
 
 def largest_phase(settings: PretrainRecipe) -> PretrainRecipe:
     """The recipe as it is in the phase whose micro-batches have the most tokens; itself where there are no phases."""
-    recipes = [
-        settings.model_copy(
-            update={
-                "phases": (),
-                "packing": phase.packing(settings.packing),
-                "train": settings.train.model_copy(
-                    update={
-                        "batch_size": phase.batch_size or settings.train.batch_size,
-                        "micro_batch_size": phase.micro_batch_size or settings.train.micro_batch_size,
-                    }
-                ),
-            }
-        )
-        for phase in settings.phases
-    ]
+    recipes = []
+    for phase in settings.phases:
+        batch_size = phase.batch_size or settings.train.batch_size
+        micro_batch_size = min(phase.micro_batch_size or settings.train.micro_batch_size or batch_size, batch_size)
+        train = settings.train.model_copy(update={"batch_size": batch_size, "micro_batch_size": micro_batch_size})
+        update = {"phases": (), "packing": phase.packing(settings.packing), "train": train}
+        recipes.append(settings.model_copy(update=update))
     return max(recipes or [settings], key=_tokens_at_once)
 
 

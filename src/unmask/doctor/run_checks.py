@@ -46,6 +46,11 @@ NOT_LOOKED_FOR = {
 }
 """What is examined of masked language modelling alone, by the name of each objective whose store is opened."""
 
+PLATEAU_ROWS = 20
+"""Of fewer, the last quarters are too few rows to tell a plateau from a slope."""
+PLATEAU_FALL_NATS = 0.1
+"""A loss that falls by less from one quarter of a run to the next stays where it is."""
+
 STALLING = frozenset({"learning-rate-too-high", "frozen-encoder", "other-vocabulary"})
 """Causes for which a floor is not passed."""
 
@@ -76,7 +81,7 @@ def check_pretraining(run: Path, recipe: PretrainRecipe) -> Iterator[Finding]:
         failure = error
     causes = find_causes(record, evidence)
     yield from causes
-    yield from _progress(run, record.training, record.has_model)
+    yield from _progress(run, record.training, record.has_model, causes)
     if record.damage is not None:
         advice = "its model is as it was; without a model, start again with --overwrite"
         yield Finding("checkpoints-damaged", "fault", record.damage, advice)
@@ -123,8 +128,7 @@ def _masked_lm(record: Record, evidence: Evidence, causes: Sequence[Finding]) ->
         )
     names = [cause.name for cause in causes]
     misleading, stalling = (sorted(kind.intersection(names)) for kind in (MISLEADING, STALLING))
-    beside = [floor for floor in recorded_floors(_recorded(record.directory)) if floor.training_key == "loss/sbo"]
-    for floor in [*evidence.floors, *beside]:
+    for floor in evidence.floors:
         if misleading and floor.name.startswith(("mlm", "sbo")):
             what = f"{floor.value:.3f}, that of {floor.what}"
             yield Finding(
@@ -141,16 +145,20 @@ def _masked_lm(record: Record, evidence: Evidence, causes: Sequence[Finding]) ->
         yield from _over_fitting(record.rows, "loss/mlm", "eval/mlm_loss", None)
 
 
-def _progress(run: Path, training: Sequence[Row], has_model: bool) -> Iterator[Finding]:
+def _progress(run: Path, training: Sequence[Row], has_model: bool, causes: Sequence[Finding]) -> Iterator[Finding]:
     if not training:
         yield Finding("no-figures", "warning", f"{METRICS} has no training row: no step was logged", "see log.txt")
     if not has_model:
         done = describe(run).get("progress", 0.0)
+        faults = [cause.name for cause in causes if cause.level == "fault"]
+        advice = "its command with --resume goes on; the end of log.txt says why it stopped"
+        if faults:
+            advice = f"what to do is told under {', '.join(faults)}: --resume alone mends nothing"
         yield Finding(
             "unfinished-run",
             "warning",
             f"the run stopped at {done:.0%} of its budget and has made no model yet",
-            "its command with --resume goes on; the end of log.txt says why it stopped",
+            advice,
         )
 
 
@@ -172,20 +180,39 @@ def _reproduction(record: Record, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _budget(record: Record, evidence: Evidence) -> Iterator[Finding]:
-    """A run that ends no further than the plateau of what is had without context."""
+    """A run that ends no further than what is had without context: before it, or on the plateau there."""
     losses = series(record.training, "loss/mlm")
-    floors = [floor.value for floor in evidence.floors if floor.name in (UNIGRAM_FLOOR, NO_CONTEXT_FLOOR)]
-    before, end = mean_of(last_part(losses[: -len(last_part(losses))])), mean_of(last_part(losses))
-    if not floors or before is None or end is None or end < min(floors) - 0.5:
+    floors = {floor.name: floor.value for floor in evidence.floors}
+    if UNIGRAM_FLOOR in floors:
+        unigram = floors[UNIGRAM_FLOOR]
+        yield from more_tokens(losses, unigram, floors.get(NO_CONTEXT_FLOOR, unigram))
+
+
+def more_tokens(losses: Sequence[tuple[int, float | None]], unigram: float, no_context: float) -> Iterator[Finding]:
+    """Where a loss over the vocabulary ends at what is had without context, or over it.
+
+    Of a plateau is spoken only where one can be told: between these two, with enough rows, and with hardly a slope.
+
+    Args:
+        losses: of training, by step.
+        unigram: the loss of knowing frequencies alone, in nats.
+        no_context: that of knowing the token shown at each target as well.
+    """
+    newest = last_part(losses)
+    before, end = mean_of(last_part(losses[: -len(newest)])), mean_of(newest)
+    if before is None or end is None or end < no_context - 0.5:
         return
-    falling = "still falls" if end < before else "falls no more"
-    yield Finding(
-        "more-tokens",
-        "note",
-        f"the loss of the last rows is {end:.2f} and {falling}; {min(floors):.2f} is had without any context, so "
-        "little of it is used, or none",
-        "train on more tokens: BERT-Mini on Wikipedia stays on this plateau for more than 20 million",
-    )
+    told, advice = f"the loss of the last rows is {end:.2f}", "train on more tokens"
+    if end > unigram + PLATEAU_FALL_NATS:
+        told += (
+            f", and knowing how frequent each entry is comes to {unigram:.2f}: the run ended before it had learnt that"
+        )
+    else:
+        told += f"; {no_context:.2f} is had without any context, so little of it is used, or none"
+        if len(losses) >= PLATEAU_ROWS and before - end < PLATEAU_FALL_NATS:
+            told += f", and it hardly falls ({before:.2f} in the rows before)"
+            advice += ": BERT-Mini on Wikipedia stays on this plateau for more than 20 million"
+    yield Finding("more-tokens", "note", told, advice)
 
 
 def _over_fitting(rows: Sequence[Row], training_key: str, held_out_key: str, chance: float | None) -> Iterator[Finding]:
@@ -210,11 +237,11 @@ def _clipping(record: Record) -> Iterator[Finding]:
     limit = record.recipe.train.max_grad_norm
     norms = [row["gradient_norm"] for row in record.training if row["gradient_norm"] is not None]
     over = sum(norm > limit for norm in norms) if limit is not None else 0
-    if norms and over > 0.9 * len(norms):
+    if norms and over > 0.9 * len(record.training):
         yield Finding(
             "always-clipped",
             "note",
-            f"gradients were over train.max_grad_norm={limit} in {over} of {len(norms)} rows, in the median "
+            f"gradients were over train.max_grad_norm={limit} in {over} of {len(record.training)} rows, in the median "
             f"{np.median(norms):.2g}",
             "usual for small models; where the loss spikes as well, lower the learning rate",
         )
@@ -239,7 +266,7 @@ def check_finetuning(run: Path, recipe: FinetuneRecipe) -> Iterator[Finding]:
     has_model = (run / MODEL / CONFIG).is_file()
     causes = [cause for cause in (unstable(training), _constant_predictions(rows)) if cause is not None]
     yield from causes
-    yield from _progress(run, training, has_model)
+    yield from _progress(run, training, has_model, causes)
     names = [cause.name for cause in causes]
     chance = None
     if has_model and (labels := describe(run / MODEL).get("labels")):

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.data.packing import Split
 from unmask.data.store import TokenStore
-from unmask.doctor.loss_floors import UNIGRAM_FLOOR, Floor, Row, masked_lm_floors, sentence_floors
+from unmask.doctor.loss_floors import (
+    UNIGRAM_FLOOR,
+    Floor,
+    Row,
+    masked_lm_floors,
+    sentence_floors,
+    span_boundary_floors,
+)
 from unmask.errors import CheckpointError, UserError
 from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_encoder
@@ -215,6 +222,7 @@ def _gather(record: Record) -> Evidence:
             [
                 *masked_lm_floors(batches, token_counts, recipe.objective, tokenizer.vocabulary),
                 *sentence_floors(batches, recipe.objective.sentence_objective),
+                *span_boundary_floors(batches, token_counts),
             ]
             if isinstance(recipe.objective, MaskedLMSettings)
             else []

@@ -301,9 +301,9 @@ def learning_rate_too_high(record: Record, evidence: Evidence | None) -> Finding
         return None
     limit = record.recipe.train.max_grad_norm
     norms = [row["gradient_norm"] for row in record.training if row["gradient_norm"] is not None]
-    if limit is not None and norms:
-        share = sum(norm > limit for norm in norms) / len(norms)
-        signs.append(f"gradients were over the clipping norm in {share:.0%} of the rows")
+    over = 0 if limit is None else sum(norm > limit for norm in norms)
+    if over:
+        signs.append(f"gradients were over the clipping norm in {over:,} of {len(record.training):,} rows")
     return _too_high(
         signs,
         record.training,

@@ -165,12 +165,15 @@ class MaskedLM:
         """What is had without context of every loss over the vocabulary, and of its accuracy, as if every token of the
         store were as likely a target.
 
-        The boundary head is not given the token shown at its target, but the encoder may carry it beside the span.
+        The boundary head does not read its target, so without context it has the frequencies alone, whatever is shown
+        there: the tokens beside the span are context.
         """
         settings = self._settings
         shares = settings.mask_token_prob, settings.random_token_prob
-        best = NoContext.of(token_counts, *shares, self._mask_id, self._special_ids)
-        return best.floors("mlm") | (best.floors("sbo") if settings.span_boundary else {})
+        floors = NoContext.of(token_counts, *shares, self._mask_id, self._special_ids).floors("mlm")
+        if settings.span_boundary:
+            floors |= NoContext.of(token_counts, 1.0, 0.0, self._mask_id, self._special_ids).floors("sbo")
+        return floors
 
 
 def _first_of_span(batch: Batch, chosen: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ def sample_from_softmax(logits: Tensor, uniforms: Tensor) -> Tensor:
 
     Returns:
         (rows,) int64: the first class whose cumulative probability is over the row's number; never one of probability
-        0.
+        0. A row whose logits are NaN or infinite has no probabilities, and gets some class.
     """
     size = _ROWS if logits.device.type == "cpu" else max(1, len(logits))
     fractions = uniforms.to(torch.float32).clamp(max=_BELOW_ONE)  # rounded up to 1, it would be over every sum
@@ -34,4 +34,6 @@ def sample_from_softmax(logits: Tensor, uniforms: Tensor) -> Tensor:
         cumulative = torch.softmax(rows, -1, dtype=torch.float32).cumsum(-1)
         thresholds = its_fractions[:, None] * cumulative[:, -1:]  # the last sum is 1 but for rounding
         drawn.append(torch.searchsorted(cumulative, thresholds, right=True).squeeze(1))
-    return torch.cat(drawn)
+    # No sum of a row of NaN is over its number, so that its place is behind the last class, which no embedding has: the
+    # run is to come to its loss, which tells that it has diverged.
+    return torch.cat(drawn).clamp_(max=logits.shape[-1] - 1)

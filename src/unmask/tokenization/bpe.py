@@ -6,8 +6,8 @@ here is composed (NFC) afterwards, as with WordPiece.
 
 The published vocabulary has `<unk>` alone. The released code appends `_start_`, `_delimiter_` and `_classify_` for
 fine-tuning, and frames a text as start, text, extract and a pair as start, text, delimiter, text, extract: so do ours,
-as the roles bos, sep and cls. `<pad>` is for users of padded batches. There is no mask token: GPT-1 predicts the next
-token, and a vocabulary of its kind has no use for one.
+as the roles bos, sep and cls, but not beside a pre-trained model (gpt1_framing.py). `<pad>` is for users of padded
+batches. There is no mask token: GPT-1 predicts the next token, and a vocabulary of its kind has no use for one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Start, delimiter and extract tokens for a GPT-1 vocabulary that has none, as the published one (bpe.py tells more).
+"""GPT-1's tokenizer without its frame, for what was pre-trained, and with it, for fine-tuning (bpe.py tells more).
 
-Fine-tuning frames its inputs with them (Radford et al. 2018, section 3.3). They are appended to the vocabulary under
-the names that the released code gives them, and the tokenizer is saved with them: the model has to get rows for them.
+Pre-training shows text as it runs (Radford et al. 2018, section 4.1): the tokenizer beside its model frames nothing, so
+that `transformers` goes on from what was said and not from an extract token that the model never saw. Fine-tuning
+frames its inputs with start, delimiter and extract tokens (section 3.3). Where a vocabulary has none, as the published
+one, they are appended under the names that the released code gives them, and the model has to get rows for them.
 """
 
 from __future__ import annotations
@@ -21,10 +23,20 @@ ROLES = ("bos_token", "sep_token", "cls_token")
 """Start, delimiter and extract."""
 
 
+def unframed(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer as it stands beside a left-to-right language model: GPT-1's without its frame, any other as it is.
+
+    `load_framed_tokenizer` gives the frame back. Other kinds keep theirs, since other models are made of them too.
+    """
+    if isinstance(tokenizer, TextTokenizer) and tokenizer.kind == "bpe":
+        return tokenizer.without_framing()
+    return tokenizer
+
+
 def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]:
     """Opens a tokenizer that frames texts and pairs for fine-tuning.
 
-    Any but a GPT-1 tokenizer without the three tokens is what `open_tokenizer` gives.
+    Any but a GPT-1 tokenizer without the three tokens, or with them and no frame, is what `open_tokenizer` gives.
 
     Returns:
         The tokenizer, and the entries that were appended to its vocabulary: none, or up to three.
@@ -37,7 +49,8 @@ def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]
         return load_word_tokenizer(path), ()
     opened = read_directory(path, None)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)
-    if tokenizer.kind != "bpe" or set(ROLES) <= set(opened.special_tokens):
+    has_frame = any(piece.ids for piece in tokenizer.framing.single)
+    if tokenizer.kind != "bpe" or (has_frame and set(ROLES) <= set(opened.special_tokens)):
         return tokenizer, ()
     special_tokens = {role: SPECIAL_TOKENS[role] for role in ROLES} | dict(opened.special_tokens)
     entries = {entry: index for index, entry in enumerate(tokenizer.token_strings)}

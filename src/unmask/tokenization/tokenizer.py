@@ -256,6 +256,13 @@ class TextTokenizer:
         canonical = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
+    def without_framing(self) -> TextTokenizer:
+        """The same tokenizer without its post-processor: texts are framed neither here nor in `transformers`."""
+        definition = json.loads(self._files["tokenizer.json"]) | {"post_processor": None}
+        files = self._files | {"tokenizer.json": (json.dumps(definition, ensure_ascii=False, indent=2) + "\n").encode()}
+        special_tokens = {role: self.token_strings[index] for role, index in self._id_of_role.items()}
+        return TextTokenizer(files, special_tokens, self.segmenter, self._where)
+
     def save(self, directory: Path) -> None:
         """Writes the tokenizer's files into a directory that exists.
 

@@ -48,8 +48,8 @@ def train_word_tokenizer(
     kept = [(word, count) for word, count in by_frequency[:room] if count >= _MIN_COUNT]
     if not kept:
         raise InputError(
-            f"no text to train on: {counts.num_documents_read} documents were read and none of them holds a word that "
-            f"stands there {_MIN_COUNT} times"
+            f"too little text to train on: {counts.num_documents_read} document(s) were read, and no word stands in "
+            f"them {_MIN_COUNT} times, which is what it takes to be an entry (no setting changes that): give more text"
         )
     num_words = counts.words.total()
     report = TrainingReport(

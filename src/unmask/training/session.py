@@ -19,7 +19,7 @@ from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.interruption import Interruption
 from unmask.progress import Progress
 from unmask.training.best import Best, choose_metric, copy_weights, is_better
-from unmask.training.checkpoint import Checkpoint, find_checkpoint, remove_later, restore, save_checkpoint
+from unmask.training.checkpoint import Checkpoint, find_checkpoint, list_steps, remove_later, restore, save_checkpoint
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep, keep_bad_step
 from unmask.training.loop import StepBatches, StepResult, TrainState, set_training_mode, train
@@ -226,11 +226,9 @@ class Session:
             self._save(state)
         if signal_number is not None:
             self.log_rest(state)  # after the save: resumed, these steps are part of the next row
-            raise Interrupted(
-                f"stopped at step {state.step:,}, {state.progress(settings):.0%} of the run; everything is saved "
-                f"in {self.directory}: the same command with --resume goes on from here",
-                signal_number,
-            )
+            told = f"stopped at step {state.step:,}, {state.progress(settings):.0%} of the run; everything is saved in "
+            told += f"{self.directory}: the same command with --resume "
+            raise Interrupted(told + ("writes the model" if is_last else "goes on from here"), signal_number)
 
     def handle_bad_step(self, state: TrainState, bad: BadStep) -> None:
         """Keeps a step that has not been taken, then stops the run or puts it back to its newest checkpoint.
@@ -266,13 +264,19 @@ class Session:
     def _advise(self, state: TrainState) -> str:
         """What to do about a step that ends the run."""
         again = "Start it again with a lower optimizer.learning_rate or a longer warm-up (schedule.*)"
-        if self.settings.on_divergence == "stop":
+        has_checkpoint = bool(list_steps(self.directory / "checkpoints"))
+        if self.settings.on_divergence == "stop" and has_checkpoint:
             past = "go on past this step with --resume and train.on_divergence=roll_back"
-            return f"{again}, or {past}; its earlier checkpoints are kept"
+            interval = " and a train.save_every" if self.settings.save_every is None else ""
+            return f"{again}, or {past}{interval}; its earlier checkpoints are kept"
         if state.roll_backs:
             times = f"{state.roll_backs} times, as often as train.max_roll_backs allows"
             return f"The run has rolled back {times}. {again}; its earlier checkpoints are kept"
-        return f"There is no checkpoint to roll back to yet. {again}, or a lower train.save_every"
+        told = f"There is no checkpoint to roll back to yet. {again}"
+        if state.step == 1:
+            return told
+        how = "" if self.settings.on_divergence == "roll_back" else " and train.on_divergence=roll_back"
+        return f"{told}, or with a train.save_every under {state.step:,}{how}"
 
     def finish(self, state: TrainState) -> None:
         """Logs, evaluates and saves where the last step has not: a run that was stopped there and is resumed under a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from unmask.config import Settings
 
@@ -38,7 +38,7 @@ class OptimizerSettings(Settings):
 
     @model_validator(mode="after")
     def _keys_belong_to_the_name(self) -> OptimizerSettings:
-        for key, names in _ONLY_OF.items():
+        for key, names in ONLY_OF_OPTIMIZERS.items():
             value = getattr(self, key)
             if value != type(self).model_fields[key].default and self.name not in names:
                 raise ValueError(f"{key}={value} is for {' and '.join(names)}, and name is {self.name}: leave one out")
@@ -48,14 +48,33 @@ class OptimizerSettings(Settings):
 
 
 _ADAM_LIKE = ("adamw", "lamb", "muon")
-_ONLY_OF = {
+ONLY_OF_OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "betas": _ADAM_LIKE,
     "bias_correction": _ADAM_LIKE,
     "muon_learning_rate": ("muon",),
     "muon_momentum": ("muon",),
     "initial_accumulator": ("adagrad",),
 }
-"""Keys of the optimizer that mean something under some names alone."""
+"""Keys of `optimizer` that mean something under some names alone."""
+
+
+_LEAST_FOR_LAMB = 512
+"""The smallest batch of You et al. 2020, in sequences."""
+
+
+def batch_too_small(optimizer: OptimizerSettings, batch_size: int) -> str | None:
+    """What to know of LAMB with batches that it is not made for; None elsewhere.
+
+    Args:
+        batch_size: the largest of the run, in sequences.
+    """
+    if optimizer.name != "lamb" or batch_size >= _LEAST_FOR_LAMB:
+        return None
+    return (
+        f"optimizer.name=lamb is for batches of thousands of sequences, and the largest here is of {batch_size}; its "
+        "rate is not AdamW's either: it is a share of each matrix's norm, 1e-3 to 6e-3 for large batches, and "
+        f"optimizer.learning_rate is {optimizer.learning_rate:g}; for small batches take optimizer.name=adamw"
+    )
 
 
 class ScheduleSettings(Settings):
@@ -77,13 +96,19 @@ class ScheduleSettings(Settings):
             raise ValueError("warmup_steps and warmup_ratio say the same thing twice: keep one")
         if self.name == "inverse_sqrt" and not self.warmup_steps and not self.warmup_ratio:
             raise ValueError("inverse_sqrt is counted from the end of the warm-up: give warmup_steps or warmup_ratio")
-        if self.name != "wsd" and self.decay_ratio != 0.1:
-            raise ValueError(f"decay_ratio={self.decay_ratio} is for wsd, and name is {self.name}: leave one out")
+        for key, names in ONLY_OF_SCHEDULES.items():
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default and self.name not in names:
+                raise ValueError(f"{key}={value} is for {' and '.join(names)}, and name is {self.name}: leave one out")
         if self.name == "wsd" and (self.warmup_ratio or 0) + self.decay_ratio > 1:
             raise ValueError(
                 f"warmup_ratio {self.warmup_ratio} + decay_ratio {self.decay_ratio} is over 1: lower one of them"
             )
         return self
+
+
+ONLY_OF_SCHEDULES: dict[str, tuple[str, ...]] = {"decay_ratio": ("wsd",)}
+"""Keys of `schedule` that mean something under some names alone."""
 
 
 def warmup_shortfall(schedule: ScheduleSettings, steps: float, stages: int = 1) -> str | None:
@@ -122,8 +147,8 @@ class TrainSettings(Settings):
     batch_size: int = Field(256, ge=1)
     """Sequences per step, over all micro-batches."""
     micro_batch_size: int | None = Field(None, ge=1)
-    """Sequences per forward and backward pass; null is the whole batch. Changes memory and which elements dropout
-    takes, nothing else in the gradient."""
+    """Sequences per forward and backward pass, at most; null is the whole batch, and so is more than it has. Changes
+    memory and which elements dropout takes, nothing else in the gradient."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are scaled down to this norm; null switches clipping off."""
     on_divergence: Literal["stop", "roll_back"] = "stop"
@@ -151,14 +176,17 @@ class TrainSettings(Settings):
     metric: str | None = None
     """The figure on dev by which runs and evaluations are compared; null: the task's first. Fine-tuning only."""
 
+    @field_validator("micro_batch_size")
+    @classmethod
+    def _at_most_the_batch(cls, size: int | None, info: ValidationInfo) -> int | None:
+        return size if size is None else min(size, info.data.get("batch_size", size))
+
     @model_validator(mode="after")
     def _one_budget(self) -> TrainSettings:
         budgets = {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
         if len(budgets) != 1:
             given = " and ".join(f"{name}={value}" for name, value in budgets.items()) or "none of them is given"
             raise ValueError(f"exactly one of {', '.join(BUDGETS)} sets the length of the run; {given}")
-        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
-            raise ValueError(f"micro_batch_size {self.micro_batch_size} is over batch_size {self.batch_size}")
         if self.on_divergence == "roll_back" and self.save_every is None:
             raise ValueError("on_divergence=roll_back goes back to a checkpoint: give save_every as well, or take stop")
         if self.patience is not None and self.eval_every is None:

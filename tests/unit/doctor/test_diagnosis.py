@@ -204,8 +204,11 @@ def test_faults_come_first() -> None:
 def test_what_is_none_of_the_three_is_told(tmp_path: Path, tiny_model: Path) -> None:
     with pytest.raises(InputError, match=r"no such file or directory, and no recipe of that name: expected a store"):
         diagnose("pretrain/bert_tinny")
-    with pytest.raises(InputError, match=r"did you mean pretrain/bert_tiny"):
+    with pytest.raises(InputError, match=r"its name; did you mean pretrain/bert_tiny or .*\?$") as refused:
         diagnose("pretrain/bert_tinny")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(InputError, match=r"^runs/nowhere: no such file or directory, .*or its name$"):
+        diagnose("runs/nowhere")
     with pytest.raises(InputError, match=r"is none of what `unmask` knows: expected a store"):
         diagnose(tmp_path)
     with pytest.raises(InputError, match=r"model is a model: expected a store .*, a run .* or a recipe"):

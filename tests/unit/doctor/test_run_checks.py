@@ -19,8 +19,9 @@ from unmask.doctor.loss_floors import (
     passed_step,
     recorded_floors,
     sentence_floors,
+    span_boundary_floors,
 )
-from unmask.doctor.run_checks import check_run
+from unmask.doctor.run_checks import check_run, more_tokens
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
@@ -94,14 +95,28 @@ def test_chance_of_next_sentence_follows_the_labels() -> None:
     assert [floor.value for floor in sentence_floors([swapped], "sop")] == [floor.value for floor in floors.values()]
 
 
+def test_the_floor_of_the_boundary_head_is_of_its_own_targets() -> None:
+    """Of the spans' targets 1, 1, 2 and 4, by sixteen tokens, the last two are predicted from boundaries."""
+    batch = pack([[0, 3, 1], [3, 1, 4]]).with_columns(
+        labels=torch.tensor([1, -100, 1, -100, 2, 4]), boundary_targets=torch.tensor([4, 5])
+    )
+    (floor,) = span_boundary_floors([batch, batch], np.array([1, 8, 4, 2, 1]))
+    assert (floor.name, floor.training_key, floor.held_out_key) == ("sbo-unigram-floor", "loss/sbo", "eval/sbo_loss")
+    assert floor.value == pytest.approx((math.log(4) + math.log(16)) / 2)
+    assert "shown" not in floor.what  # what stands at a target is not what the head reads
+    without = batch.with_columns(boundary_targets=torch.zeros(0, dtype=torch.int64))
+    assert span_boundary_floors([without], np.ones(5, dtype=int)) == []
+    assert span_boundary_floors([pack([[1]])], np.ones(5, dtype=int)) == []
+
+
 def test_floors_that_a_run_has_written_down() -> None:
     (floor,) = recorded_floors({"loss/lm": {"unigram entropy": 7.5}})
     assert (floor.name, floor.value) == ("lm-unigram-floor", 7.5)
     assert (floor.training_key, floor.held_out_key) == ("loss/lm", "eval/lm_loss")
-    told = {"loss/sbo": {"no context": 6.5, "unigram entropy": 7.5}, "eval/sbo_accuracy": {"no context": 0.1}}
+    told = {"loss/generator": {"no context": 6.5, "unigram entropy": 7.5}, "eval/generator_accuracy": {"no context": 1}}
     assert {floor.name: floor.value for floor in recorded_floors(told)} == {
-        "sbo-no-context-floor": 6.5,
-        "sbo-unigram-floor": 7.5,
+        "generator-no-context-floor": 6.5,
+        "generator-unigram-floor": 7.5,
     }
 
 
@@ -196,6 +211,61 @@ def test_rows_of_few_sequences_jump_without_a_fault(tmp_path: Path, seed: int) -
 def test_a_spike_that_is_left_again_is_no_fault(tmp_path: Path) -> None:
     values = [10.0, 8.0, 6.5, 6.0, 7.9, 6.1, 5.9, 5.8, 5.8, 5.7, 5.7, 5.6]
     assert "learning-rate-too-high" not in run_of(tmp_path, PRETRAIN, losses(*values))
+
+
+@pytest.mark.parametrize(
+    ("norms", "told"),
+    [((0.5, None), None), ((3.0, None), "over the clipping norm in 1 of 2 rows")],
+    ids=["none", "one"],
+)
+def test_what_was_clipped_is_told_where_something_was(
+    tmp_path: Path, norms: tuple[float | None, ...], told: str | None
+) -> None:
+    rows = losses(10.0, None)
+    for row, norm in zip(rows, norms, strict=True):
+        row["gradient_norm"] = norm
+    run_of(tmp_path, PRETRAIN, rows)
+    message = next(finding.message for finding in check_run(tmp_path) if finding.name == "learning-rate-too-high")
+    assert "is not finite at step 20" in message
+    assert ("clipping" in message) == (told is not None)
+    assert told is None or told in message
+    assert "always-clipped" not in {finding.name for finding in check_run(tmp_path)}
+
+
+def test_a_diverged_run_is_not_told_to_go_on(tmp_path: Path) -> None:
+    run_of(tmp_path, PRETRAIN, losses(10.0, None))
+    advice = {finding.name: finding.advice for finding in check_run(tmp_path)}
+    assert "start again" in advice["learning-rate-too-high"]
+    assert advice["unfinished-run"].startswith("what to do is told under learning-rate-too-high: ")
+    run_of(tmp_path, PRETRAIN, losses(10.0, 9.0))
+    advice = {finding.name: finding.advice for finding in check_run(tmp_path)}
+    assert advice["unfinished-run"].startswith("its command with --resume goes on; ")
+
+
+def more_told(*values: float) -> str:
+    """What is said of training losses where knowing frequencies comes to 6.5, and the tokens shown to 5.5."""
+    found = list(more_tokens([(10 * n, value) for n, value in enumerate(values, start=1)], 6.5, 5.5))
+    assert len(found) <= 1
+    return "".join(f"{finding.message} | {finding.advice}" for finding in found)
+
+
+def test_a_plateau_is_told_where_one_can_be_told() -> None:
+    assert "and it hardly falls (6.00 in the rows before) | " in more_told(*[7.0] * 10, *[6.0] * 10)
+    assert more_told(*[7.0] * 10, *[6.0] * 10).endswith("stays on this plateau for more than 20 million")
+    assert more_told(*[7.0] * 10, *[6.0] * 9).endswith("or none | train on more tokens")  # too few rows
+    sloping = more_told(*np.linspace(7.5, 5.8, 20).tolist())
+    assert sloping.endswith("5.50 is had without any context, so little of it is used, or none | train on more tokens")
+
+
+def test_a_run_over_the_entropy_of_the_entries_is_no_plateau() -> None:
+    told = more_told(*np.linspace(8.5, 7.24, 40).tolist(), *[7.24] * 20)  # its rate has fallen to nothing
+    assert "is 7.24, and knowing how frequent each entry is comes to 6.50" in told
+    assert told.endswith("| train on more tokens")
+
+
+def test_a_run_well_below_what_is_had_without_context_is_left_alone() -> None:
+    assert more_told(*[4.9] * 30) == ""
+    assert more_told(6.0) == ""
 
 
 LEFT_TO_RIGHT = "objective: {name: causal_lm}\nmodel: {architecture: gpt1}\npacking: {format: single_segment}\n"

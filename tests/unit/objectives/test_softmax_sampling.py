@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -44,6 +46,15 @@ def test_rows_do_not_depend_on_one_another() -> None:
     together = sample_from_softmax(logits, uniforms)
     alone = [sample_from_softmax(logits[row : row + 1], uniforms[row : row + 1]) for row in range(70)]
     assert torch.equal(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize("spoiling", [math.nan, math.inf, -math.inf])
+def test_a_diverged_row_still_gets_a_class_and_leaves_the_others_alone(spoiling: float) -> None:
+    logits = torch.tensor([0.5, 0.25, 0.25]).log().repeat(3, 1)
+    logits[1] = spoiling
+    drawn = sample_from_softmax(logits, torch.tensor([0.6, 0.6, 0.9]))
+    assert (drawn[0], drawn[2]) == (1, 2)
+    assert 0 <= drawn[1] < 3
 
 
 def test_no_rows_and_no_gradient() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.tokenization.gpt1_framing import load_framed_tokenizer
+from unmask.tokenization.gpt1_framing import load_framed_tokenizer, unframed
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.tokenization.train import train_tokenizer
@@ -43,6 +43,29 @@ def test_those_that_are_there_get_their_role(tmp_path: Path) -> None:
     assert new == ("_delimiter_",)
     [row] = tokenizer.encode_inputs([("ab", "b")])
     assert tokenizer.tokens(row.input_ids) == ["_start_", "ab</w>", "_delimiter_", "b</w>", "_classify_"]
+
+
+def test_a_frame_is_taken_off_and_given_back(tmp_path: Path) -> None:
+    settings = TokenizerSettings(kind="bpe", vocab_size=300, extra_special_tokens=("[other]",))
+    trained, _ = train_tokenizer(iter(["a man and a dog"] * 5), settings, seed=0)
+    bare = unframed(trained)
+    (ids,) = trained.encode_batch(["a man"])
+    assert [row.input_ids for row in bare.encode_inputs([("a man", None), ("a man", "a man")])] == [ids, [*ids, *ids]]
+    assert (bare.token_strings, bare.special_ids) == (trained.token_strings, trained.special_ids)
+    assert unframed(bare).fingerprint() == bare.fingerprint() != trained.fingerprint()
+    bare.save(tmp_path)
+    assert load_tokenizer(tmp_path).fingerprint() == bare.fingerprint()
+    framed, new = load_framed_tokenizer(tmp_path)
+    assert new == ()
+    assert framed.fingerprint() == trained.fingerprint()
+    assert framed.find_role("pad_token") == trained.pad_id
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+def test_other_kinds_keep_their_frame(kind: str) -> None:
+    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
+    trained, _ = train_tokenizer(iter(["a man and a dog"] * 5), settings, seed=0)
+    assert unframed(trained) is trained
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "bpe"])
