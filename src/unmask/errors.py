@@ -33,6 +33,10 @@ class InputError(UserError):
     """A text or data file cannot be used as it is."""
 
 
+class TooLittleTextError(InputError):
+    """The texts that were read do not suffice; whoever knows which files they came from names them."""
+
+
 class SettingsError(UserError):
     """A recipe or a command line asks for something that does not exist or contradicts itself."""
 

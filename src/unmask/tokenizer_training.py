@@ -12,7 +12,7 @@ from unmask.data.corpora import find_corpora, read_corpora
 from unmask.data.corpus_files import STANDARD_INPUT
 from unmask.data.documents import CorpusCounts
 from unmask.data.settings import CleaningSettings, ReadingSettings
-from unmask.errors import InputError
+from unmask.errors import InputError, TooLittleTextError
 from unmask.files import refuse_existing, refuse_foreign, write_json, writing_directory
 from unmask.progress import Progress
 from unmask.tokenization.opening import Tokenizer
@@ -65,6 +65,7 @@ def train_tokenizer(
     counts = CorpusCounts()
     sizes = {path: path.stat().st_size for path in files if path != STANDARD_INPUT}
     total = max(1, sum(sizes.values()))
+    named = f"{files[0]}{f' and {len(files) - 1} more file(s)' if len(files) > 1 else ''}"
     with Progress("training the tokenizer", unit="bytes") as progress:
 
         def texts() -> Iterator[str]:
@@ -72,14 +73,16 @@ def train_tokenizer(
                 progress.update(0.9 * min(1, counts.file_bytes / total), counts.utf8_bytes)
                 yield document.text
             if counts.documents == 0:
-                others = f" and {len(files) - 1} more file(s)" if len(files) > 1 else ""
-                raise InputError(f"{files[0]}{others}: no text in it{describe_losses(counts)}: give text to train on")
+                raise InputError(f"{named}: no text in it{describe_losses(counts)}: give text to train on")
 
         tokenizer: Tokenizer
-        if settings.kind == "word":
-            tokenizer, report = train_word_tokenizer(texts(), settings, seed)
-        else:
-            tokenizer, report = train(texts(), settings, seed)
+        try:
+            if settings.kind == "word":
+                tokenizer, report = train_word_tokenizer(texts(), settings, seed)
+            else:
+                tokenizer, report = train(texts(), settings, seed)
+        except TooLittleTextError as error:
+            raise InputError(f"{named}: {error}") from error
     own = ["tokenizers"] if settings.kind != "word" else []
     libraries = [*own, *(["kiwipiepy", "kiwipiepy_model"] if settings.segmenter == "kiwi" else [])]
     with writing_directory(out, overwrite) as directory:

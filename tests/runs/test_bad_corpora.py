@@ -370,3 +370,13 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(place: Path, to
     assert f"pip install 'unmask[{extra}]'" in told
     assert "Traceback" not in done.stderr
     assert tree(place) == before
+
+
+@pytest.mark.parametrize("kind", ["word", "wordpiece", "bpe"])
+def test_a_text_too_small_for_a_tokenizer_is_named(unmask: Callable[..., Any], tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "one.jsonl"
+    file.write_text('{"text": "one two"}\n')
+    code, _, errors = unmask("tokenizer", "train", file, "--kind", kind, "--out", tmp_path / "made")
+    assert code == 2
+    assert "one.jsonl: " in errors
+    assert "text to train on" in errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from unmask.errors import InputError
+from unmask.errors import TooLittleTextError
 
 if TYPE_CHECKING:
     from unmask.tokenization.settings import TokenizerSettings
@@ -47,7 +47,7 @@ def choose_alphabet(characters: Counter[str], settings: TokenizerSettings) -> li
         size = _HANGUL_OR_HAN_ALPHABET_SIZE if present else _LATIN_ALPHABET_SIZE
     frequent = [(-count, character) for character, count in characters.items() if count >= settings.min_character_count]
     if not frequent:
-        raise InputError(
+        raise TooLittleTextError(
             f"no text to train on: no character is seen {settings.min_character_count} times; "
             "give more text, or set min_character_count lower"
         )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from unmask.errors import InputError, SettingsError
+from unmask.errors import SettingsError, TooLittleTextError
 from unmask.progress import human_bytes
 from unmask.tokenization.alphabet import count_characters
 from unmask.tokenization.bpe import BPE
@@ -115,7 +115,7 @@ def train_tokenizer(
 
     counts = count_words(texts, split, settings.sample_bytes, seed, report_reading, stretches)
     if not counts.words:
-        raise InputError(
+        raise TooLittleTextError(
             f"no text to train on: {counts.num_documents_read} documents were read and none of them holds a word"
         )
     characters = count_characters(counts.words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from unmask.errors import InputError, SettingsError
+from unmask.errors import SettingsError, TooLittleTextError
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.train import TrainingReport
 from unmask.tokenization.word_characters import MAX_CHARACTERS, SPECIAL_WORDS, WordTokenizer
@@ -47,7 +47,7 @@ def train_word_tokenizer(
     by_frequency = sorted(counts.words.items(), key=lambda item: (-item[1], item[0]))
     kept = [(word, count) for word, count in by_frequency[:room] if count >= _MIN_COUNT]
     if not kept:
-        raise InputError(
+        raise TooLittleTextError(
             f"too little text to train on: {counts.num_documents_read} document(s) were read, and no word stands in "
             f"them {_MIN_COUNT} times, which is what it takes to be an entry (no setting changes that): give more text"
         )
