@@ -25,11 +25,13 @@ class Batch:
         token_type_ids: (tokens,) int64, the segment of each token: 0 for A, 1 for B.
         position_ids: (tokens,) int64, from 0 in every sequence.
         bounds: (sequences + 1,) int32, the first token of each sequence, then the number of tokens.
-        lengths: the same lengths as Python integers, known without asking the device; all at least 1.
+        lengths: the same lengths as Python integers, known without asking the device; all at least 1. Empty in a
+            filled batch (`unmask.filling`), whose lengths the device alone knows.
         keys: (sequences,) int64, the key from which all chance about a sequence is drawn (see `unmask.chance`);
             None where nothing is drawn.
         columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool,
             `next_sentence_label` (sequences,) int64, `labels` ...
+        longest: of a filled batch, the tokens that no sequence has more of; None in any other.
     """
 
     input_ids: Tensor
@@ -39,6 +41,7 @@ class Batch:
     lengths: tuple[int, ...]
     keys: Tensor | None = None
     columns: dict[str, Tensor] = field(default_factory=dict)
+    longest: int | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -46,7 +49,17 @@ class Batch:
 
     @property
     def num_sequences(self) -> int:
-        return len(self.lengths)
+        return self.bounds.shape[0] - 1
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether its shapes are those of other batches, and some of its tokens are none of a text."""
+        return self.longest is not None
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that no sequence has more of: the longest has as many, but for a filled batch."""
+        return max(self.lengths) if self.longest is None else self.longest
 
     @property
     def first_tokens(self) -> Tensor:
@@ -56,7 +69,7 @@ class Batch:
     def sequence_of_token(self) -> Tensor:
         """(tokens,) int64: which sequence each token belongs to."""
         lengths = (self.bounds[1:] - self.bounds[:-1]).long()
-        sequences = torch.arange(len(self.lengths), device=lengths.device)
+        sequences = torch.arange(self.num_sequences, device=lengths.device)
         return torch.repeat_interleave(sequences, lengths, output_size=self.num_tokens)
 
     def with_columns(self, **columns: Tensor) -> Batch:
@@ -123,11 +136,11 @@ class LossTerm:
     Attributes:
         name: as it stands in `metrics.jsonl` after `loss/`: `mlm`, `nsp`, `task` ...
         total: () float32, the summed loss over the targets of this micro-batch, with its gradient.
-        count: the number of targets it was summed over.
+        count: the number of targets it was summed over; a tensor, () int64, where the device alone knows it.
         coefficient: the weight of the term.
     """
 
     name: str
     total: Tensor
-    count: int
+    count: int | Tensor
     coefficient: float = 1.0

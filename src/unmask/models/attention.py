@@ -1,22 +1,26 @@
 """Scaled dot-product attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.1).
 
-Attention alone needs to know where sequences begin and end. What follows from the bounds is worked out once a batch, in
-a `Layout`, and used by every layer. Sequences of one length are a reshape; ragged ones are sorted into groups of like
-length and padded, inside `attend` only. A causal encoder's tokens attend to themselves and to those before them
-(Radford et al. 2018, section 3.1).
+Attention alone needs to know where sequences begin and end. A GPU's flash attention is told the bounds. Elsewhere,
+sequences of one length are a reshape; ragged ones are sorted into groups of like length and padded, inside `attend`
+only. What follows from the bounds is worked out once a batch, in a `Layout`, and used by every layer. A causal
+encoder's tokens attend to themselves and to those before them (Radford et al. 2018, section 3.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.models.layers import dropout
+from unmask.batch import Batch
+from unmask.models.dropout import dropout, threshold_of
+from unmask.models.layers import compute_dtype
+from unmask.models.matmul_attention import attend_by_products
 
 Backend = Literal["varlen", "matmul", "sdpa"]
 
@@ -41,36 +45,47 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the sequences of a batch lie, and how they are grouped.
+    """How the sequences of a batch lie, and how they are grouped where something asks for that.
 
     Attributes:
-        bounds: (sequences + 1,) int32, as in `Batch`.
-        max_length: of the longest sequence, in tokens.
-        groups: in the order of their slots.
-        slots: (tokens,) int64, the place of each token among the groups' padded rows; None where all sequences have one
-            length, so that the tokens are in place already.
+        bounds: (sequences + 1,) int32, as in `Batch`, on the device where attention will run.
+        lengths: (sequences,), the same as Python integers; empty of a filled batch, whose lengths nobody knows here.
+        max_length: tokens that no sequence has more of.
     """
 
     bounds: Tensor
+    lengths: tuple[int, ...]
     max_length: int
-    groups: tuple[Group, ...]
-    slots: Tensor | None
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """In the order of their slots."""
+        return self._grouping[0]
+
+    @property
+    def slots(self) -> Tensor | None:
+        """(tokens,) int64, the place of each token among the groups' padded rows; None where all sequences have one
+        length, so that the tokens are in place already."""
+        return self._grouping[1]
 
     @property
     def num_slots(self) -> int:
         return sum(group.num_sequences * group.length for group in self.groups)
 
+    @cached_property
+    def _grouping(self) -> tuple[tuple[Group, ...], Tensor | None]:
+        return _group_sequences(self.bounds, self.lengths)
 
-def lay_out(bounds: Tensor, lengths: tuple[int, ...]) -> Layout:
-    """Groups the sequences of a batch.
 
-    Args:
-        bounds: (sequences + 1,) int32, on the device where attention will run.
-        lengths: (sequences,), the same as Python integers.
-    """
+def lay_out(batch: Batch) -> Layout:
+    """The layout of a batch."""
+    return Layout(batch.bounds, batch.lengths, batch.max_length)
+
+
+def _group_sequences(bounds: Tensor, lengths: tuple[int, ...]) -> tuple[tuple[Group, ...], Tensor | None]:
     longest = max(lengths)
     if min(lengths) == longest:
-        return Layout(bounds, longest, (Group(len(lengths), longest, None),), None)
+        return (Group(len(lengths), longest, None),), None
     groups = []
     shifts = torch.empty(len(lengths), dtype=torch.int64)  # from a token's place in the batch to its slot
     starts = torch.tensor((0, *lengths)).cumsum(0)
@@ -83,7 +98,7 @@ def lay_out(bounds: Tensor, lengths: tuple[int, ...]) -> Layout:
         groups.append(Group(len(members), length, padding.to(bounds.device) if int(sizes[-1]) < length else None))
         next_slot += length * len(members)
     slots = torch.arange(sum(lengths)) + torch.repeat_interleave(shifts, torch.tensor(lengths))
-    return Layout(bounds, longest, tuple(groups), slots.to(bounds.device))
+    return tuple(groups), slots.to(bounds.device)
 
 
 def _group(lengths: tuple[int, ...]) -> list[list[int]]:
@@ -98,9 +113,7 @@ def _group(lengths: tuple[int, ...]) -> list[list[int]]:
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query_key_value: Tensor,
     layout: Layout,
     dropout_prob: float,
     training: bool,
@@ -109,7 +122,7 @@ def attend(
     """softmax(Q K^T / sqrt(head_size)) V within each sequence, for each head.
 
     Args:
-        query, key, value: (tokens, heads, head_size) float, packed.
+        query_key_value: (tokens, 3, heads, head_size) float, packed.
         layout: of the batch.
         dropout_prob: of the attention probabilities, in [0, 1).
         training: False: no dropout.
@@ -119,18 +132,16 @@ def attend(
         (tokens, heads, head_size), packed.
     """
     prob = dropout_prob if training else 0.0
-    backend, _ = choose_backend(query.device, _compute_dtype(query), prob, query.shape[-1])
+    dtype = compute_dtype(query_key_value)
+    backend, _ = choose_backend(query_key_value.device, dtype, prob, query_key_value.shape[-1])
     if backend == "varlen":
-        return _attend_varlen(query, key, value, layout, causal)
+        return _attend_varlen(query_key_value.to(dtype), layout, prob, causal)
+    if not layout.lengths:
+        return _attend_masked(query_key_value, layout, prob, causal)
     attend_group = _attend_matmul if backend == "matmul" else _attend_sdpa
-    parts = zip(layout.groups, *(_spread(packed, layout) for packed in (query, key, value)), strict=True)
     contexts = [
-        attend_group(
-            rows_q.transpose(1, 2), rows_k.transpose(1, 2), rows_v.transpose(1, 2), group.padding, prob, causal
-        )
-        .transpose(1, 2)
-        .flatten(0, 1)
-        for group, rows_q, rows_k, rows_v in parts
+        attend_group(rows, group.padding, prob, causal).flatten(0, 1)
+        for group, rows in zip(layout.groups, _spread(query_key_value, layout), strict=True)
     ]  # of each group: (sequences x length, heads, head_size)
     if layout.slots is None:
         return contexts[0]
@@ -138,7 +149,7 @@ def attend(
 
 
 def _spread(packed: Tensor, layout: Layout) -> list[Tensor]:
-    """The rows of each group, (sequences, length, heads, head_size), zero where there is padding."""
+    """The rows of each group, (sequences, length, 3, heads, head_size), zero where there is padding."""
     if layout.slots is not None:
         packed = packed.new_zeros((layout.num_slots, *packed.shape[1:])).index_copy(0, layout.slots, packed)
     rows = torch.split(packed, [group.num_sequences * group.length for group in layout.groups])
@@ -164,43 +175,37 @@ class _Gather(torch.autograd.Function):
         return gradient.new_zeros((ctx.num_rows, *gradient.shape[1:])).index_copy_(0, places, gradient), None
 
 
-def _attend_sdpa(
-    query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, prob: float, causal: bool
-) -> Tensor:
+def _attend_sdpa(rows: Tensor, padding: Tensor | None, prob: float, causal: bool) -> Tensor:
     # Padding stands at the end: under the causal mask no token sees it.
     mask = None if padding is None or causal else ~padding
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=prob, is_causal=causal)
+    query, key, value = rows.transpose(1, 3).unbind(2)  # (sequences, heads, length, head_size)
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=prob, is_causal=causal
+    ).transpose(1, 2)
 
 
-def _attend_matmul(
-    query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, prob: float, causal: bool
-) -> Tensor:
-    """The formula as it stands, for (sequences, heads, length, head_size): PyTorch's own is slower with dropout."""
-    sequences, heads, length, head_size = query.shape
-    query, key, value = (part.flatten(0, 1) for part in (query, key, value))  # (sequences x heads, length, head_size)
+def _attend_matmul(rows: Tensor, padding: Tensor | None, prob: float, causal: bool) -> Tensor:
+    return attend_by_products(rows, padding, threshold_of(prob), causal)
+
+
+def _attend_masked(query_key_value: Tensor, layout: Layout, prob: float, causal: bool) -> Tensor:
+    """All tokens of a filled batch against all, those of other sequences masked: slow, and for tests of small sizes."""
+    query, key, value = query_key_value.unbind(1)
+    places = torch.arange(len(query), device=query.device, dtype=torch.int32)
+    sequences = torch.searchsorted(layout.bounds, places, right=True)
+    seen = sequences[:, None] == sequences
     if causal:
-        later = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
-        bias = query.new_zeros(1, length, length).masked_fill(later, float("-inf"))
-    elif padding is None:
-        bias = query.new_zeros(1)
-    else:
-        penalties = query.new_zeros(padding.shape).masked_fill(padding, float("-inf"))
-        bias = penalties.expand(-1, heads, -1, -1).flatten(0, 1)  # (sequences x heads, 1, length)
-    beta = 0 if padding is None and not causal else 1
-    scores = torch.baddbmm(bias, query, key.transpose(1, 2), beta=beta, alpha=head_size**-0.5)
-    probabilities = dropout(torch.softmax(scores, dim=-1), prob, training=True)
-    return torch.bmm(probabilities, value).view(sequences, heads, length, head_size)
+        seen = seen & (places[:, None] >= places)
+    scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
+    probabilities = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
+    return torch.einsum("hqk,khd->qhd", dropout(probabilities, prob, training=True), value)
 
 
-def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool) -> Tensor:
-    varlen = _varlen_kernel()
-    assert varlen is not None, "choose_backend looked"
-    dtype = _compute_dtype(query)
+def _attend_varlen(query_key_value: Tensor, layout: Layout, prob: float, causal: bool) -> Tensor:
+    """Flash attention on packed tokens (Dao 2023), by the operator behind `torch.nn.attention.varlen`, which has a
+    probability of dropout that the public function has not."""
     bounds, longest = layout.bounds, layout.max_length
-    window = {"window_size": (-1, 0)} if causal else {}  # how many tokens before and after are seen; -1: all
-    context: Tensor = varlen(
-        query.to(dtype), key.to(dtype), value.to(dtype), bounds, bounds, longest, longest, **window
-    )
+    context, *_ = _varlen_kernel()(*query_key_value.unbind(1), bounds, bounds, longest, longest, prob, causal, False)
     return context
 
 
@@ -217,15 +222,16 @@ def choose_backend(device: torch.device, dtype: torch.dtype, prob: float, head_s
         return "sdpa", "fused attention, sequences grouped by length"
     if device.type != "cuda":
         return "sdpa", f"the variable-length kernel is for CUDA, not {device.type}"
-    if prob > 0:
-        return "sdpa", "the variable-length kernel has no dropout"
     if dtype not in (torch.float16, torch.bfloat16):
         return "sdpa", f"the variable-length kernel is for fp16 and bf16, not {dtype}"
     if head_size % 8 or head_size > 256:
         return "sdpa", f"the variable-length kernel wants heads of a multiple of 8 up to 256, not {head_size}"
-    if torch.cuda.get_device_capability(device) < (8, 0):
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
         return "sdpa", "the variable-length kernel needs compute capability 8.0 (Ampere) or later"
-    if _varlen_kernel() is None:
+    if head_size > 192 and capability not in _WIDE_HEADS:
+        return "sdpa", f"the gradient of the variable-length kernel with heads of {head_size} wants an A100 or Hopper"
+    if not has_varlen_kernel():
         return "sdpa", f"torch {torch.__version__} has no variable-length kernel"
     return "varlen", "flash attention on packed tokens, nothing padded"
 
@@ -239,14 +245,28 @@ def describe_attention(device: torch.device, dtype: torch.dtype, dropout_prob: f
     return f"attention: {in_training[0]} in training ({in_training[1]}), {outside[0]} otherwise ({outside[1]})"
 
 
-def _varlen_kernel() -> Callable[..., Any] | None:
+_WIDE_HEADS = ((8, 0), (9, 0), (10, 0))
+"""Compute capabilities with the shared memory that the gradient of heads over 192 takes."""
+
+_VARLEN_ARGUMENTS = (
+    *("query", "key", "value", "cum_seq_q", "cum_seq_k"),
+    *("max_q", "max_k", "dropout_p", "is_causal", "return_debug_mask"),
+)
+
+
+def _varlen_kernel() -> Callable[..., tuple[Tensor, ...]]:
+    kernel: Callable[..., tuple[Tensor, ...]] = torch.ops.aten._flash_attention_forward.default
+    return kernel
+
+
+@cache
+def has_varlen_kernel() -> bool:
+    """Whether this build has flash attention, and its operator, which is not public, the arguments given to it here."""
+    if not torch.backends.cuda.is_flash_attention_available():
+        return False
     try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    return varlen_attn
-
-
-def _compute_dtype(tensor: Tensor) -> torch.dtype:
-    device = tensor.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+        schema = torch.ops.aten._flash_attention_forward.default._schema
+    except AttributeError:
+        return False
+    names = tuple(argument.name for argument in schema.arguments if not argument.kwarg_only)
+    return names[: len(_VARLEN_ARGUMENTS)] == _VARLEN_ARGUMENTS

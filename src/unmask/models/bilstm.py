@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
+from unmask.models.dropout import dropout
 from unmask.models.layer_mixture import LayerMixture, find_choice
-from unmask.models.layers import Linear, dropout, initialise
+from unmask.models.layers import Linear, initialise
 from unmask.models.settings import Sizes
 
 HIDDEN_SIZE = 768

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models.bilstm import HIDDEN_SIZE, BiLstm
+from unmask.models.dropout import dropout
 from unmask.models.heads import HeadKind
-from unmask.models.layers import Linear, dropout, initialise
+from unmask.models.layers import Linear, initialise
 from unmask.models.settings import Sizes
 
 

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.batch import IGNORE_INDEX
 from unmask.models.layers import linear
+from unmask.models.vocabulary_logits import padded_vocabulary
 
 _SLICE_LOGITS = {"cpu": 2**23, "cuda": 2**27}
 """Logits of a slice, by the type of device: 32 MB in float32 (as fast there as all at once), and 512 MB on a GPU,
@@ -47,7 +49,7 @@ def summed_decoder_loss(decoder: Decoder, labels: Tensor, weights: Tensor | None
     """The sum over targets of -log softmax(logits)[label], each times its weight.
 
     Args:
-        labels: (targets,) int64.
+        labels: (targets,) int64; `IGNORE_INDEX` for a row that counts for nothing.
         weights: (targets,) float32; None counts each as one.
 
     Returns:
@@ -79,6 +81,30 @@ def score_decoder(decoder: Decoder, labels: Tensor) -> DecoderScores:
     return DecoderScores(losses, right)
 
 
+_SMALL = 1e-30
+"""Probabilities over this are as exact in float32 as their logarithms."""
+
+
+def losses_and_probabilities(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row, -log softmax(logits)[label] and the softmax, with one exponential for each logit.
+
+    Args:
+        logits: (rows, classes) float.
+        labels: (rows, 1) int64, each a class.
+
+    Returns:
+        (rows,) and (rows, classes), both float32.
+    """
+    if logits.device.type == "cpu":
+        probabilities = torch.softmax(logits, -1, dtype=torch.float32)
+        likelihoods = probabilities.gather(1, labels).squeeze(1)
+        if len(labels) and likelihoods.min() > _SMALL:  # NaN is not
+            return -likelihoods.log(), probabilities
+    log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)
+    losses = -log_probabilities.gather(1, labels).squeeze(1)
+    return losses, log_probabilities.exp_()
+
+
 def _slices(decoder: Decoder) -> Iterator[slice]:
     size = max(_MIN_ROWS, _SLICE_LOGITS.get(decoder.states.device.type, 2**27) // len(decoder.weight))
     for start in range(0, len(decoder.states), size):
@@ -92,28 +118,33 @@ class _SummedDecoderLoss(torch.autograd.Function):
     def forward(
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, weights: Tensor | None
     ) -> Tensor:
+        has_bias, vocab_size = bias is not None, len(weight)
+        if states.device.type == "cuda":
+            weight, bias = padded_vocabulary(weight, bias)
         decoder = Decoder(states, weight, bias)
         total = torch.zeros((), device=states.device)
         of_states = torch.empty_like(states)
         of_weight = torch.zeros_like(weight, dtype=torch.float32)
-        of_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        of_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if has_bias else None
         for rows in _slices(decoder):
-            its_states, its_labels = states[rows], labels[rows, None]
+            its_states, ignored = states[rows], labels[rows] == IGNORE_INDEX
+            its_labels = labels[rows].masked_fill(ignored, 0)[:, None]
             logits = linear(its_states, weight, bias)
             precision = logits.dtype
-            gradient = torch.log_softmax(logits, -1, dtype=torch.float32)
-            losses = gradient.gather(1, its_labels).squeeze(1).neg_()
-            gradient.exp_().scatter_add_(1, its_labels, gradient.new_full((1, 1), -1.0).expand(len(its_labels), 1))
+            losses, gradient = losses_and_probabilities(logits, its_labels)
+            losses.masked_fill_(ignored, 0)
+            gradient.scatter_add_(1, its_labels, gradient.new_full((1, 1), -1.0).expand(len(its_labels), 1))
             if weights is not None:
                 losses *= weights[rows]
                 gradient *= weights[rows, None]
             total += losses.sum()
             if of_bias is not None:
-                of_bias += gradient.sum(0)
+                of_bias += torch.mv(gradient.T, (~ignored).float())
             gradient = gradient.to(precision)
-            of_states[rows] = linear(gradient, weight.to(precision).T, None)
+            its_states = its_states.masked_fill(ignored[:, None], 0)  # narrower than the gradient, and as good
+            of_states[rows] = linear(gradient, weight.to(precision).T, None).masked_fill_(ignored[:, None], 0)
             of_weight += linear(gradient.T, its_states.to(precision).T, None)
-        ctx.save_for_backward(of_states, of_weight, of_bias)
+        ctx.save_for_backward(of_states, of_weight[:vocab_size], None if of_bias is None else of_bias[:vocab_size])
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return total
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.character_cnn import CharacterCnn
+from unmask.models.dropout import dropout
 from unmask.models.elmo_settings import ElmoSettings
-from unmask.models.layers import dropout
 from unmask.models.projected_lstm import Memory, ProjectedLstm
 
 FORWARD, BACKWARD = 0, 1

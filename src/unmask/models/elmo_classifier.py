@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.bilstm import BiLstm
+from unmask.models.dropout import dropout
 from unmask.models.elmo import text_lengths
 from unmask.models.layer_mixture import LayerMixture
-from unmask.models.layers import Linear, dropout, initialise
+from unmask.models.layers import Linear, initialise
 from unmask.models.settings import Sizes
 
 _COMPARED = 4

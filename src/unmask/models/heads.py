@@ -12,8 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.models.layers import ACTIVATIONS, Linear, dropout, initialise, linear
+from unmask.models.dropout import dropout
+from unmask.models.layers import ACTIVATIONS, Linear, initialise
 from unmask.models.settings import Activation, AnyArchitecture, Architecture, Sizes
+from unmask.models.vocabulary_logits import vocabulary_logits
 
 HeadKind = Literal["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
 """What a fine-tuned model answers, as in the names of `transformers`' classes."""
@@ -53,9 +55,9 @@ class MaskedLMHead(nn.Module):
             word_embeddings: (vocab, decoder_size) float, `encoder.word_embeddings`.
 
         Returns:
-            (targets, vocab), in autocast's precision where that is on.
+            (targets, vocab), in autocast's precision where that is on; see `vocabulary_logits` for training on a GPU.
         """
-        return linear(self.transform(hidden_at_targets), word_embeddings, self.bias)
+        return vocabulary_logits(self.transform(hidden_at_targets), word_embeddings, self.bias)
 
     def transform(self, hidden_at_targets: Tensor) -> Tensor:
         """What the decoder reads: (targets, decoder_size)."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unmask.models.dropout import dropout
 from unmask.models.settings import Activation
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -43,51 +44,6 @@ def initialise(module: nn.Module, initializer_range: float) -> None:
             nn.init.zeros_(part.bias)
 
 
-class _Dropout16(torch.autograd.Function):
-    """Dropout on the CPU with 16 random bits an element.
-
-    PyTorch's own draws a number for each element: with it a pre-training step of BERT-Small takes 8 % longer.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, threshold: int) -> Tensor:
-        size = values.numel()
-        bits = torch.empty((size + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        keep = bits.view(torch.int16)[:size].view(values.shape) >= threshold - 2**15
-        ctx.save_for_backward(keep)
-        ctx.scale = 2**16 / (2**16 - threshold)
-        return _masked(values, keep, ctx.scale)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (keep,) = ctx.saved_tensors
-        return _masked(gradients[0], keep, ctx.scale), None
-
-
-def _masked(values: Tensor, keep: Tensor, scale: float) -> Tensor:
-    # A product of a bool and a float tensor takes a slow path on the CPU; the same bytes as uint8 convert fast.
-    return torch.mul(values, keep.view(torch.uint8).to(values.dtype)).mul_(scale)
-
-
-def dropout(values: Tensor, prob: float, training: bool) -> Tensor:
-    """Zeroes each element with probability `prob` and scales the others so that the expectation stays.
-
-    On the CPU the probability is rounded to a multiple of 1/65,536, and the scale is that of the rounded one. The bits
-    are drawn from PyTorch's generator of the device, so its saved state resumes a run bit for bit.
-
-    Args:
-        values: any shape, float.
-        prob: in [0, 1).
-        training: False returns `values`.
-    """
-    if not training or prob == 0:
-        return values
-    if values.device.type != "cpu":
-        return functional.dropout(values, prob)
-    threshold = round(prob * 2**16)
-    return _Dropout16.apply(values, threshold) if threshold else values  # type: ignore[no-untyped-call]
-
-
 _ONEDNN_MIN_ROWS = 64
 """Fewer rows are not worth repacking the weight for."""
 
@@ -105,6 +61,7 @@ def linear(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     by_onednn = (
         values.device.type == "cpu"
+        and not torch.compiler.is_compiling()
         and values.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and values.shape[0] >= _ONEDNN_MIN_ROWS
@@ -133,10 +90,55 @@ def _onednn_beats_mkl() -> bool:
 
 
 class Linear(nn.Linear):
-    """PyTorch's, computed by `linear`."""
+    """PyTorch's, computed by `linear`, or once it is packed, without gradients, from weights laid out for oneDNN.
+
+    Attributes:
+        packed: the weight as `pack_weights` laid it out; None where it has not, and again as soon as training begins.
+    """
+
+    packed: Tensor | None = None
 
     def forward(self, values: Tensor) -> Tensor:
+        if self.takes_packed(values):
+            return self.packed_product(values, "none")
         return linear(values, self.weight, self.bias)
+
+    def takes_packed(self, values: Tensor) -> bool:
+        """Whether there is a packed weight for these values."""
+        return self.packed is not None and self.packed.dtype == values.dtype and not torch.is_grad_enabled()
+
+    def packed_product(self, values: Tensor, activation: Literal["none", "gelu"]) -> Tensor:
+        """activation(values W^T + bias), (rows, outputs); GELU is the exact one."""
+        algorithm = "none" if activation == "gelu" else ""
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(values, self.packed, self.bias, activation, [], algorithm)
+        return product
+
+    def train(self, mode: bool = True) -> Self:
+        if mode:
+            self.packed = None  # the weight is about to change
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "packed": None}  # it can be neither copied nor saved
+
+
+def pack_weights(module: nn.Module) -> None:
+    """Lays the weights of every `Linear` in `module` out for oneDNN, beside those that are there, where that is faster.
+
+    For modules in eval mode on the CPU whose weights stay as they are: a matrix product takes 7 to 17 % less
+    time, with 16 rows half. The copies take as much memory again.
+    """
+    for part in module.modules():
+        if not isinstance(part, Linear) or part.weight.device.type != "cpu" or not _packs(part.weight.dtype):
+            continue
+        if part.packed is None or part.packed.dtype != part.weight.dtype:
+            part.packed = torch.ops.mkldnn._reorder_linear_weight(part.weight.detach())
+
+
+def _packs(dtype: torch.dtype) -> bool:
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32 and _onednn_beats_mkl()
 
 
 class Embeddings(nn.Module):
@@ -162,8 +164,9 @@ class Embeddings(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """The first hidden states; all arguments and the result stand over packed tokens.
 
-        Under autocast the result has autocast's precision: so do all hidden states after it, with no casts between
-        the layers. LayerNorm computes in fp32 whatever it is given.
+        Under autocast the result has autocast's precision. On a CPU so do all hidden states after it, with no casts
+        between the layers; on a GPU autocast makes those that leave a LayerNorm float32, but not in recorded steps,
+        which do without it. LayerNorm computes in fp32 whatever it is given.
         """
         summed = self.word(input_ids) + self.token_type(token_type_ids) + self.position(position_ids)
         hidden: Tensor = self.norm(summed)  # (tokens, hidden)
@@ -172,8 +175,13 @@ class Embeddings(nn.Module):
 
 def to_autocast(hidden: Tensor) -> Tensor:
     """In autocast's precision where that is on, else as it is."""
-    device = hidden.device.type
-    return hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
+    return hidden.to(compute_dtype(hidden))
+
+
+def compute_dtype(values: Tensor) -> torch.dtype:
+    """What matrix products of these are computed in: autocast's precision where that is on, else their own."""
+    device = values.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else values.dtype
 
 
 def new_embedding(num_entries: int, hidden_size: int, padding_idx: int | None = None) -> nn.Embedding:
@@ -196,5 +204,9 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        output: Tensor = self.down(self.activation(self.up(hidden)))
+        if self.activation is functional.gelu and isinstance(self.up, Linear) and self.up.takes_packed(hidden):
+            activated = self.up.packed_product(hidden, "gelu")
+        else:
+            activated = self.activation(self.up(hidden))
+        output: Tensor = self.down(activated)
         return output

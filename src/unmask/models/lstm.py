@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from unmask.batch import Batch
-from unmask.models.layers import Linear, dropout, initialise, new_embedding, to_autocast
+from unmask.models.dropout import dropout
+from unmask.models.layers import Linear, initialise, new_embedding, to_autocast
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths
 

@@ -16,8 +16,9 @@ from torch.nn import functional
 
 from unmask.errors import ModelError
 from unmask.files import writing
-from unmask.models.layers import Linear, initialise, linear, new_embedding
+from unmask.models.layers import Linear, initialise, new_embedding
 from unmask.models.settings import EncoderSettings
+from unmask.models.vocabulary_logits import vocabulary_logits
 
 SPAN_BOUNDARY_WEIGHTS = "span_boundary.safetensors"
 
@@ -66,12 +67,12 @@ class SpanBoundaryHead(nn.Module):
             word_embeddings: (vocab, decoder_size) float, `encoder.word_embeddings`.
 
         Returns:
-            (targets, vocab), in autocast's precision where that is on.
+            (targets, vocab), in autocast's precision where that is on; see `vocabulary_logits` for training on a GPU.
         """
         inputs = torch.cat([left, right, self.position(places).to(left.dtype)], 1)
         hidden = self.norm1(functional.gelu(self.dense1(inputs)))  # (targets, hidden)
         hidden = self.norm2(functional.gelu(self.dense2(hidden)))  # (targets, decoder_size)
-        return linear(hidden, word_embeddings, self.bias)
+        return vocabulary_logits(hidden, word_embeddings, self.bias)
 
 
 def new_span_boundary_head(settings: EncoderSettings, max_targets: int) -> SpanBoundaryHead:

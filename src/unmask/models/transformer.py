@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.attention import Layout, attend, lay_out
-from unmask.models.layers import FeedForward, Linear, dropout
+from unmask.models.dropout import add_dropout
+from unmask.models.layers import FeedForward, Linear
 from unmask.models.settings import Activation, EncoderSettings
 
 
@@ -27,8 +28,7 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
         """(tokens, hidden), or (positions, hidden) where only those are asked for."""
         parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (tokens, 3, heads, head_size)
-        query, key, value = parts.unbind(1)
-        context = attend(query, key, value, layout, self.dropout_prob, self.training, self.causal)
+        context = attend(parts, layout, self.dropout_prob, self.training, self.causal)
         context = context.flatten(1)  # (tokens, hidden)
         output: Tensor = self.output(context if positions is None else context[positions])
         return output
@@ -67,12 +67,12 @@ class Block(nn.Module):
         Returns:
             (tokens, hidden), or (positions, hidden).
         """
-        attended = dropout(self.attention(hidden, layout, positions), self.dropout_prob, self.training)
+        attended = self.attention(hidden, layout, positions)
         if positions is not None:
             hidden = hidden[positions]
-        hidden = self.attention_norm(hidden + attended)
-        transformed = dropout(self.feed_forward(hidden), self.dropout_prob, self.training)
-        output: Tensor = self.feed_forward_norm(hidden + transformed)
+        hidden = self.attention_norm(add_dropout(hidden, attended, self.dropout_prob, self.training))
+        transformed = self.feed_forward(hidden)
+        output: Tensor = self.feed_forward_norm(add_dropout(hidden, transformed, self.dropout_prob, self.training))
         return output
 
 
@@ -95,7 +95,7 @@ def new_blocks(settings: EncoderSettings, causal: bool = False) -> nn.ModuleList
 
 def check_lengths(batch: Batch, settings: EncoderSettings) -> None:
     """Fails where a sequence is longer than there are positions: whoever reads texts cuts or refuses them before."""
-    longest, limit = max(batch.lengths), settings.num_positions
+    longest, limit = batch.max_length, settings.num_positions
     assert longest <= limit, f"a sequence of {longest} tokens, and {limit} positions"
 
 
@@ -112,7 +112,7 @@ def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions:
         (tokens, hidden), or (positions, hidden).
     """
     *lower, last = blocks
-    layout = lay_out(batch.bounds, batch.lengths)
+    layout = lay_out(batch)
     hidden = embedded
     for block in lower:
         hidden = block(hidden, layout)
@@ -122,7 +122,7 @@ def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions:
 
 def every_hidden_state(blocks: nn.ModuleList, embedded: Tensor, batch: Batch) -> list[Tensor]:
     """The embeddings' output, then each block's, the last one the same as `run_blocks`'; each (tokens, hidden)."""
-    layout = lay_out(batch.bounds, batch.lengths)
+    layout = lay_out(batch)
     states = [embedded]
     for block in blocks:
         states.append(block(states[-1], layout))

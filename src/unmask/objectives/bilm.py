@@ -26,10 +26,10 @@ from unmask.batch import Batch, LossTerm
 from unmask.entropy import unigram_entropy
 from unmask.errors import ModelError
 from unmask.models.decoder_loss import Decoder, score_decoder, summed_decoder_loss
+from unmask.models.dropout import dropout
 from unmask.models.elmo import BACKWARD, FORWARD, ElmoEncoder
 from unmask.models.elmo_directory import load_elmo
 from unmask.models.encoder import Encoder
-from unmask.models.layers import dropout
 from unmask.models.projected_lstm import Memory
 from unmask.models.word_softmax import WordSoftmax
 from unmask.objectives.base import ObjectiveModule, Saved

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.entropy import unigram_entropy
 from unmask.errors import SettingsError
+from unmask.filling import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.bert import new_masked_lm_head
 from unmask.models.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.models.elmo import ElmoEncoder
@@ -94,6 +95,11 @@ class CausalLMModule(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.masked_lm_head = new_masked_lm_head(encoder.settings) if encoder.settings.architecture == "bert" else None
+
+    @property
+    def fillings(self) -> Fillings:
+        """How the columns that `forward` reads grow in a filled batch."""
+        return {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `lm`."""

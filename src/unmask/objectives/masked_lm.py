@@ -19,18 +19,19 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm
 from unmask.entropy import NoContext
 from unmask.errors import SettingsError
+from unmask.filling import LAST_TOKEN, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
 from unmask.models.bert import new_next_sentence_head
+from unmask.models.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.hub import MASKED_LM_HEADS, load_model
 from unmask.models.span_boundary_head import SpanBoundaryHead, new_span_boundary_head, restore_span_boundary
 from unmask.objectives.base import ObjectiveModule, Saved
-from unmask.objectives.cross_entropy import summed_cross_entropy
 from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets
 from unmask.objectives.sentence_pairs import sentence_scores, sentence_term
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.objectives.span_boundary import places_in_spans, with_boundaries
+from unmask.objectives.span_boundary import with_boundaries
 from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans
 from unmask.segment_pairs import LABEL_COLUMNS, SentenceQuestion
 from unmask.tokenization.vocabulary import Vocabulary
@@ -202,22 +203,37 @@ class MaskedLMModule(nn.Module):
         settings = encoder.settings
         self.encoder = encoder
         self.masked_lm_head = MASKED_LM_HEADS[settings.architecture](settings)
+        self.cross_entropy = SummedCrossEntropy()
         self.sentence_objective = sentence_objective
         self.next_sentence_head = None if sentence_objective is None else new_next_sentence_head(settings)
         self.span_boundary_head: SpanBoundaryHead | None = (
             None if max_boundary_targets is None else new_span_boundary_head(settings, max_boundary_targets)
         )
 
+    @property
+    def fillings(self) -> Fillings:
+        """How the columns that `forward` reads grow in a filled batch."""
+        fillings = {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
+        if self.sentence_objective is not None:
+            fillings[LABEL_COLUMNS[self.sentence_objective]] = Filling(SEQUENCES, NO_LABEL)
+        if self.span_boundary_head is not None:
+            fillings["boundary_positions"] = Filling("boundaries", LAST_TOKEN)
+            fillings["boundary_targets"] = Filling("boundary targets", LAST_TOKEN)
+            fillings |= dict.fromkeys(
+                ("boundary_left", "boundary_right", "boundary_places"), Filling("boundary targets", 0)
+            )
+        return fillings
+
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `mlm` and, as far as they are asked for, `nsp` or `sop`, and `sbo`."""
         token_logits, labels, sentence_logits, boundary_logits = self._all_logits(batch)
-        terms = [LossTerm("mlm", summed_cross_entropy(token_logits, labels), len(labels))]
+        terms = [LossTerm("mlm", self.cross_entropy(token_logits, labels), len(labels))]
         if self.sentence_objective is not None and sentence_logits is not None:
             its_labels = batch.columns[LABEL_COLUMNS[self.sentence_objective]]
             terms.append(sentence_term(self.sentence_objective, sentence_logits, its_labels))
         if boundary_logits is not None:
             its_labels = batch.columns["labels"][batch.columns["boundary_targets"]]
-            terms.append(LossTerm("sbo", summed_cross_entropy(boundary_logits, its_labels), len(its_labels)))
+            terms.append(LossTerm("sbo", self.cross_entropy(boundary_logits, its_labels), len(its_labels)))
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
@@ -266,7 +282,7 @@ class MaskedLMModule(nn.Module):
             sentence_logits = self.next_sentence_head(self.encoder.pooler(at_first))
         if self.span_boundary_head is not None:
             left, right = at_boundaries[columns["boundary_left"]], at_boundaries[columns["boundary_right"]]
-            boundary_logits = self.span_boundary_head(left, right, places_in_spans(batch), words)
+            boundary_logits = self.span_boundary_head(left, right, columns["boundary_places"], words)
         return token_logits, columns["labels"][targets], sentence_logits, boundary_logits
 
 

@@ -32,6 +32,8 @@ from unmask.batch import Batch, LossTerm
 from unmask.chance import uniform
 from unmask.entropy import NoContext
 from unmask.errors import ModelError, SettingsError
+from unmask.filling import IS_FILLER, LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
+from unmask.models.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.models.electra import (
     ElectraEncoder,
     generator_settings,
@@ -43,7 +45,6 @@ from unmask.models.encoder import Encoder
 from unmask.models.hub import load_model
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Saved
-from unmask.objectives.cross_entropy import summed_cross_entropy
 from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.masking import choose_tokens, mask_targets
 from unmask.objectives.settings import ReplacedTokenSettings
@@ -177,6 +178,7 @@ class ReplacedTokenModule(nn.Module):
         self.stage = 0
         self.encoder = encoder
         self.discriminator_head = new_discriminator_head(encoder.settings)
+        self.cross_entropy = SummedCrossEntropy()
         sizes = generator_settings(encoder.settings, settings.generator_size, self.is_tied)
         self.generator = ElectraEncoder(sizes)
         self.generator_head = new_generator_head(sizes)
@@ -237,16 +239,27 @@ class ReplacedTokenModule(nn.Module):
         self.stage = int(state)
         self.train(self.training)
 
+    @property
+    def fillings(self) -> Fillings:
+        """How the columns that `forward` reads grow in a filled batch."""
+        return {
+            "labels": Filling(TOKENS, NO_LABEL),
+            "target_positions": Filling("targets", LAST_TOKEN),
+            "sample_fractions": Filling("targets", 0.0),
+            IS_FILLER: Filling(TOKENS, True),
+        }
+
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The terms `generator` and `discriminator`; with two stages, that of the one that is trained."""
         logits, originals = self.generator_logits(batch)
         terms = []
         if self.trains_generator:
-            terms.append(LossTerm("generator", summed_cross_entropy(logits, originals), len(originals)))
+            terms.append(LossTerm("generator", self.cross_entropy(logits, originals), len(originals)))
         if self.trains_discriminator:
             guesses, replaced = self.discriminator_logits(batch, logits)
             weight = self._settings.discriminator_weight if self.trains_generator else 1.0
-            terms.append(LossTerm("discriminator", _summed_loss(guesses, replaced), batch.num_tokens, weight))
+            total = _summed_loss(guesses, replaced, batch.columns.get(IS_FILLER))
+            terms.append(LossTerm("discriminator", total, batch.num_tokens, weight))
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
@@ -300,12 +313,16 @@ class ReplacedTokenModule(nn.Module):
         """
         targets = batch.columns["target_positions"]
         samples = sample_from_softmax(generator_logits, batch.columns["sample_fractions"])
+        samples = samples.clamp(max=self.generator.settings.vocab_size - 1)  # of NaN, where there are padded entries
         replaced = torch.zeros(batch.num_tokens, dtype=torch.bool, device=samples.device)
         replaced[targets] = samples != batch.columns["labels"][targets]
         corrupted = batch.with_input_ids(batch.input_ids.scatter(0, targets, samples))
         return self.discriminator_head(self.encoder(corrupted)), replaced
 
 
-def _summed_loss(logits: Tensor, replaced: Tensor) -> Tensor:
-    """() float32: the sum over tokens of the cross-entropy of (tokens,) logits and (tokens,) bool labels."""
-    return functional.binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="sum")
+def _summed_loss(logits: Tensor, replaced: Tensor, is_filler: Tensor | None = None) -> Tensor:
+    """() float32: the sum over real tokens of the cross-entropy of (tokens,) logits and (tokens,) bool labels."""
+    if is_filler is None:
+        return functional.binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="sum")
+    losses = functional.binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="none")
+    return losses.masked_fill(is_filler, 0).sum()

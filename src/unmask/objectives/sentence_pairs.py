@@ -10,13 +10,14 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.batch import LossTerm
+from unmask.batch import IGNORE_INDEX, LossTerm
 from unmask.segment_pairs import SentenceQuestion
 
 
 def sentence_term(name: SentenceQuestion, logits: Tensor, labels: Tensor) -> LossTerm:
-    """The loss term from logits (sequences, 2) and labels (sequences,) int64."""
-    return LossTerm(name, functional.cross_entropy(logits.float(), labels, reduction="sum"), len(labels))
+    """The loss term from logits (sequences, 2) and labels (sequences,) int64, `IGNORE_INDEX` where there is none."""
+    total = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+    return LossTerm(name, total, len(labels))
 
 
 def sentence_scores(name: SentenceQuestion, logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:

@@ -24,7 +24,8 @@ def with_boundaries(batch: Batch, chosen: Tensor, max_targets: int) -> Batch:
     Returns:
         The batch with `boundary_positions` (boundaries,) int64, the tokens beside spans, ascending, each once;
         `boundary_targets` (targets,) int64, the tokens to predict; `boundary_left` and `boundary_right` (targets,)
-        int64, which of the boundaries stand beside each one's span.
+        int64, which of the boundaries stand beside each one's span; `boundary_places` (targets,) int64, each one's
+        place in its span, from 0.
     """
     first, last = find_spans(batch, chosen)
     begins_sequence = batch.position_ids == 0
@@ -43,10 +44,5 @@ def with_boundaries(batch: Batch, chosen: Tensor, max_targets: int) -> Batch:
         boundary_targets=first[span] + place,
         boundary_left=left[span],
         boundary_right=right[span],
+        boundary_places=place,
     )
-
-
-def places_in_spans(batch: Batch) -> Tensor:
-    """(targets,) int64: each boundary target's place in its span, from 0."""
-    columns = batch.columns
-    return columns["boundary_targets"] - columns["boundary_positions"][columns["boundary_left"]] - 1

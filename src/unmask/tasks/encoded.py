@@ -58,6 +58,11 @@ class EncodedExamples:
         return np.diff(self.bounds[self.unit_bounds])
 
     @property
+    def row_lengths(self) -> NDArray[np.int64]:
+        """(rows,) int64, in tokens."""
+        return np.diff(self.bounds)
+
+    @property
     def num_examples(self) -> int:
         """Examples that have a unit."""
         return len(np.unique(self.examples))

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import InputError, SettingsError
-from unmask.models.bilstm_head import bilstm_head
+from unmask.filling import NO_LABEL, SEQUENCES, Filling, Fillings
+from unmask.models.bilstm_head import BiLstmHead, bilstm_head
 from unmask.models.encoder import Encoder
 from unmask.models.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score
@@ -225,6 +226,13 @@ class QaModule(nn.Module):
         self.encoder = encoder
         self.head = head
 
+    @property
+    def fillings(self) -> Fillings | None:
+        """How the columns that `forward` reads grow in a filled batch; None under a BiLSTM, which wants lengths."""
+        if isinstance(self.head, BiLstmHead):
+            return None
+        return dict.fromkeys(("start_positions", "end_positions"), Filling(SEQUENCES, NO_LABEL))
+
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `task`."""
         return self.loss(self.outputs(batch), batch)
@@ -236,7 +244,7 @@ class QaModule(nn.Module):
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """Half of the summed cross-entropies of start and end, each over the tokens of a row, in fp32."""
         # A scatter into rows of one length, and no sum over segments: on a GPU that would add in any order.
-        shape = (batch.num_sequences, max(batch.lengths), 2)
+        shape = (batch.num_sequences, batch.max_length, 2)
         padded = outputs.new_full(shape, -torch.inf, dtype=torch.float32)
         padded = padded.index_put((batch.sequence_of_token(), batch.position_ids), outputs.float())
         total = torch.zeros((), device=outputs.device)
@@ -244,11 +252,15 @@ class QaModule(nn.Module):
             total = total + functional.cross_entropy(
                 padded[:, :, side], batch.columns[column], ignore_index=IGNORE_INDEX, reduction="sum"
             )
-        return [LossTerm("task", total / 2, self.counts(batch)["task"])]
+        return [LossTerm("task", total / 2, _num_placed(batch))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Windows of which it is known where their answer is."""
-        return {"task": int((batch.columns["start_positions"] != IGNORE_INDEX).sum())}
+        return {"task": int(_num_placed(batch))}
+
+
+def _num_placed(batch: Batch) -> Tensor:
+    return (batch.columns["start_positions"] != IGNORE_INDEX).sum()
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> QaTask:

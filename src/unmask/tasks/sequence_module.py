@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
+from unmask.filling import IS_FILLER, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
 from unmask.models.bilstm_head import BiLstmHead, bilstm_head
 from unmask.models.decoder_loss import Decoder, summed_decoder_loss
 from unmask.models.elmo import ElmoEncoder
@@ -48,6 +49,14 @@ class SequenceModule(nn.Module):
         self._summed_loss = summed_loss
         self._auxiliary_lm_weight = auxiliary_lm_weight
 
+    @property
+    def fillings(self) -> Fillings | None:
+        """How the columns that `forward` reads grow in a filled batch; None where it asks for the lengths."""
+        if isinstance(self.head, BiLstmHead | ElmoClassifier | TwoOrderClassifier):
+            return None
+        fillings = {"labels": Filling(SEQUENCES, NO_LABEL)}
+        return fillings | {IS_FILLER: Filling(TOKENS, True)} if self._auxiliary_lm_weight else fillings
+
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `task` and, where it has a weight, `lm`, both from one pass of the encoder."""
         if not self._auxiliary_lm_weight:
@@ -79,7 +88,7 @@ class SequenceModule(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Labels, and sequences in which a token follows another one."""
-        counts = {"task": _num_targets(batch.columns["labels"])}
+        counts = {"task": int(_num_targets(batch.columns["labels"]))}
         if self._auxiliary_lm_weight:
             counts["lm"] = num_continued(batch)
         return counts
@@ -101,11 +110,17 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
     Args:
         hidden: (tokens, hidden), the encoder's output.
     """
-    sequences = batch.sequence_of_token()
-    followed = torch.nonzero(sequences[:-1] == sequences[1:]).squeeze(-1)
-    num_targets = batch.bounds.diff() - 1  # (sequences,)
-    weights = 1 / num_targets[sequences[followed]]  # (followed,) float32
     assert not isinstance(encoder, ElmoEncoder), "refused at the start"
+    sequences = batch.sequence_of_token()
+    is_followed = sequences[:-1] == sequences[1:]
+    num_targets = batch.bounds.diff() - 1  # (sequences,)
+    if batch.is_filled:  # all tokens, those that nothing follows without a label
+        labels = batch.input_ids[1:].where(is_followed & ~batch.columns[IS_FILLER][1:], IGNORE_INDEX)
+        weights = 1 / num_targets.clamp(min=1)[sequences[:-1]]
+        total = summed_decoder_loss(Decoder(hidden[:-1], encoder.word_embeddings), labels, weights)
+        return LossTerm("lm", total, (num_targets > 0).sum(), coefficient)
+    followed = torch.nonzero(is_followed).squeeze(-1)
+    weights = 1 / num_targets[sequences[followed]]  # (followed,) float32
     decoder = Decoder(hidden[followed], encoder.word_embeddings)
     total = summed_decoder_loss(decoder, batch.input_ids[followed + 1], weights)
     return LossTerm("lm", total, num_continued(batch), coefficient)
@@ -158,7 +173,7 @@ def new_bilstm_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings
     return bilstm_head(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
 
 
-def _num_targets(labels: Tensor) -> int:
-    """How many labels there are; missing ones are NaN, or `IGNORE_INDEX`."""
+def _num_targets(labels: Tensor) -> Tensor:
+    """() int64: how many labels there are; missing ones are NaN, or `IGNORE_INDEX`."""
     present = ~labels.isnan() if labels.is_floating_point() else labels != IGNORE_INDEX
-    return int(present.sum())
+    return present.sum()

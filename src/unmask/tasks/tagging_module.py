@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.filling import NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.bilstm_head import BiLstmHead
 from unmask.models.encoder import Encoder
 
@@ -26,9 +27,14 @@ class TaggingModule(nn.Module):
         self.encoder = encoder
         self.head = head
 
+    @property
+    def fillings(self) -> Fillings | None:
+        """How the columns that `forward` reads grow in a filled batch; None under a BiLSTM, which wants lengths."""
+        return None if isinstance(self.head, BiLstmHead) else {"labels": Filling(TOKENS, NO_LABEL)}
+
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task`; the last block and the head compute the labelled tokens alone."""
-        if isinstance(self.head, BiLstmHead):  # which reads all of a sequence
+        """The term `task`; last block and head compute the labelled tokens alone, unless a batch is filled."""
+        if isinstance(self.head, BiLstmHead) or batch.is_filled:  # a BiLSTM reads all of a sequence
             return self.loss(self.outputs(batch), batch)
         labels = batch.columns["labels"]
         labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
@@ -44,7 +50,7 @@ class TaggingModule(nn.Module):
         """Cross-entropy over the labelled tokens."""
         labels = batch.columns["labels"]
         total = functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        return [LossTerm("task", total, self.counts(batch)["task"])]
+        return [LossTerm("task", total, (labels != IGNORE_INDEX).sum())]
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Labelled tokens."""

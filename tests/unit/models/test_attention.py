@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unmask.models import attention
-from unmask.models.attention import attend, choose_backend, describe_attention, lay_out
+from unmask.models.attention import Layout, attend, choose_backend, describe_attention, has_varlen_kernel
 
 CPU = torch.device("cpu")
 
@@ -44,10 +45,10 @@ def test_each_sequence_attends_to_itself_alone(
     generator = torch.Generator().manual_seed(sum(lengths))
     packed = torch.randn(4, sum(lengths), num_heads, head_size, generator=generator)
     inputs = [part.clone().requires_grad_() for part in packed[:3]]
-    layout = lay_out(bounds_of(lengths), lengths)
+    layout = Layout(bounds_of(lengths), lengths, max(lengths))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "choose_backend", lambda *_: (backend, ""))
-        found = attend(*inputs, layout, dropout_prob=0.0, training=False, causal=causal)
+        found = attend(torch.stack(inputs, 1), layout, dropout_prob=0.0, training=False, causal=causal)
     expected = torch.cat(
         [attend_alone(*parts, causal) for parts in zip(*(part.split(lengths) for part in inputs), strict=True)]
     )
@@ -60,7 +61,7 @@ def test_each_sequence_attends_to_itself_alone(
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=40).map(tuple))
 def test_grouping_wastes_little(lengths: tuple[int, ...]) -> None:
-    layout = lay_out(bounds_of(lengths), lengths)
+    layout = Layout(bounds_of(lengths), lengths, max(lengths))
     assert sum(group.num_sequences for group in layout.groups) == len(lengths)
     for group in layout.groups:
         if group.padding is not None:
@@ -82,7 +83,7 @@ def test_grouping_wastes_little(lengths: tuple[int, ...]) -> None:
 
 
 def test_sequences_of_one_length_are_not_moved() -> None:
-    layout = lay_out(bounds_of((8, 8, 8)), (8, 8, 8))
+    layout = Layout(bounds_of((8, 8, 8)), (8, 8, 8), 8)
     assert layout.slots is None
     assert len(layout.groups) == 1
     assert layout.groups[0].padding is None
@@ -92,10 +93,10 @@ def test_dropout_in_training_only() -> None:
     torch.manual_seed(0)
     lengths = (20, 3, 20)
     query, key, value = torch.randn(3, 43, 2, 4)
-    layout = lay_out(bounds_of(lengths), lengths)
-    steady = attend(query, key, value, layout, 0.3, training=False)
-    assert torch.equal(steady, attend(query, key, value, layout, 0.3, training=False))
-    draws = torch.stack([attend(query, key, value, layout, 0.3, training=True) for _ in range(400)])
+    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    steady = attend(torch.stack((query, key, value), 1), layout, 0.3, training=False)
+    assert torch.equal(steady, attend(torch.stack((query, key, value), 1), layout, 0.3, training=False))
+    draws = torch.stack([attend(torch.stack((query, key, value), 1), layout, 0.3, training=True) for _ in range(400)])
     assert not torch.equal(draws[0], draws[1])
     # the mean over 400 draws of values whose deviation is at most 1.3 (sequences of 3): 5 standard errors
     assert (draws.mean(0) - steady).abs().max() < 5 * 1.3 / 400**0.5
@@ -105,10 +106,10 @@ def test_under_the_causal_mask_what_comes_later_changes_nothing() -> None:
     """Exactly: the same numbers are summed in the same order."""
     lengths = (6, 2, 9)
     query, key, value = torch.randn(3, 17, 2, 4, generator=torch.Generator().manual_seed(0))
-    layout = lay_out(bounds_of(lengths), lengths)
-    before = attend(query, key, value, layout, 0.0, training=False, causal=True)
+    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    before = attend(torch.stack((query, key, value), 1), layout, 0.0, training=False, causal=True)
     key[4:6], value[4:6] = 7.0, 8.0  # the last two of the first sequence
-    after = attend(query, key, value, layout, 0.0, training=False, causal=True)
+    after = attend(torch.stack((query, key, value), 1), layout, 0.0, training=False, causal=True)
     unseen = [*range(4), *range(6, 17)]
     assert torch.equal(after[unseen], before[unseen])
     assert not torch.equal(after[4:6], before[4:6])
@@ -119,9 +120,11 @@ def test_causal_attention_drops_out_too() -> None:
     torch.manual_seed(0)
     lengths = (20, 3)
     query, key, value = torch.randn(3, 23, 2, 4)
-    layout = lay_out(bounds_of(lengths), lengths)
-    steady = attend(query, key, value, layout, 0.3, training=False, causal=True)
-    draws = torch.stack([attend(query, key, value, layout, 0.3, training=True, causal=True) for _ in range(400)])
+    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    steady = attend(torch.stack((query, key, value), 1), layout, 0.3, training=False, causal=True)
+    draws = torch.stack(
+        [attend(torch.stack((query, key, value), 1), layout, 0.3, training=True, causal=True) for _ in range(400)]
+    )
     # as above, for a first token that is all its own context: its deviation is sqrt(0.3 / 0.7) of values up to 3
     assert (draws.mean(0) - steady).abs().max() < 5 * 2.0 / 400**0.5
 
@@ -138,7 +141,6 @@ def test_the_backend_is_told_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("dtype", "prob", "head_size", "reason"),
     [
-        (torch.bfloat16, 0.1, 64, "no dropout"),
         (torch.float32, 0.0, 64, "fp16 and bf16"),
         (torch.bfloat16, 0.0, 7, "multiple of 8"),
     ],
@@ -149,54 +151,119 @@ def test_cuda_falls_back_where_the_kernel_cannot(dtype: torch.dtype, prob: float
     assert reason in why
 
 
-def test_cuda_takes_the_variable_length_kernel_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cuda_with_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    assert choose_backend(torch.device("cuda"), torch.bfloat16, 0.0, 64)[0] == "varlen"
-    monkeypatch.setattr(attention, "_varlen_kernel", lambda: None)
-    assert choose_backend(torch.device("cuda"), torch.bfloat16, 0.0, 64)[0] == "sdpa"
+    monkeypatch.setattr(attention, "has_varlen_kernel", lambda: True)
+
+
+@pytest.mark.usefixtures("cuda_with_kernel")
+def test_cuda_takes_the_variable_length_kernel_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda")
+    assert choose_backend(cuda, torch.bfloat16, 0.0, 64)[0] == "varlen"
+    assert choose_backend(cuda, torch.bfloat16, 0.1, 256)[0] == "varlen"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
+    assert choose_backend(cuda, torch.bfloat16, 0.1, 192)[0] == "varlen"
+    assert "heads of 256" in choose_backend(cuda, torch.bfloat16, 0.1, 256)[1]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert "Ampere" in choose_backend(cuda, torch.bfloat16, 0.1, 64)[1]
+
+
+def test_a_build_without_the_kernel_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
+    has_varlen_kernel.cache_clear()
+    backend, why = choose_backend(torch.device("cuda"), torch.bfloat16, 0.1, 64)
+    has_varlen_kernel.cache_clear()
+    assert backend == "sdpa"
+    assert torch.__version__ in why
+
+
+def test_the_operator_has_the_arguments_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This torch's operator, which is not public, on tensors without data."""
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    has_varlen_kernel.cache_clear()
+    assert has_varlen_kernel()
+    has_varlen_kernel.cache_clear()
+    monkeypatch.setattr(attention, "choose_backend", lambda *_: ("varlen", ""))
+    monkeypatch.setattr(attention, "compute_dtype", lambda tensor: tensor.dtype)  # which knows no such device
+    packed = torch.empty(3, 10, 2, 64, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    bounds = torch.empty(3, device="meta", dtype=torch.int32)
+    found = attend(packed.transpose(0, 1), Layout(bounds, (), 7), 0.1, training=True, causal=True)
+    assert found.shape == (10, 2, 64)
+    (gradient,) = torch.autograd.grad(found.sum(), [packed])
+    assert gradient.shape == packed.shape
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_kernel_is_called_as_its_documentation_says(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+def test_the_kernel_is_given_bounds_and_dropout(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
     """A kernel of the same signature, by the formula, in place of the one that needs a CUDA device."""
 
-    def kernel(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bounds_q: Tensor,
-        bounds_k: Tensor,
-        max_q: int,
-        max_k: int,
-        *,
-        window_size: tuple[int, int] = (-1, -1),
-    ) -> Tensor:
+    def kernel(*arguments: Any) -> tuple[Tensor, ...]:
+        query, key, value, bounds_q, bounds_k, max_q, max_k, dropout_prob, is_causal, wants_mask = arguments
         assert torch.equal(bounds_q, bounds_k)
         assert max_q == max_k == 7
+        assert (dropout_prob, wants_mask) == (0.1, False)
         sizes = bounds_q.diff().tolist()
         parts = zip(query.split(sizes), key.split(sizes), value.split(sizes), strict=True)
-        return torch.cat([attend_alone(*part, window_size == (-1, 0)) for part in parts])
+        return torch.cat([attend_alone(*part, is_causal) for part in parts]), torch.empty(0)
 
     monkeypatch.setattr(attention, "choose_backend", lambda *_: ("varlen", ""))
     monkeypatch.setattr(attention, "_varlen_kernel", lambda: kernel)
     lengths = (3, 7)
     packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
-    found = attend(*packed, lay_out(bounds_of(lengths), lengths), 0.0, training=False, causal=causal)
+    found = attend(
+        torch.stack(tuple(packed), 1),
+        Layout(bounds_of(lengths), lengths, max(lengths)),
+        0.1,
+        training=True,
+        causal=causal,
+    )
     parts = zip(*(part.split(lengths) for part in packed), strict=True)
     assert torch.equal(found, torch.cat([attend_alone(*part, causal) for part in parts]))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sequences_of_unknown_lengths_attend_to_themselves(causal: bool) -> None:
+    """A filled batch, one of whose sequences is empty, without the kernel."""
+    lengths = (3, 0, 7)
+    packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
+    found = attend(packed.transpose(0, 1), Layout(bounds_of(lengths), (), 8), 0.0, training=True, causal=causal)
+    parts = zip(*(part.split((3, 7)) for part in packed), strict=True)
+    torch.testing.assert_close(found, torch.cat([attend_alone(*part, causal) for part in parts]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("causal", [False, True])
 def test_variable_length_kernel_agrees(causal: bool) -> None:
-    """Tolerance: bf16 has 8 bits, values are of order 1."""
+    """Values and gradients. Tolerance: bf16 has 8 bits, values are of order 1."""
     lengths = (5, 128, 1, 77)
-    packed = torch.randn(3, sum(lengths), 4, 64, device="cuda", dtype=torch.bfloat16)
-    layout = lay_out(bounds_of(lengths).cuda(), lengths)
+    packed = torch.randn(4, sum(lengths), 4, 64, device="cuda", dtype=torch.bfloat16)
+    inputs = [part.clone().requires_grad_() for part in packed[:3]]
+    layout = Layout(bounds_of(lengths).cuda(), lengths, max(lengths))
     assert choose_backend(packed.device, packed.dtype, 0.0, 64)[0] == "varlen"
-    found = attend(*packed, layout, 0.0, training=False, causal=causal)
+    found = attend(torch.stack(inputs, 1), layout, 0.0, training=False, causal=causal)
+    exact = [part.detach().float().requires_grad_() for part in inputs]
     expected = torch.cat(
-        [attend_alone(*parts, causal) for parts in zip(*(part.float().split(lengths) for part in packed), strict=True)]
+        [attend_alone(*parts, causal) for parts in zip(*(part.split(lengths) for part in exact), strict=True)]
     )
     torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
+    ours = torch.autograd.grad(found, inputs, packed[3])
+    theirs = torch.autograd.grad(expected, exact, packed[3].float())
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our.float(), their, rtol=4e-2, atol=4e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_variable_length_kernel_drops_out() -> None:
+    """The mean of 400 draws is the value without; each draw is another; the gradient is that of its own draw."""
+    lengths = (64, 3)
+    layout = Layout(bounds_of(lengths).cuda(), lengths, max(lengths))
+    packed = torch.randn(3, 67, 2, 64, device="cuda", dtype=torch.bfloat16)
+    steady = attend(packed.transpose(0, 1), layout, 0.0, training=True).float()
+    draws = torch.stack([attend(packed.transpose(0, 1), layout, 0.3, training=True).float() for _ in range(400)])
+    assert not torch.equal(draws[0], draws[1])
+    # values are of order 1; the shortest sequence averages over 3: its deviation is below 2 * sqrt(.3 / .7)
+    assert (draws.mean(0) - steady).abs().max() < 6 * 1.4 / 400**0.5 * 2

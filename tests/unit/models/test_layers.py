@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import get_args
 
 import pytest
@@ -10,7 +11,8 @@ from torch.nn import functional
 
 from unmask.models import layers
 from unmask.models.bert import BertEncoder
-from unmask.models.layers import ACTIVATIONS, Linear, dropout
+from unmask.models.dropout import dropout
+from unmask.models.layers import ACTIVATIONS, FeedForward, Linear, pack_weights
 from unmask.models.settings import Activation, EncoderSettings
 
 
@@ -43,6 +45,15 @@ def test_dropout_has_its_probability_and_keeps_the_mean(prob: float) -> None:
     kept = dropped[dropped != 0]
     assert kept.min() == kept.max()
     assert float(kept[0]) == pytest.approx(1 / (1 - prob), rel=2**-17 / (1 - prob) + 1e-6)
+
+
+def test_a_probability_that_rounds_to_1_leaves_something() -> None:
+    """The settings allow what is below 1; the scale stays finite."""
+    torch.manual_seed(0)
+    values = torch.ones(2_000_000, requires_grad=True)
+    dropped = dropout(values, 1 - 1e-7, training=True)
+    (gradient,) = torch.autograd.grad(dropped.sum(), values)
+    assert set(dropped.tolist()) == set(gradient.tolist()) == {0.0, 2.0**16}
 
 
 def test_neighbours_are_dropped_independently() -> None:
@@ -99,3 +110,43 @@ def test_a_small_model_trains_alike_with_onednn_and_mkl(monkeypatch: pytest.Monk
         assert module(values[:0]).shape == (0, 33)
     for mkl, onednn in zip(*outcomes, strict=True):
         torch.testing.assert_close(onednn, mkl, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_weights_compute_the_same(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tolerance: sums of 64 and 48 products in another order; bf16 keeps 8 bits, and GELU's input is not rounded."""
+    monkeypatch.setattr(layers, "_packs", lambda _: True)
+    torch.manual_seed(0)
+    module = FeedForward(64, 48, "gelu").to(dtype).eval()
+    for num_rows in (0, 1, 70):
+        values = torch.randn(num_rows, 64, dtype=dtype)
+        expected = module(values)
+        pack_weights(module)
+        with torch.inference_mode():
+            assert module.up.takes_packed(values)
+            bound = 1e-5 if dtype == torch.float32 else 2e-2
+            torch.testing.assert_close(module(values), expected, rtol=bound, atol=bound)
+
+
+def test_packed_weights_are_for_reading_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "_packs", lambda _: True)
+    module, values = Linear(16, 8).eval(), torch.randn(3, 16)
+    pack_weights(module)
+    assert not module.takes_packed(values)  # there are gradients
+    module(values).sum().backward()
+    assert module.weight.grad is not None
+    with torch.inference_mode():
+        assert module.takes_packed(values)
+        assert not module.takes_packed(values.bfloat16())
+        copied = copy.deepcopy(module)
+        assert not copied.takes_packed(values)
+        assert torch.equal(copied.weight, module.weight)
+        module.train()
+        assert not module.takes_packed(values)  # the weight is about to change
+
+
+def test_weights_are_packed_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "_onednn_beats_mkl", lambda: False)
+    module = Linear(16, 8).eval()
+    pack_weights(module)
+    assert module.packed is None

@@ -357,5 +357,5 @@ def test_a_model_with_a_boundary_head_opens_in_transformers(tmp_path: Path) -> N
 
 EMPTY_BOUNDARIES = {
     name: torch.zeros(0, dtype=torch.int64)
-    for name in ("boundary_positions", "boundary_targets", "boundary_left", "boundary_right")
+    for name in ("boundary_positions", "boundary_targets", "boundary_left", "boundary_right", "boundary_places")
 }

@@ -16,7 +16,7 @@ from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.objectives.span_boundary import places_in_spans, with_boundaries
+from unmask.objectives.span_boundary import with_boundaries
 
 CLS, SEP, SIZE = 2, 3, 40
 
@@ -66,7 +66,7 @@ def columns_of(batch: Batch) -> list[tuple[int, int, int, int]]:
             columns["boundary_targets"].tolist(),
             positions[columns["boundary_left"]].tolist(),
             positions[columns["boundary_right"]].tolist(),
-            (places_in_spans(batch) + 1).tolist(),
+            (columns["boundary_places"] + 1).tolist(),
             strict=True,
         )
     )

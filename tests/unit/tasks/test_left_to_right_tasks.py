@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
+from unmask.filling import Shapes, fill
 from unmask.models.bilstm_head import BiLstmHead, bilstm_head
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads import TwoOrderClassifier, needs_pooler
@@ -26,6 +27,7 @@ from unmask.tasks.table import open_task, recall_task
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.tokenization.train import train_tokenizer
+from unmask.training.stepper import weigh
 
 TEXTS = ["a man and a dog", "two women play with a ball", "a child eats in the street"]
 
@@ -284,3 +286,19 @@ def test_a_bilstm_is_as_large_as_the_settings_say(tokenizer: TextTokenizer) -> N
 def test_settings_that_do_not_go_together_are_told(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         TaskSettings.model_validate(settings)
+
+
+def test_a_filled_batch_has_the_loss_of_its_texts(tokenizer: TextTokenizer) -> None:
+    """L3 = L2 + .5 L1 and its gradient, with padding of sequences of its own behind the texts; fp32."""
+    module = opened("sst2", auxiliary_lm_weight=0.5).module(new(sizes("gpt1", tokenizer))).eval()
+    examples = [pair(text, None, str(number % 2)) for number, text in enumerate(TEXTS)]
+    batch = opened("sst2").encode(examples, tokenizer, ExampleCounts(), 0).batch([0, 1, 2])
+    assert module.fillings is not None
+    filled = fill(batch, Shapes(module.fillings, longest=9).choose(batch), module.fillings)
+    assert filled.num_tokens > batch.num_tokens
+    counts = module.counts(batch)
+    losses = [weigh(module(each), counts) for each in (batch, filled)]
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
+    parameters = list(module.parameters())
+    for ours, theirs in zip(*(torch.autograd.grad(loss, parameters) for loss in losses), strict=True):
+        torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-6)

@@ -9,10 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from unmask.batch import IGNORE_INDEX
+from unmask.models.decoder_loss import losses_and_probabilities
+
 _ROWS = 32
+
+
+class SummedCrossEntropy(nn.Module):
+    """`summed_cross_entropy` as a module, so that what compiles blocks finds it (`unmask.training.compilation`)."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return summed_cross_entropy(logits, labels)
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -20,13 +30,13 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         logits: (rows, classes) float; in bfloat16 the gradient is too.
-        labels: (rows,) int64, each a class.
+        labels: (rows,) int64, each a class, or `IGNORE_INDEX` for a row that counts for nothing.
 
     Returns:
         () float32.
     """
-    if logits.device.type != "cpu":
-        return functional.cross_entropy(logits.float(), labels, reduction="sum")
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():
+        return functional.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
     return _SummedCrossEntropy.apply(logits, labels)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -37,12 +47,15 @@ class _SummedCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         total = torch.zeros(())
         gradient = torch.empty_like(logits)
+        ignored = labels == IGNORE_INDEX
+        labels = labels.masked_fill(ignored, 0)
         for start in range(0, len(labels), _ROWS):
-            rows, its_labels = logits[start : start + _ROWS], labels[start : start + _ROWS]
-            log_probabilities = torch.log_softmax(rows, -1, dtype=torch.float32)
-            total -= log_probabilities.gather(1, its_labels[:, None]).sum()
-            log_probabilities.exp_().scatter_add_(1, its_labels[:, None], -torch.ones(len(rows), 1))
-            gradient[start : start + _ROWS] = log_probabilities
+            rows, its_labels = logits[start : start + _ROWS], labels[start : start + _ROWS, None]
+            losses, probabilities = losses_and_probabilities(rows, its_labels)
+            total += losses.masked_fill_(ignored[start : start + _ROWS], 0).sum()
+            probabilities.scatter_add_(1, its_labels, -torch.ones(len(rows), 1))
+            gradient[start : start + _ROWS] = probabilities
+        gradient[ignored] = 0
         ctx.save_for_backward(gradient)
         return total
 

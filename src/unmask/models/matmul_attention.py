@@ -1,0 +1,79 @@
+"""Attention as its formula stands, on the CPU, for sequences of one length: PyTorch's own has no dropout there.
+
+Queries, keys and values come and go in one tensor each way, and scales are left to the matrix products: autograd would
+copy each of the three gradients twice over, and go through the probabilities twice more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.models.dropout import as_factors, draw_kept, scale_of_kept
+
+
+def attend_by_products(rows: Tensor, padding: Tensor | None, threshold: int, causal: bool) -> Tensor:
+    """softmax(Q K^T / sqrt(head_size)) V for each sequence and head, with dropout on the softmax.
+
+    Args:
+        rows: (sequences, length, 3, heads, head_size) float: queries, keys, values.
+        padding: (sequences, 1, 1, length) bool, True where there is no token; None where there is one everywhere.
+        threshold: of dropout, in 1/65,536; 0: none.
+        causal: True: no token attends to a later one.
+
+    Returns:
+        (sequences, length, heads, head_size).
+    """
+    bias = _bias(rows, padding, causal)
+    return _Attention.apply(rows, bias, threshold)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _bias(rows: Tensor, padding: Tensor | None, causal: bool) -> Tensor | None:
+    """Minus infinity where a token is not seen, to be added to (sequences x heads, length, length) scores."""
+    length, heads = rows.shape[1], rows.shape[3]
+    if causal:  # padding stands at the end, where no token sees it
+        later = torch.ones(length, length, dtype=torch.bool, device=rows.device).triu(1)
+        return rows.new_zeros(1, length, length).masked_fill(later, float("-inf"))
+    if padding is None:
+        return None
+    penalties = rows.new_zeros(padding.shape).masked_fill(padding, float("-inf"))
+    return penalties.expand(-1, heads, -1, -1).flatten(0, 1)  # (sequences x heads, 1, length)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, bias: Tensor | None, threshold: int) -> Tensor:
+        sequences, length, _, heads, head_size = rows.shape
+        parts = rows.permute(2, 0, 3, 1, 4).reshape(3, sequences * heads, length, head_size)
+        query, key, value = parts
+        none = rows.new_zeros(1)
+        scores = torch.baddbmm(
+            none if bias is None else bias, query, key.transpose(1, 2), beta=bias is not None, alpha=head_size**-0.5
+        )
+        probabilities = torch.softmax(scores, dim=-1)
+        keep = draw_kept(probabilities.shape, threshold) if threshold else None
+        ctx.scale = scale_of_kept(threshold)
+        kept = probabilities if keep is None else probabilities * as_factors(keep, rows.dtype)
+        context = torch.baddbmm(none, kept, value, beta=0, alpha=ctx.scale)
+        ctx.save_for_backward(parts, probabilities, keep, kept)
+        ctx.shape = rows.shape
+        return context.view(sequences, heads, length, head_size).transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        parts, probabilities, keep, kept = ctx.saved_tensors
+        sequences, length, _, heads, head_size = ctx.shape
+        query, key, value = parts
+        of_context = gradients[0].transpose(1, 2).reshape(value.shape)
+        of_parts, none, scale = torch.empty_like(parts), parts.new_zeros(1), ctx.scale
+        torch.baddbmm(none, kept.transpose(1, 2), of_context, beta=0, alpha=scale, out=of_parts[2])
+        of_kept = torch.bmm(of_context, value.transpose(1, 2))
+        if keep is not None:
+            of_kept *= as_factors(keep, of_kept.dtype)
+        of_scores = torch._softmax_backward_data(of_kept, probabilities, -1, probabilities.dtype)
+        alpha = scale * head_size**-0.5
+        torch.baddbmm(none, of_scores, key, beta=0, alpha=alpha, out=of_parts[0])
+        torch.baddbmm(none, of_scores.transpose(1, 2), query, beta=0, alpha=alpha, out=of_parts[1])
+        return of_parts.view(3, sequences, heads, length, head_size).permute(1, 3, 0, 2, 4), None, None
