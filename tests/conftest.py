@@ -26,11 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    without_cuda = any("gpu" in item.keywords for item in items) and not _cuda_is_available()
+    without_cuda = any(item.get_closest_marker("gpu") is not None for item in items) and not _cuda_is_available()
     for item in items:
-        if "slow" in item.keywords and not config.getoption("--run-slow"):
+        if item.get_closest_marker("slow") is not None and not config.getoption("--run-slow"):
             item.add_marker(pytest.mark.skip(reason="slow: takes minutes, run with --run-slow"))
-        if "gpu" in item.keywords and without_cuda:
+        if item.get_closest_marker("gpu") is not None and without_cuda:
             item.add_marker(pytest.mark.skip(reason="gpu: no CUDA device here"))
 
 

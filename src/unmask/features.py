@@ -14,7 +14,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from unmask.config import build_settings, nearest
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.files import refuse_existing, refuse_foreign, writing, writing_directory
-from unmask.inference import Coverage, introduce, windows
+from unmask.inference import WINDOW, Coverage, introduce, windows
+from unmask.inference_precision import freeze, take_faster
 from unmask.models.encoder import Encoder
 from unmask.models.hub import load_encoder
 from unmask.models.layer_mixture import LayerChoice, find_choice
@@ -72,6 +73,8 @@ class FeatureModel:
     Attributes:
         max_length: most tokens of a row, special ones included.
         layouts: the columns that hold its texts in a table; the first that a row has are taken.
+        chooses: True: it computes in fp32, and `extract_features`, where there are many inputs, in bf16 if that is
+            measured to be faster.
     """
 
     encoder: Encoder
@@ -80,6 +83,7 @@ class FeatureModel:
     choice: LayerChoice
     max_length: int
     layouts: tuple[ColumnSettings, ...]
+    chooses: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,7 +114,7 @@ def load_feature_model(
             where a fine-tuned model remembers it, or in columns of these names.
         max_length: most tokens read at once, special ones included; None takes all positions of the encoder.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16` or `auto`; features are float32 all the same.
+        precision: `fp32`, `bf16`, or `auto` (see `FeatureModel.chooses`); features are float32 all the same.
 
     Raises:
         ModelError: there is no such model, it has no tokenizer, or it does not load.
@@ -118,7 +122,8 @@ def load_feature_model(
             positions or leaves no room.
     """
     directory = model_directory(model)
-    compute = choose_compute(device, precision)
+    chooses = precision == "auto"
+    compute = choose_compute(device, "fp32" if chooses else precision)
     tokenizer = open_tokenizer(directory)
     loaded = load_encoder(directory)
     layouts = feature_layouts(columns, _remembered_columns(loaded.config or {}, directory))
@@ -129,7 +134,8 @@ def load_feature_model(
     if longest > settings.num_positions:
         raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
     choice = find_choice(layers, settings.num_hidden_layers)
-    opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts)
+    encoder, compute = freeze(encoder, compute, packs=compute.dtype != torch.float32)
+    opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts, chooses)
     if (room := opened.row_maker("none").room(is_pair=True)) < 2:
         raise SettingsError(f"max_length {longest} has no room for a pair of texts: give at least {longest + 2 - room}")
     return opened
@@ -156,7 +162,7 @@ def extract_features(
     input_format: str | None = None,
     max_length: int | None = None,
     device: str = "auto",
-    precision: str = "fp32",
+    precision: str = "auto",
     format: str = "npy",
     overwrite: bool = False,
 ) -> Path:
@@ -209,6 +215,7 @@ def extract_features(
         ):
             num_rows = 0
             for inputs in windows(read_file(loaded, input, input_format)):
+                loaded = _with_measured_precision(loaded, inputs)
                 for line in _write_window(loaded, inputs, checked_pool, writer, num_rows, counts, coverage):
                     index.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
                     num_rows += line["num_tokens"] if pool == "none" else 1
@@ -259,6 +266,16 @@ def pooled_features(
             pooled[number] = np.maximum(pooled[number], states[places >= 0].max(0, initial=-np.inf))
     pooled[np.isneginf(pooled)] = 0
     return tokens, pooled
+
+
+def _with_measured_precision(model: FeatureModel, first: Sequence[FeatureInput]) -> FeatureModel:
+    """The same in the faster precision, where there is a choice and the first inputs fill a window."""
+    if not model.chooses or len(first) < WINDOW:
+        return replace(model, chooses=False)
+    _, rows = model.row_maker("cls").rows(first, tokenize(first, model.tokenizer), ExampleCounts())
+    batches = [batch for _, batch in rows.batches_by_length(BATCH_TOKENS[model.compute.device.type])]
+    encoder, compute = take_faster(model.encoder, model.compute, batches, lambda its, batch: its.hidden_states(batch))
+    return replace(model, encoder=encoder, compute=compute, chooses=False)
 
 
 def _run(model: FeatureModel, rows: EncodedExamples) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:

@@ -23,7 +23,7 @@ from torch import nn
 from unmask.batch import Batch
 from unmask.evaluation import tell_degenerate
 from unmask.files import write_json
-from unmask.finetuning_inputs import Inputs, add_features, open_inputs
+from unmask.finetuning_inputs import ExampleSteps, Inputs, add_features, open_inputs
 from unmask.inference import Window, measure, predict_window
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
@@ -78,7 +78,7 @@ def finetune(
             resume=resume,
             overwrite=overwrite,
             run=finetune_settings,
-            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
+            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision, training=True)),
         )
     return finetune_settings(settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite)
 
@@ -89,7 +89,7 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
     Args:
         recipe: its name, for the record.
     """
-    compute = choose_compute(settings.device, settings.precision)
+    compute = choose_compute(settings.device, settings.precision, training=True)
     with (
         opening_run(directory, settings, resume=resume, overwrite=overwrite) as changes,
         RunLog(directory, echo=True),
@@ -105,6 +105,8 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
             num_threads=torch.get_num_threads(),
         )
         run = _open(settings, directory, compute)
+        assert isinstance(run.module, nn.Module)
+        compute.place(run.module)
     with RunLog(directory, echo=True) as log:
         _train(settings, run, directory, compute, log)
     write_report(directory)
@@ -199,7 +201,6 @@ class Measurement:
 def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:
     task, module = run.task, run.module
     assert isinstance(module, nn.Module)
-    module.to(compute.device)
     if settings.task.tagging_head == "bilstm":
         run = add_features(settings.task.feature_layers, run, directory / "features", compute)
     encoder = run.module.encoder.settings
@@ -218,7 +219,7 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
             "fine-tuning",
             directory,
             module=module,
-            steps=lambda progress: run.loader.steps(run.start),
+            steps=ExampleSteps(run.loader, run.start),
             prepare=_as_it_is,
             counts=run.module.counts,
             settings=settings.train,
@@ -229,6 +230,7 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
             compute=compute,
             log=log,
             interruption=interruption,
+            longest=int(run.loader.examples.row_lengths.max()),
         )
         module.eval()
         results: dict[str, Any] = {"num_parameters": num_parameters}

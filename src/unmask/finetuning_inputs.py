@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,44 @@ from unmask.paths import model_directory
 from unmask.progress import Progress
 from unmask.recipe import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
-from unmask.tasks.encoded import EncodedExamples, ExampleLoader, Position, concatenate
+from unmask.tasks.encoded import EncodedExamples, ExampleLoader, LoadedStep, Position, concatenate
 from unmask.tasks.frozen_features import with_features
 from unmask.tasks.table import open_task
 from unmask.tokenization.gpt1_framing import load_framed_tokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.device import Compute
+from unmask.training.memory import Cut
 from unmask.transfer import freeze_layers, transfer_layers
 
 logger = logging.getLogger("unmask")
+
+
+@dataclass(frozen=True)
+class ExampleSteps:
+    """The steps of a run; see `unmask.training.memory.StepSource`. What is counted is units, which stay together.
+
+    Attributes:
+        loader: of the training examples.
+        start: the position that they begin at.
+    """
+
+    loader: ExampleLoader
+    start: Position
+
+    def cut(self, position: Any, most_tokens: int | None) -> Cut:
+        """See `StepSource`."""
+        loader = self.loader
+        longest = int(loader.examples.lengths.max())
+        cut = Cut(loader.batch_size, loader.micro_batch_size, longest, length_key="task.max_length")
+        return cut.at_most(most_tokens)
+
+    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+        """See `StepSource`."""
+        if position is None:
+            position = self.start
+        start = position if isinstance(position, Position) else Position(**position)
+        return replace(self.loader, micro_batch_size=self.cut(start, most_tokens).micro_batch_size).steps(start)
 
 
 @dataclass(frozen=True)
@@ -78,7 +106,7 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
     dev = None if files.dev is None else read_windows(task, "dev", files.dev, tokenizer, module)
     test = None if files.test is None else read_windows(task, "test", files.test, tokenizer, module)
     batch_size = settings.train.batch_size
-    loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_size or batch_size)
+    loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size))
     start = loader.start()
     if checkpoint is not None:
         saved = Position(**checkpoint.state["position"])

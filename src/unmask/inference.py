@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.batch import LossTerm
 from unmask.errors import ModelError
 from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder
@@ -137,6 +139,19 @@ def windows(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
         yield window
 
 
+def one_ahead(items: Iterator[Item], device: torch.device) -> Iterator[Item]:
+    """The same items; where a GPU computes, each is made in a thread while the one before it is used."""
+    if device.type != "cuda":  # the threads of the CPU are busy
+        yield from items
+        return
+    end = object()
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = thread.submit(next, items, end)
+            yield item  # type: ignore[misc]  # `end` is none
+
+
 def window_size(task: Task[Any]) -> int:
     """How many examples of a task are taken at a time, at most `WINDOW`: fewer where there are many labels."""
     outputs = max(1, len(task.labels)) * (_TOKENS if task.per_token else 1)
@@ -182,26 +197,26 @@ def run_module(
     filled with minus infinity.
     """
     parts: list[tuple[Any, Tensor]] = []
+    told: list[LossTerm] = []
     for units, batch in encoded.batches_by_length(BATCH_TOKENS[compute.device.type]):
         batch = batch.to(compute.device)
         with compute.autocast():
             outputs = module.outputs(batch)
-            terms = [] if losses is None else module.loss(outputs, batch)
-        for term in terms:
-            assert losses is not None
-            losses.totals[term.name] = losses.totals.get(term.name, 0.0) + float(term.total)
-            losses.counts[term.name] = losses.counts.get(term.name, 0) + term.count
-            losses.coefficients[term.name] = term.coefficient
-        parts.append((encoded.token_numbers(units) if task.per_token else units, outputs.float().cpu()))
+            told += [] if losses is None else module.loss(outputs, batch)
+        parts.append((encoded.token_numbers(units) if task.per_token else units, outputs.float()))
+    for term in told:  # the first look at a figure waits for the device: not before all its work is given out
+        assert losses is not None
+        losses.totals[term.name] = losses.totals.get(term.name, 0.0) + float(term.total)
+        losses.counts[term.name] = losses.counts.get(term.name, 0) + int(term.count)
+        losses.coefficients[term.name] = term.coefficient
     total = len(encoded.input_ids) if task.per_token else len(encoded)
     width = max((part.shape[-1] for _, part in parts if part.dim() > 1), default=0)
     shape = (total, *parts[0][1].shape[1:-1], width) if parts[0][1].dim() > 1 else (total,)
     gathered = torch.empty(shape)
     for numbers, part in parts:
         missing = width - part.shape[-1] if width else 0
-        gathered[torch.from_numpy(numbers)] = (
-            functional.pad(part, (0, missing), value=float("-inf")) if missing else part
-        )
+        padded = functional.pad(part, (0, missing), value=float("-inf")) if missing else part
+        gathered[torch.from_numpy(numbers)] = padded.cpu()
     return gathered
 
 

@@ -6,11 +6,14 @@ of its sequences.
 
 from __future__ import annotations
 
-from unmask.data.settings import PackingSettings
+from collections.abc import Sequence
+
+from unmask.data.settings import PackingSettings, PhaseSettings
 from unmask.models.settings import AnyArchitecture
 from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
 from unmask.segment_pairs import PAIRED
+from unmask.training.settings import MOST_TOKENS_AT_ONCE, TrainSettings
 
 BARE: frozenset[str] = frozenset({"gpt1", "lstm"})
 """Families that read text as it runs, without special tokens around it (Radford et al. 2018, section 4.1)."""
@@ -89,4 +92,30 @@ def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str
         f"packing.format={packing.format} makes {PAIRED[packing.format]}, half of them with a second segment from "
         f"another document, and {asked} asks nothing about the two: fine as an ablation; packing.format=full_sentences "
         "or single_segment gives each sequence one text"
+    )
+
+
+def too_many_tokens(train: TrainSettings, packing: PackingSettings, phases: Sequence[PhaseSettings] = ()) -> str | None:
+    """What is wrong with micro-batches of more tokens than a batch can hold; None where nothing is."""
+    for number, phase in enumerate(phases or (PhaseSettings(until=1),)):
+        own, length = f"phases.{number}", phase.packing(packing).max_length
+        length_key = f"{own}.max_length" if phase.max_length else "packing.max_length"
+        batch_size = phase.batch_size or train.batch_size
+        size = min(phase.micro_batch_size or train.micro_batch_of(batch_size), batch_size)
+        size_key = f"{own}.micro_batch_size" if phase.micro_batch_size else "train.micro_batch_size"
+        told = overflow(train, size_key, size, length_key, length)
+        if told is not None:
+            return told
+    return None
+
+
+def overflow(train: TrainSettings, size_key: str, size: int, length_key: str, length: int) -> str | None:
+    """What is wrong with so many sequences of so many tokens in a micro-batch; None where nothing is."""
+    if size * length <= MOST_TOKENS_AT_ONCE or train.micro_batch_size == "auto":
+        return None
+    whole = "" if train.micro_batch_size or not size_key.startswith("train.") else " (null, the whole batch)"
+    return (
+        f"{size_key}={size}{whole} and {length_key}={length} come to {size * length:,} tokens in a micro-batch, whose "
+        f"bounds are int32: it holds {MOST_TOKENS_AT_ONCE:,} at most; set a smaller {size_key}, which changes memory "
+        "and not the size of the batch"
     )

@@ -9,15 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unmask.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.files import refuse_existing, writing
-from unmask.inference import Window, encode_windows, introduce, predict_window
+from unmask.inference import Window, encode_windows, introduce, one_ahead, predict_window, window_size
+from unmask.inference_precision import freeze, take_faster
 from unmask.models.hub import load_finetuned
 from unmask.paths import model_directory
 from unmask.prediction_inputs import read_task_inputs
 from unmask.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns_by_option
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
+from unmask.tasks.encoded import BATCH_TOKENS
 from unmask.tasks.qa import QaTask
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
@@ -37,12 +41,14 @@ class Predictor:
         module: encoder and head, in eval mode, on the device.
         tokenizer: of the model.
         compute: device and precision.
+        chooses: True: it computes in fp32, and where there are many inputs in bf16 if that is measured to be faster.
     """
 
     task: Task[Any]
     module: TaskModule
     tokenizer: Tokenizer
     compute: Compute
+    chooses: bool = False
 
     @property
     def num_segments(self) -> int:
@@ -54,10 +60,21 @@ class Predictor:
         counts = ExampleCounts()
         with naming_columns_by_option():
             examples = self.task.read_all(rows)
-            for window in encode_windows(self.task, examples, self.tokenizer, counts, self.num_segments):
-                yield from self._predict_window(window)
+            encoded = encode_windows(self.task, examples, self.tokenizer, counts, self.num_segments)
+            answering = self
+            for window in one_ahead(encoded, self.compute.device):
+                answering = answering._with_measured_precision(window)
+                yield from answering._predict_window(window)
         if counts.anything_mended:
             logger.warning("inputs: %s", counts.summary())
+
+    def _with_measured_precision(self, first: Window) -> Predictor:
+        """The same in the faster precision, where there is a choice and the first inputs are as many as fit."""
+        if not self.chooses or len(first.examples) < window_size(self.task):
+            return replace(self, chooses=False)
+        batches = [batch for _, batch in first.encoded.batches_by_length(BATCH_TOKENS[self.compute.device.type])]
+        module, compute = take_faster(self.module, self.compute, batches, lambda its, batch: its.outputs(batch))
+        return replace(self, module=module, compute=compute, chooses=False)
 
     def _predict_window(self, window: Window) -> Iterator[dict[str, Any]]:
         predictions = predict_window(self.task, self.module, window, self.compute)
@@ -94,23 +111,28 @@ def load_predictor(
             will the directory of an ensemble.
         task: a task's name where it is another one than the model was trained on.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16` or `auto`.
+        precision: `fp32`, `bf16`, or `auto`: fp32, and where some thousand inputs are answered at once bf16 if that is
+            measured to be faster.
 
     Raises:
         ModelError: there is no such model, it has no head, or it does not load.
         SettingsError: no such task or device.
     """
-    compute = choose_compute(device, precision)
+    chooses = precision == "auto"
+    compute = choose_compute(device, "fp32" if chooses else precision)
     members = read_members(Path(model))
     if members is None:
-        return _load_one(model_directory(model), task, compute)
-    check_members(members)
-    loaded = [_load_one(member, task, compute) for member in members]
-    for member, predictor in zip(members, loaded, strict=True):
-        introduce(predictor.module.encoder, loaded[0].tokenizer, member)
-    its_task = _task_of_all([predictor.task for predictor in loaded], read_null_threshold(Path(model)))
-    module = EnsembleModule(its_task, [predictor.module for predictor in loaded]).eval()
-    return Predictor(its_task, module, loaded[0].tokenizer, compute)
+        predictor = _load_one(model_directory(model), task, compute)
+    else:
+        check_members(members)
+        loaded = [_load_one(member, task, compute) for member in members]
+        for member, its in zip(members, loaded, strict=True):
+            introduce(its.module.encoder, loaded[0].tokenizer, member)
+        its_task = _task_of_all([its.task for its in loaded], read_null_threshold(Path(model)))
+        module = EnsembleModule(its_task, [its.module for its in loaded]).eval()
+        predictor = Predictor(its_task, module, loaded[0].tokenizer, compute)
+    frozen, compute = freeze(predictor.module, compute, packs=compute.dtype != torch.float32)
+    return replace(predictor, module=frozen, compute=compute, chooses=chooses)
 
 
 def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any]:
@@ -140,7 +162,7 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
 
 
 def predict(
-    model: str | Path | Predictor, rows: Iterable[Mapping[str, Any]], *, device: str = "auto", precision: str = "fp32"
+    model: str | Path | Predictor, rows: Iterable[Mapping[str, Any]], *, device: str = "auto", precision: str = "auto"
 ) -> Iterator[dict[str, Any]]:
     """Predicts what a model was fine-tuned for: labels, values, answers, choices or tags.
 
@@ -150,7 +172,7 @@ def predict(
             task (`text`; `text_a` and `text_b`; `question` and `context`; `context` and `choices`; `tokens`); whatever
             else they hold is kept.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16` or `auto`.
+        precision: as for `load_predictor`.
 
     Yields:
         For each input, in order, `{"input": {...}, ...}` with what the task decodes, such as `label`, `score` and
@@ -172,7 +194,7 @@ def predict_file(
     settings: Mapping[str, Any] | None = None,
     format: str | None = None,
     device: str = "auto",
-    precision: str = "fp32",
+    precision: str = "auto",
 ) -> Iterator[dict[str, Any]]:
     """`predict` for the inputs of a file or of standard input (`-`); errors name the line.
 
@@ -199,7 +221,7 @@ def write_predictions(
     format: str | None = None,
     overwrite: bool = False,
     device: str = "auto",
-    precision: str = "fp32",
+    precision: str = "auto",
 ) -> Path:
     """`predict_file` into a file, which is there when all is answered, and not before.
 

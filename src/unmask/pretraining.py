@@ -71,7 +71,7 @@ def pretrain(
     """
     settings = load_pretrain_recipe(recipe, overrides)
     directory = Path(out)
-    compute = choose_compute(settings.device, settings.precision)
+    compute = choose_compute(settings.device, settings.precision, training=True)
     with (
         opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=("store",)) as changes,
         RunLog(directory, echo=True),
@@ -87,6 +87,8 @@ def pretrain(
             num_threads=torch.get_num_threads(),
         )
         run = open_inputs(settings, directory, workers)
+        assert isinstance(run.module, nn.Module)
+        compute.place(run.module)
         if resume and run.checkpoint is None:
             logger.info("nothing to resume in %s: starts from the beginning", directory)
     with RunLog(directory, echo=True) as log:
@@ -99,7 +101,6 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
     module = run.module
     encoder = module.encoder.settings
     assert isinstance(module, nn.Module)
-    module.to(compute.device)
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     logger.info(
         "%s parameters; %s documents, %s tokens; %s held-out sequences",
@@ -137,6 +138,8 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             compute=compute,
             log=log,
             interruption=interruption,
+            longest=settings.longest[1],
+            compiles=True,
         )
         save_pretrained(module, run.tokenizer, directory / "model")
         words = run.tokenizer if isinstance(run.tokenizer, WordTokenizer) else None

@@ -5,52 +5,40 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from unmask.batch import Batch
-from unmask.data.annotation_columns import annotation_column, check_annotations, without_annotations
+from unmask.data.annotation_columns import check_annotations, without_annotations
 from unmask.data.corpus import read_documents
 from unmask.data.corpus_files import find_files
 from unmask.data.documents import CorpusCounts
 from unmask.data.encoding import text_hash
-from unmask.data.formats import check_documents, check_separator, documents_needed, open_loader
-from unmask.data.frame import SequenceFrame, bare_frame
-from unmask.data.loader import LoadedStep, Position, SequenceLoader
+from unmask.data.formats import check_documents, check_separator, documents_needed
 from unmask.data.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.data.packing import Split
-from unmask.data.phases import phased_steps
-from unmask.data.settings import PhaseSettings
 from unmask.data.store import TokenStore
-from unmask.data.stream import StreamLoader
 from unmask.data.unknown_tokens import tell_unknown
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.table import OBJECTIVES
-from unmask.pairings import BARE, unasked_pairs
+from unmask.pairings import unasked_pairs
 from unmask.paths import model_directory
 from unmask.preparation import prepare
-from unmask.pretraining_start import build_module, check_model, describe_new_entries, num_segments, trained_architecture
+from unmask.pretraining_batches import PretrainingSteps, build_loader, frame_of
+from unmask.pretraining_start import build_module, check_model, describe_new_entries
 from unmask.recipe import PretrainRecipe
-from unmask.tokenization.definition import Framing
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.tokenization.word_characters import WordTokenizer
 from unmask.tokenizer_training import train_tokenizer
 from unmask.training.checkpoint import Checkpoint, find_checkpoint
-from unmask.training.optimizer import share_done
 from unmask.training.settings import batch_too_small, warmup_shortfall
 
 logger = logging.getLogger("unmask")
-
-STATIC_COPIES = 10
-"""Masked copies of the text under `masking_mode: static` (RoBERTa, section 4.1)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +49,7 @@ class Inputs:
         store, tokenizer, objective: what is learnt, and how.
         module: with its first weights.
         checkpoint: what the run goes on from; None at its beginning.
-        steps: the batches from there on, for `run_session`.
+        steps: the batches, which begin there.
         held_out: masked batches to evaluate on; none where nothing is held out.
     """
 
@@ -70,7 +58,7 @@ class Inputs:
     objective: Objective
     module: ObjectiveModule
     checkpoint: Checkpoint | None
-    steps: Callable[[Callable[[], float]], Iterator[LoadedStep]]
+    steps: PretrainingSteps
     held_out: list[Batch]
 
 
@@ -94,7 +82,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
     module = build_module(settings, objective, tokenizer)
     if checkpoint is None and (told := describe_new_entries(settings, tokenizer)) is not None:
         logger.info(told)
-    steps = open_steps(settings, store, tokenizer, checkpoint)
+    steps = PretrainingSteps(settings, store, tokenizer, checkpoint)
     held_out = prepare_held_out(settings, store, tokenizer, objective)
     return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out)
 
@@ -114,36 +102,6 @@ def tell_beforehand(settings: PretrainRecipe, store: TokenStore) -> None:
         return  # the session tells what is wrong with one schedule
     if (told := warmup_shortfall(settings.schedule, steps, num_stages)) is not None:
         logger.warning(told)
-
-
-def open_steps(
-    settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer, checkpoint: Checkpoint | None
-) -> Callable[[Callable[[], float]], Iterator[LoadedStep]]:
-    """The training batches from a checkpoint on, as a function of what tells the share of the budget that is done.
-
-    The first step is made here and now.
-    """
-    start = Position() if checkpoint is None else Position(**checkpoint.state["position"])
-    share = 0.0 if checkpoint is None else share_done(checkpoint.done, settings.train)
-    told: list[Callable[[], float]] = [lambda: share]
-    if isinstance(tokenizer, WordTokenizer):
-        steps = stream_loader(settings, store, tokenizer, held_out=False).steps(start)
-    else:
-        phases = settings.phases or (PhaseSettings(until=1),)
-        steps = phased_steps(
-            [sequence_loader(settings, store, tokenizer, held_out=False, phase=phase) for phase in phases],
-            [phase.until for phase in phases],
-            start,
-            progress=lambda: told[0](),
-            on_phase=lambda number: logger.info("phase %s of %s begins", number + 1, len(phases)),
-        )
-    first = next(steps)
-
-    def take(progress: Callable[[], float]) -> Iterator[LoadedStep]:
-        told[0] = progress
-        return chain([first], steps)
-
-    return take
 
 
 def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> TokenStore:
@@ -273,84 +231,6 @@ def check_corpus(settings: PretrainRecipe) -> None:
     check_documents(num_training, "training", where, settings.packing, settings.objective.asked_of_pairs, num_held_out)
     assert masking is not None, "else nothing is missing"
     raise without_annotations(masking, where)
-
-
-def build_loader(
-    settings: PretrainRecipe,
-    store: TokenStore,
-    tokenizer: Tokenizer,
-    held_out: bool,
-    phase: PhaseSettings | None = None,
-) -> SequenceLoader | StreamLoader:
-    """The loader of the training documents, or of the held-out ones, in a phase of the run or as the recipe says.
-
-    Raises:
-        InputError: there are too few documents.
-        SettingsError: special tokens leave no room for text, the tokenizer has not those that the format needs, or the
-            masking goes by annotations that the store has not.
-        StoreError: the format is `stream`, and the store is not one of words.
-    """
-    if isinstance(tokenizer, WordTokenizer):
-        return stream_loader(settings, store, tokenizer, held_out)
-    return sequence_loader(settings, store, tokenizer, held_out, phase)
-
-
-def stream_loader(
-    settings: PretrainRecipe, store: TokenStore, tokenizer: WordTokenizer, held_out: bool
-) -> StreamLoader:
-    """The loader of ELMo's lanes. Held-out text has as many as a step, so that figures are those of any micro-batch."""
-    train = settings.train
-    return StreamLoader(
-        Split(store, settings.held_out, held_out),
-        tokenizer,
-        settings.packing.max_length,
-        train.batch_size,
-        train.batch_size if held_out else train.micro_batch_size or train.batch_size,
-        settings.seed,
-    )
-
-
-def sequence_loader(
-    settings: PretrainRecipe,
-    store: TokenStore,
-    tokenizer: TextTokenizer,
-    held_out: bool,
-    phase: PhaseSettings | None = None,
-) -> SequenceLoader:
-    """The loader of formats whose sequences stand by themselves; see `build_loader`."""
-    masking = settings.objective.annotations
-    if masking is not None:
-        check_annotations(store, masking)
-    phase = phase or PhaseSettings(until=1)
-    is_static = settings.objective.is_static
-    batch_size = phase.batch_size or settings.train.batch_size
-    return open_loader(
-        Split(store, settings.held_out, held_out),
-        phase.packing(settings.packing),
-        settings.objective.asked_of_pairs,
-        frame_of(settings, tokenizer),
-        seed=settings.seed,
-        batch_size=batch_size,
-        micro_batch_size=min(phase.micro_batch_size or settings.train.micro_batch_size or batch_size, batch_size),
-        plan_copies=STATIC_COPIES if is_static else settings.packing.copies,
-        mask_copies=STATIC_COPIES if is_static else None,
-        token_columns={} if masking is None else {masking: annotation_column(masking)},
-    )
-
-
-def frame_of(settings: PretrainRecipe, tokenizer: TextTokenizer) -> SequenceFrame:
-    """The special tokens around sequences: the tokenizer's, or none for families that read text as it runs.
-
-    Raises:
-        ModelError: the tokenizer has not the special tokens that are needed.
-    """
-    if trained_architecture(settings) in BARE:
-        return bare_frame(document_separator_id=tokenizer.find_role("eos_token"))
-    _ = tokenizer.cls_id  # a model of this family stands on it
-    framing = tokenizer.framing
-    if num_segments(settings) < 2:  # RoBERTa's, which a tokenizer of BERT's kind does not know of
-        framing = Framing(framing.single, tuple(replace(piece, segment=0) for piece in framing.pair))
-    return SequenceFrame(framing, tokenizer.sep_id)
 
 
 def prepare_held_out(

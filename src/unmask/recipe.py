@@ -20,7 +20,7 @@ from unmask.errors import SettingsError
 from unmask.models.elmo_settings import AnyModelSettings
 from unmask.models.settings import ModelSettings
 from unmask.objectives.settings import CALLED_OTHERWISE, MaskedLMSettings, ObjectiveName, ObjectiveSettings
-from unmask.pairings import contradiction
+from unmask.pairings import contradiction, overflow, too_many_tokens
 from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
 from unmask.training.settings import (
@@ -34,7 +34,7 @@ from unmask.training.settings import (
 )
 
 Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "fp8"]
 
 
 class PretrainRecipe(Settings):
@@ -45,7 +45,8 @@ class PretrainRecipe(Settings):
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
     precision: Precision = "auto"
-    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device computes in it."""
+    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device computes in it; `fp8`: as
+    bf16, but the linear layers of blocks in 8 bits, for large models on a GPU of compute capability 8.9 or later."""
 
     tokenizer: str | TokenizerSettings = TokenizerSettings()
     """A tokenizer's directory, or the settings of one to train on the corpus. A store brings its own."""
@@ -132,6 +133,8 @@ class PretrainRecipe(Settings):
     def _check_phases(self) -> None:
         for phase in self.phases:
             phase.packing(self.packing)
+        if (wrong := too_many_tokens(self.train, self.packing, self.phases)) is not None:
+            raise ValueError(wrong)
         if self.phases and self.packing.format == "stream":
             raise ValueError(
                 "packing.format=stream and phases do not go together: a lane's memory goes on from window to window; "
@@ -191,6 +194,9 @@ class FinetuneRecipe(Settings):
             raise ValueError(
                 "from_scratch takes no weights of init_from: leave out transfer_layers, freeze_layers and keep_head"
             )
+        size, length = self.train.micro_batch_of(self.train.batch_size), self.task.max_length
+        if (wrong := overflow(self.train, "train.micro_batch_size", size, "task.max_length", length)) is not None:
+            raise ValueError(wrong)
         if self.task.tagging_head == "bilstm" and self.freeze_layers != "all":
             raise ValueError("task.tagging_head=bilstm stands on frozen features: set freeze_layers=all")
         return self

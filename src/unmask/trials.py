@@ -7,6 +7,9 @@ Every combination of what `search.*` lists is run `search.restarts` times, each 
     OUT/model/                                   of the best run on dev
     OUT/ensemble/                                where `search.ensemble` is true
 
+They run one after another, or several at a time (`search.parallel`: `unmask.parallel_trials`); what they come to is the
+same in whatever order they end.
+
 Devlin et al. 2019, sections 4.1 (grid, restarts) and 4.2 (ensemble); Radford et al. 2018, figure 2 (layers).
 """
 
@@ -24,16 +27,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from unmask.config import build_settings, merge
 from unmask.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
-from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
+from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.evaluation import evaluate
 from unmask.files import write_json, writing_directory
 from unmask.inference import encode_windows, measure
+from unmask.parallel_trials import Job, RunOne, attempt, run_side_by_side
 from unmask.paths import MODEL, SUMMARY, model_directory
 from unmask.prediction import load_predictor
 from unmask.progress import human_duration
@@ -55,14 +59,6 @@ RESULTS = "results.json"
 
 _SPENT = ("checkpoints", "features")
 """What a run directory does not need once the run is finished: three models' worth of disk and more, for each trial."""
-
-
-class RunOne(Protocol):
-    """Makes one run of a recipe without `search`, as `unmask.finetuning.finetune_settings`."""
-
-    def __call__(
-        self, settings: FinetuneRecipe, directory: Path, *, recipe: str, resume: bool, overwrite: bool
-    ) -> Path: ...
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ def run_trials(
         recipe: its name, for the record.
         resume: True keeps the finished trials and goes on with the others.
         overwrite: True replaces a search, or a run, that is there.
-        run: makes one run.
+        run: makes one run; a function at the top of a module where several run at a time.
         check: opens the inputs of a trial, so that what is wrong with one is told before anything is written; it is
             called for the first trial of each checkpoint and each number of layers.
 
@@ -126,7 +122,7 @@ def run_trials(
     Raises:
         UserError: recipe, examples or output are at fault, or every trial has failed. What is wrong with one trial
             alone, such as a learning rate at which it diverges, is noted, and the others go on.
-        Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of the present one are kept.
+        Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
     """
     trials = plan_trials(settings)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
@@ -144,7 +140,7 @@ def run_trials(
             recipe=recipe,
             command=sys.argv,
             seed=settings.seed,
-            device=choose_compute(settings.device, settings.precision).describe(),
+            device=choose_compute(settings.device, settings.precision, training=True).describe(),
             num_threads=torch.get_num_threads(),
         )
     try:
@@ -254,40 +250,67 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path,
 def _outcomes(
     settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne
 ) -> list[Outcome]:
-    """Runs what is not finished yet; after each trial the summary is that of the trials so far."""
-    done = {trial.name: results for trial in trials if (results := _read_results(_place(directory, trial))) is not None}
-    if done:
-        _tell(directory, f"{len(done)} of {len(trials)} trials are finished already")
-    outcomes: list[Outcome] = []
-    spent_s, spent_cost = 0.0, 0.0
-    for number, trial in enumerate(trials, start=1):
-        if trial.name in done:
-            outcomes.append(trial.outcome(done[trial.name]))
-            continue
-        cost_left = sum(other.cost for other in trials[number - 1 :] if other.name not in done)
-        left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
-        _tell(directory, f"trial {number} of {len(trials)}{left}: {trial.name}")
-        began = time.monotonic()
-        outcomes.append(_run_one(trial, _place(directory, trial), recipe, run))
-        spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + trial.cost
-        _tell_outcome(directory, outcomes[-1], settings)
-        if finished := [outcome for outcome in outcomes if outcome.error is None]:
+    """Runs what is not finished yet; after each trial the summary is that of the trials so far, in their own order."""
+    places = {trial.name: directory / TRIALS / trial.name for trial in trials}
+    by_name = {trial.name: trial for trial in trials}
+    ended: dict[str, Outcome] = {}
+    for trial in trials:
+        if (results := _read_results(places[trial.name])) is not None:
+            ended[trial.name] = trial.outcome(results)
+    if ended:
+        _tell(directory, f"{len(ended)} of {len(trials)} trials are finished already")
+
+    def in_order() -> list[Outcome]:
+        return [ended[trial.name] for trial in trials if trial.name in ended]
+
+    def note_end(job: Job, failure: str | None) -> str:
+        outcome = _outcome(by_name[job.name], job.directory, failure)
+        ended[job.name] = outcome
+        if finished := [each for each in in_order() if each.error is None]:
             metric = choose_metric(finished[0].dev, settings.train.metric)
-            write_json(directory / SUMMARY, summarise(outcomes, metric, len(trials)))
-    return outcomes
+            write_json(directory / SUMMARY, summarise(in_order(), metric, len(trials)))
+        return _describe_outcome(outcome, settings)
+
+    jobs = [
+        Job(trial.name, places[trial.name], trial.settings, trial.cost) for trial in trials if trial.name not in ended
+    ]
+    parallel = settings.search.parallel
+    if parallel > 1 and jobs:
+        run_side_by_side(jobs, directory, parallel=parallel, recipe=recipe, run=run, note_end=note_end)
+    else:
+        numbers = {trial.name: f"{number} of {len(trials)}" for number, trial in enumerate(trials, start=1)}
+        _run_one_after_another(jobs, numbers, directory, recipe, run, note_end)
+    return in_order()
 
 
-def _place(directory: Path, trial: Trial) -> Path:
-    return directory / TRIALS / trial.name
+def _run_one_after_another(
+    jobs: Sequence[Job],
+    numbers: Mapping[str, str],
+    directory: Path,
+    recipe: str,
+    run: RunOne,
+    note_end: Callable[[Job, str | None], str],
+) -> None:
+    """`run_side_by_side` of one trial at a time, in this process.
+
+    Args:
+        numbers: of the trials among all, by name.
+    """
+    spent_s, spent_cost = 0.0, 0.0
+    for place, job in enumerate(jobs):
+        cost_left = sum(other.cost for other in jobs[place:])
+        left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
+        _tell(directory, f"trial {numbers[job.name]}{left}: {job.name}")
+        began = time.monotonic()
+        failure = attempt(job, recipe, run)
+        spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + job.cost
+        _tell(directory, note_end(job, failure))
 
 
-def _run_one(trial: Trial, place: Path, recipe: str, run: RunOne) -> Outcome:
-    try:
-        run(trial.settings, place, recipe=recipe, resume=True, overwrite=False)
-    except (InputError, OutputError):  # the examples, and the disk, are those of every trial
-        raise
-    except UserError as error:
-        return trial.failed(str(error))
+def _outcome(trial: Trial, place: Path, failure: str | None) -> Outcome:
+    """Of a trial that has ended; of a finished one, what it does not need any more goes."""
+    if failure is not None:
+        return trial.failed(failure)
     results = _read_results(place)
     assert results is not None, f"{place} has no {RESULTS}"
     for name in _SPENT:
@@ -311,13 +334,12 @@ def _tell(directory: Path, line: str) -> None:
         logger.info("%s", line)
 
 
-def _tell_outcome(directory: Path, outcome: Outcome, settings: FinetuneRecipe) -> None:
+def _describe_outcome(outcome: Outcome, settings: FinetuneRecipe) -> str:
     if outcome.error is not None:
-        _tell(directory, f"{outcome.name} has failed, the others go on: {outcome.error}")
-        return
+        return f"{outcome.name} has failed, the others go on: {outcome.error}"
     metric = choose_metric(outcome.dev, settings.train.metric)
     fault = "" if outcome.degenerate is None else f"; degenerate: {outcome.degenerate}"
-    _tell(directory, f"{outcome.name}: {metric} {in_words(outcome.dev[metric])} on dev{fault}")
+    return f"{outcome.name}: {metric} {in_words(outcome.dev[metric])} on dev{fault}"
 
 
 def _link_model(source: Path, target: Path) -> None:

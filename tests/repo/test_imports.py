@@ -14,6 +14,7 @@ LAYERS = (
     {
         "errors",
         "batch",
+        "filling",
         "entropy",
         "files",
         "input_files",
@@ -34,6 +35,7 @@ LAYERS = (
             "preparation",
             "pretraining",
             "pretraining_inputs",
+            "pretraining_batches",
             "pretraining_start",
             "finetuning",
             "finetuning_inputs",
@@ -64,8 +66,11 @@ LAYERS = (
         ),
         *(
             "inference",
+            "inference_precision",
             "transfer",
             "trials",
+            "parallel_trials",
+            "trials_display",
             "trials_page",
             "trials_summary",
             "ensemble",

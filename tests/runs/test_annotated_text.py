@@ -18,7 +18,7 @@ from unmask.objectives import span_masking
 from unmask.objectives.table import OBJECTIVES
 from unmask.preparation import describe_annotations, prepare
 from unmask.pretraining import pretrain
-from unmask.pretraining_inputs import build_loader
+from unmask.pretraining_batches import build_loader
 from unmask.recipe import load_pretrain_recipe
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer

@@ -22,7 +22,7 @@ from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import OBJECTIVES
 from unmask.preparation import prepare
-from unmask.pretraining_inputs import build_loader
+from unmask.pretraining_batches import build_loader
 from unmask.pretraining_start import build_module
 from unmask.recipe import load_pretrain_recipe
 from unmask.tokenization.settings import TokenizerSettings

@@ -22,7 +22,8 @@ from unmask.data.store import TokenStore
 from unmask.errors import Interrupted, SettingsError
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining import pretrain
-from unmask.pretraining_inputs import build_loader, prepare_held_out
+from unmask.pretraining_batches import build_loader
+from unmask.pretraining_inputs import prepare_held_out
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training import checkpoint, session

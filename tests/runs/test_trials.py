@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 from pathlib import Path
@@ -16,6 +17,8 @@ from unmask.errors import InputError, Interrupted, SettingsError
 from unmask.evaluation import evaluate
 from unmask.finetuning import finetune
 from unmask.prediction import predict_file
+from unmask.recipe import load_finetune_recipe
+from unmask.trials import run_trials
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -160,6 +163,71 @@ def test_an_interrupted_search_ends_as_one_that_never_stopped(
     for trial in sorted((tmp_path / "whole" / "trials").iterdir()):
         resumed = weights(tmp_path / "out" / "trials" / trial.name / "model")
         assert all(torch.equal(resumed[name], value) for name, value in weights(trial / "model").items())
+
+
+STOPPED = """
+import os, signal, time
+from pathlib import Path
+from unmask import finetuning
+from unmask.training.session import Session
+
+after_step = Session.__call__
+
+def stopping(session, state, result):
+    if state.step == 7 and os.environ.get("STOP"):
+        (session.directory / "there").touch()
+        others = [session.directory.with_name(session.directory.name[:-1] + seed) / "there" for seed in "01"]
+        while not all(other.exists() for other in others):
+            time.sleep(0.01)
+        if session.directory.name.endswith("seed1"):
+            os.kill(os.getppid(), signal.SIGTERM)
+        while session.interruption.signal_number is None:
+            time.sleep(0.01)
+    after_step(session, state, result)
+
+def run(*arguments, **named):
+    Session.__call__ = stopping
+    finetuning.write_report = lambda directory: None
+    return finetuning.finetune_settings(*arguments, **named)
+"""
+"""Runs that workers import. Those of seeds 0 and 1 wait for each other in their seventh step; then the second tells the
+parent to stop, and both wait for what it does."""
+
+
+def test_side_by_side_stopped_and_resumed_is_as_one_after_another(
+    tmp_path: Path, recipe: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, out = [*words, "search.restarts=3"], tmp_path / "out"
+    finetune(recipe, given, out=tmp_path / "whole")
+    (tmp_path / "stopped_runs.py").write_text(STOPPED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = importlib.import_module("stopped_runs").run
+
+    def search_side_by_side() -> Path:
+        settings = load_finetune_recipe(recipe, [*given, "search.parallel=2"])
+        return run_trials(settings, out, recipe=recipe, resume=True, overwrite=False, run=run)
+
+    monkeypatch.setenv("STOP", "1")
+    told = f"{out}: stopped; what is finished is kept, and the trials under way have saved .* --resume goes on"
+    with pytest.raises(Interrupted, match=told) as stopped:
+        search_side_by_side()
+    assert stopped.value.exit_code == 143
+    seeds = [out / "trials" / f"lr0.003_batch8_epochs3_seed{seed}" for seed in range(3)]
+    assert sorted(out.glob("trials/*/checkpoints/step-*")) == [
+        place / "checkpoints" / "step-00000007" for place in seeds[:2]
+    ]
+    assert not seeds[2].exists()
+    monkeypatch.delenv("STOP")
+    assert search_side_by_side() == out / "model"
+    assert ["resumed from step 7" in (place / "log.txt").read_text() for place in seeds] == [True, True, False]
+
+    def results(directory: Path) -> dict[str, bytes]:
+        patterns = ("summary.json", "model/*", "trials/*/model/*", "trials/*/re*", "trials/*/samples.json")
+        paths = [path for pattern in patterns for path in directory.glob(pattern)]
+        return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+    assert len(results(out)) > 20
+    assert results(out) == results(tmp_path / "whole")
 
 
 def test_bad_examples_are_told_before_anything_is_written(tmp_path: Path, recipe: str, words: list[str]) -> None:

@@ -133,3 +133,18 @@ def test_a_vocabulary_of_another_language_is_told_at_every_use(
             caplog.text.count("75 % of the tokens (3 of 4) are [UNK]: the vocabulary does not cover these texts") == 1
         )
         assert "2 examples, 3 of 4 tokens not in the vocabulary ([UNK])" in caplog.text
+
+
+def test_many_inputs_are_told_in_which_precision_they_are_answered(
+    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rows = task_models.runs / "classification", examples(task_models, "classification")
+    data = write("data.jsonl", rows)
+    for many in ("unmask.inference.window_size", "unmask.prediction.window_size"):
+        monkeypatch.setattr(many, lambda _: len(rows))
+    monkeypatch.setattr("unmask.features.WINDOW", len(rows))
+    for words in (("predict", model, data), ("features", model, data, "--out", "features")):
+        for precision, times in (("auto", 1), ("fp32", 0)):
+            code, _, errors = unmask(*words, "--precision", precision, *(("--overwrite",) * (words[0] == "features")))
+            assert code == 0, errors
+            assert errors.count("precision: ") == times

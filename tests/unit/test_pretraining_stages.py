@@ -17,6 +17,7 @@ from unmask.interruption import Interruption
 from unmask.pretraining import stage_changer
 from unmask.training.checkpoint import find_checkpoint
 from unmask.training.device import Compute
+from unmask.training.memory import Cut
 from unmask.training.run_log import RunLog, read_metrics
 from unmask.training.session import run_session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -56,18 +57,22 @@ def pretrain(run: Path, module: nn.Module, stop_at: int | None = None) -> None:
     checkpoint = find_checkpoint(run / "checkpoints")
     start = 0 if checkpoint is None else checkpoint.state["position"]["sequence"]
 
-    def steps(progress: Callable[[], float]) -> Iterator[LoadedStep]:
-        for number in range(start + 1, 100):
-            if number == stop_at:
-                interruption.signal_number = 15
-            yield LoadedStep([pack([[1, 2, 3]])], Position(sequence=number), number / 10)
+    class Steps:
+        def cut(self, position: Any, most_tokens: int | None) -> Cut:
+            return Cut(1, 1, 3)
+
+        def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+            for number in range(start + 1, 100):
+                if number == stop_at:
+                    interruption.signal_number = 15
+                yield LoadedStep([pack([[1, 2, 3]])], Position(sequence=number), number / 10)
 
     with RunLog(run) as log:
         run_session(
             "testing",
             run,
             module=module,
-            steps=steps,
+            steps=Steps(),
             prepare=lambda batch: batch,
             counts=lambda batch: {f"term{stage}": 5 for stage in range(3)},
             settings=TRAIN,

@@ -358,6 +358,18 @@ def test_another_search_is_not_a_resumed_one(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
 
 
+def test_how_many_run_at_a_time_may_change(tmp_path: Path) -> None:
+    run = Pretended(lambda settings: accuracy(0.5))
+    found = search(tmp_path / "out", recipe({"restarts": 2}), run)
+    again = Pretended(lambda settings: accuracy(0.5))
+    assert search(tmp_path / "out", recipe({"restarts": 2, "parallel": 2}), again, resume=True) == found
+    assert "resumed with search.parallel=2, where it was 1" in (tmp_path / "out" / "log.txt").read_text()
+
+
+def test_a_number_at_a_time_makes_no_search() -> None:
+    assert not recipe({"parallel": 5}).search.is_wanted
+
+
 def test_a_longer_budget_makes_runs_of_its_own(tmp_path: Path) -> None:
     run = Pretended(lambda settings: accuracy(0.5))
     search(tmp_path / "out", recipe({"restarts": 2}), run)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +16,9 @@ from unmask.commands.words import Columns, Json, Model, Overwrite, print_json_li
 
 app = typer.Typer()
 
+Precision = Annotated[
+    str, typer.Option("--precision", help="fp32, bf16, or auto: fp32, and for thousands of inputs what is faster")
+]
 MaxLength = Annotated[int | None, typer.Option("--max-length", help="tokens of an input; all the model takes")]
 Layers = Annotated[
     str,
@@ -98,6 +104,7 @@ def predict_command(
     out: Annotated[
         Path | None, typer.Option("--out", help="a file: .jsonl, or for questions .json, the {id: answer} of SQuAD")
     ] = None,
+    precision: Precision = "auto",
     overwrite: Overwrite = False,
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
@@ -106,10 +113,37 @@ def predict_command(
     from unmask.task_options import read_task_settings
 
     named, given = read_columns(columns or []), read_task_settings(settings or [])
-    if out is None:
-        print_json_lines(predict_file(model, inputs, columns=named, settings=given, format=format))
-    else:
-        print(write_predictions(model, inputs, out, columns=named, settings=given, format=format, overwrite=overwrite))
+    with _showing_messages():
+        if out is None:
+            answers = predict_file(model, inputs, columns=named, settings=given, format=format, precision=precision)
+            print_json_lines(answers)
+        else:
+            print(
+                write_predictions(
+                    model,
+                    inputs,
+                    out,
+                    columns=named,
+                    settings=given,
+                    format=format,
+                    precision=precision,
+                    overwrite=overwrite,
+                )
+            )
+
+
+@contextmanager
+def _showing_messages() -> Iterator[None]:
+    """Shows on standard error also what is no warning, such as the precision that is chosen."""
+    logger = logging.getLogger("unmask")
+    handler, former_level = logging.StreamHandler(sys.stderr), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(former_level)
+        logger.removeHandler(handler)
 
 
 @app.command("ensemble")
@@ -135,24 +169,27 @@ def features_command(
     format: Annotated[str, typer.Option("--format", help="npy or parquet")] = "npy",
     input_format: Annotated[str | None, typer.Option("--input-format", help=_INPUT_FORMAT_HELP)] = None,
     max_length: MaxLength = None,
+    precision: Precision = "auto",
     overwrite: Overwrite = False,
 ) -> None:
     """Write what an encoder makes of texts, once, as vectors for other models."""
     from unmask.features import extract_features
     from unmask.recipe import read_columns
 
-    extract_features(
-        model,
-        inputs,
-        out,
-        layers=layers,
-        pool=pool,
-        columns=read_columns(columns or []),
-        input_format=input_format,
-        format=format,
-        max_length=max_length,
-        overwrite=overwrite,
-    )
+    with _showing_messages():
+        extract_features(
+            model,
+            inputs,
+            out,
+            layers=layers,
+            pool=pool,
+            columns=read_columns(columns or []),
+            input_format=input_format,
+            format=format,
+            max_length=max_length,
+            precision=precision,
+            overwrite=overwrite,
+        )
     print(out)
 
 

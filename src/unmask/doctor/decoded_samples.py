@@ -15,7 +15,7 @@ from unmask.objectives.base import Objective
 from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
 from unmask.objectives.span_masking import find_spans
 from unmask.objectives.table import OBJECTIVES
-from unmask.pretraining_inputs import build_loader
+from unmask.pretraining_batches import build_loader
 from unmask.recipe import PretrainRecipe
 from unmask.samples import show_entry
 from unmask.tokenization.bpe import END_OF_WORD

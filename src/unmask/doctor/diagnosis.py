@@ -35,7 +35,7 @@ from unmask.doctor.store_statistics import count_store, find_duplicates
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.info import KINDS
 from unmask.objectives.settings import BiLMSettings, ObjectiveSettings
-from unmask.pretraining_inputs import frame_of
+from unmask.pretraining_batches import frame_of
 from unmask.progress import Progress, human_count
 from unmask.recipe import ALTERNATIVES, PretrainRecipe, find_recipe, similar_recipes
 from unmask.segment_pairs import PAIRED

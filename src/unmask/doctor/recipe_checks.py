@@ -215,12 +215,17 @@ def check_memory(memory: Memory, available: int, micro_batch_size: int) -> Findi
         message = f"{told}: weights, gradients and optimizer alone take {human_bytes(memory.fixed)}"
         return Finding("too-large-for-memory", "fault", message, "take a smaller model, or a machine with more memory")
     if memory.total > available:
-        fitting = int(0.8 * (available - memory.fixed) / max(1.0, memory.per_batch / micro_batch_size))
+        fitting = fitting_sequences(memory, available, micro_batch_size)
         advice = f"set train.micro_batch_size={fitting}: it changes memory, not the size of the batch"
         return Finding("too-large-for-memory", "fault", told, advice if fitting else "shorten packing.max_length")
     if memory.total > 0.7 * available:
         return Finding("memory", "warning", f"{told}: that is close", "set a smaller train.micro_batch_size")
     return Finding("memory", "good", told)
+
+
+def fitting_sequences(memory: Memory, available: int, micro_batch_size: int) -> int:
+    """How many sequences a micro-batch may have, with some room left, by what one of so many takes."""
+    return int(0.8 * (available - memory.fixed) / max(1.0, memory.per_batch / micro_batch_size))
 
 
 def check_disk(needed: int, free: int) -> Finding:

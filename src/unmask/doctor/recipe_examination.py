@@ -18,6 +18,7 @@ from unmask.doctor.recipe_checks import (
     check_memory,
     check_settings,
     differences_table,
+    fitting_sequences,
     make_plan,
     memory_table,
     plan_table,
@@ -71,7 +72,7 @@ def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_s
     check_model(settings)
     findings = _check_phases(settings)
     settings = largest_phase(settings)
-    compute = choose_compute(settings.device, settings.precision)
+    compute = choose_compute(settings.device, settings.precision, training=True)
     with ExitStack() as stack, torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         text = open_text(settings, names_text, stack)
@@ -91,13 +92,16 @@ def _examine(
     batch = material.prepared(max(1, int(MEASURED_TOKENS / length)))
     flops = flops_per_token(sizes, settings.objective, SequenceShape.of(settings.objective, batch, length))
 
-    micro_batch = settings.train.micro_batch_size or settings.train.batch_size
+    micro_batch = settings.train.micro_batch_of(settings.train.batch_size)
     available = available_memory(compute)
     memory = fixed_memory(num_parameters, num_moments, compute)
     fits = memory.fixed <= available
     probe = None
     if fits:
         memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
+        if settings.train.micro_batch_size == "auto" and compute.device.type == "cuda" and memory.total > available:
+            micro_batch = max(1, fitting_sequences(memory, available, micro_batch))
+            memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
         room = int((_MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
         if probe_s > 0 and room > 0:
             probe = _probe(material, compute, probe_s, most_sequences=min(micro_batch, room))
@@ -165,7 +169,7 @@ def _check_phases(settings: PretrainRecipe) -> list[Finding]:
 
 def _probe(material: Material, compute: Compute, limit_s: float, most_sequences: int) -> SpeedProbe:
     with Progress("measuring speed", unit="steps") as progress:
-        module = material.module().to(compute.device)
+        module = compute.place(material.module())
         if isinstance(module, ReplacedTokenModule) and not module.trains_discriminator:
             module.begin_stage(1)  # the dearer one
         return probe_speed(

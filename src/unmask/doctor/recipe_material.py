@@ -25,7 +25,8 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective
 from unmask.objectives.table import OBJECTIVES
 from unmask.paths import model_directory
-from unmask.pretraining_inputs import build_loader, open_store
+from unmask.pretraining_batches import build_loader
+from unmask.pretraining_inputs import open_store
 from unmask.pretraining_start import build_module, trained_architecture
 from unmask.progress import human_bytes
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
@@ -58,7 +59,8 @@ def largest_phase(settings: PretrainRecipe) -> PretrainRecipe:
     recipes = []
     for phase in settings.phases:
         batch_size = phase.batch_size or settings.train.batch_size
-        micro_batch_size = min(phase.micro_batch_size or settings.train.micro_batch_size or batch_size, batch_size)
+        given = phase.micro_batch_size or settings.train.micro_batch_size or batch_size
+        micro_batch_size = min(given, batch_size) if isinstance(given, int) else given
         train = settings.train.model_copy(update={"batch_size": batch_size, "micro_batch_size": micro_batch_size})
         update = {"phases": (), "packing": phase.packing(settings.packing), "train": train}
         recipes.append(settings.model_copy(update=update))
@@ -68,7 +70,7 @@ def largest_phase(settings: PretrainRecipe) -> PretrainRecipe:
 def _tokens_at_once(settings: PretrainRecipe) -> tuple[int, int]:
     """The tokens of a micro-batch, and of a sequence: of two phases with as many, the longer's attention takes more."""
     train, length = settings.train, settings.packing.max_length
-    return min(train.micro_batch_size or train.batch_size, train.batch_size) * length, length
+    return train.micro_batch_of(train.batch_size) * length, length
 
 
 @dataclass(frozen=True)

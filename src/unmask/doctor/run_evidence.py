@@ -37,7 +37,8 @@ from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import OBJECTIVES
 from unmask.paths import MODEL
-from unmask.pretraining_inputs import build_loader, prepare_held_out
+from unmask.pretraining_batches import build_loader
+from unmask.pretraining_inputs import prepare_held_out
 from unmask.pretraining_start import build_module
 from unmask.recipe import PretrainRecipe
 from unmask.tokenization.opening import has_tokenizer

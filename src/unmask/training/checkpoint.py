@@ -7,8 +7,8 @@
         random.safetensors      the states of the generators that dropout draws from
         best.safetensors        the weights of the best evaluation so far, where the run may end early
         state.json              step, tokens, position, schedule, the newest step and the sums since the last logged
-                                row, recent losses, the newest evaluation, sizes and checksums of the other files and a
-                                checksum of itself
+                                row, recent losses, how large micro-batches may be, the newest evaluation, sizes and
+                                checksums of the other files and a checksum of itself
 
 A checkpoint is written beside its place and renamed, and is used only if every checksum is right.
 """
@@ -110,6 +110,7 @@ def save_checkpoint(
             "logged_seconds": state.logged_seconds,
             "recent_losses": state.recent_losses,
             "roll_backs": state.roll_backs,
+            "micro_batch_tokens": state.micro_batch_tokens,
             "evaluation": state.evaluation,
             "evaluated_step": state.evaluated_step,
             "warmup_end": schedule.warmup_end,
@@ -211,6 +212,7 @@ def restore(
         logged_seconds=saved.get("logged_seconds", saved["seconds"]),
         recent_losses=list(saved.get("recent_losses", [])),
         roll_backs=saved.get("roll_backs", 0),
+        micro_batch_tokens=saved.get("micro_batch_tokens"),
         evaluation=dict(saved["evaluation"]),
         evaluated_step=saved["evaluated_step"],
         best=_read_best(checkpoint, module),

@@ -1,16 +1,38 @@
-"""Where a run computes and in which precision: the one place that decides, and says why."""
+"""Where a run computes and in which precision: the one place that decides, and says why and what the device is.
+
+Nothing here touches CUDA where a recipe asks for the CPU.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from unmask.errors import SettingsError
+from unmask.models.fp8 import with_fp8_linears
+from unmask.progress import human_bytes
+
+logger = logging.getLogger("unmask")
+
+DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("auto", "fp32", "bf16")
+TRAINING_PRECISIONS = (*PRECISIONS, "fp8")
+
+_FIRST_WITH_BF16 = (8, 0)
+_FIRST_WITH_FP8 = (8, 9)
+_LITTLE_MEMORY = 0.2
+"""The free share of a GPU's memory below which a run is warned: somebody else holds most of it."""
+_CPU_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -21,61 +43,270 @@ class Compute:
         device: where modules and batches are.
         dtype: of matrix products; weights are always float32.
         reason: why, for the log.
+        fp8: True: the linear layers of Transformer blocks take theirs in 8 bits, `dtype` is of all others.
+        autocasts: False: a module's weights have been cast to `dtype`, once, and nothing is cast as it computes.
     """
 
     device: torch.device
     dtype: torch.dtype
     reason: str
+    fp8: bool = False
+    autocasts: bool = True
 
     @property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
         """A new context for each forward pass."""
-        if self.dtype == torch.float32:
+        if self.dtype == torch.float32 or not self.autocasts:
             return nullcontext
         return partial(torch.autocast, self.device.type, dtype=self.dtype)
 
+    def place(self, module: AnyModule) -> AnyModule:
+        """Takes a module to the device, and its linear layers to 8 bits where that is the precision, in place.
+
+        Raises:
+            SettingsError: 8 bits, and the module has no Transformer blocks, or blocks of sizes that do not go.
+        """
+        module.to(self.device)
+        return with_fp8_linears(module) if self.fp8 else module
+
     def describe(self) -> str:
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-        return f"{name}, {str(self.dtype).removeprefix('torch.')} ({self.reason}), {torch.get_num_threads()} threads"
+        """One line for the log of a run: the device with what there is of it now, the precision and why, versions."""
+        about = describe_gpu(look_at_gpu(self.device)) if self.device.type == "cuda" else describe_cpu()
+        precision = str(self.dtype).removeprefix("torch.")
+        if self.fp8:
+            precision = f"fp8 in the linear layers of blocks and {precision} elsewhere"
+        versions = f"torch {torch.__version__}"
+        if self.device.type == "cuda" and torch.version.cuda is not None:
+            versions += f" for CUDA {torch.version.cuda}"
+        return f"{about}, {precision} ({self.reason}), {_counted_threads(torch.get_num_threads())}, {versions}"
 
 
-DEVICES = ("auto", "cpu", "cuda")
-PRECISIONS = ("auto", "fp32", "bf16")
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as it is at this moment.
+
+    Attributes:
+        capability: major and minor number of what it can do.
+        index: among those that PyTorch sees.
+        num_visible: how many it sees.
+        free: bytes of memory that this process can have, what its own PyTorch keeps in reserve included.
+        total: bytes of its memory.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    index: int
+    num_visible: int
+    free: int
+    total: int
+
+    @property
+    def version(self) -> str:
+        return "{}.{}".format(*self.capability)
 
 
-def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
+@dataclass(frozen=True)
+class NoGpu:
+    """Why there is none to compute on.
+
+    Attributes:
+        problem: what is wrong.
+        remedy: what to do for a run on the GPU.
+        is_fault: True: there is a GPU and it cannot be used; False: there is none.
+    """
+
+    problem: str
+    remedy: str
+    is_fault: bool
+
+
+def choose_compute(device: str = "auto", precision: str = "auto", *, training: bool = False) -> Compute:
     """Finds the device and precision that a recipe asks for.
+
+    A GPU that cannot be used (one that this build of PyTorch has no kernels for, or one that is full) is passed over by
+    `auto`, and a GPU with little free memory is used: both with a warning in the log.
 
     Args:
         device: `auto` (a GPU where there is one), `cpu` or `cuda`.
-        precision: `auto` (bf16 where the device computes in it), `fp32` or `bf16`.
+        precision: `auto` (bf16 where the device computes in it), `fp32`, `bf16`, or `fp8` (bf16, and the linear layers
+            of Transformer blocks in 8 bits).
+        training: True where the model is trained, and goes through `Compute.place`. Elsewhere there is no `fp8`: its
+            scales are a batch's, so that what is predicted for one text would depend on those beside it.
 
     Raises:
-        SettingsError: `cuda` where there is none, or another name.
+        SettingsError: `cuda` where there is none or it cannot be used, `fp8` where it cannot be computed in, or another
+            name.
     """
-    for name, value, known in (("device", device, DEVICES), ("precision", precision, PRECISIONS)):
+    precisions = TRAINING_PRECISIONS if training else PRECISIONS
+    for name, value, known in (("device", device, DEVICES), ("precision", precision, precisions)):
         if value not in known:
             raise SettingsError(f"{name} {value!r}: expected {', '.join(known[:-1])} or {known[-1]}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SettingsError(
-            "device=cuda, but PyTorch sees no CUDA device: set device=cpu, or install a CUDA build of torch"
-        )
-    chosen = torch.device("cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu")
+
+    found = find_gpu() if device != "cpu" else None
+    if isinstance(found, NoGpu):
+        if device == "cuda":
+            raise SettingsError(f"device=cuda, but {found.problem}: set device=cpu, or {found.remedy}")
+        if found.is_fault:
+            _warn(f"computes on the CPU, for {found.problem}: to use the GPU, {found.remedy}")
+    gpu = found if isinstance(found, Gpu) else None
+    if gpu is not None and gpu.free < _LITTLE_MEMORY * gpu.total:
+        _warn(_little_memory(gpu))
+
+    chosen = torch.device("cpu" if gpu is None else "cuda")
     if precision == "fp32":
         return Compute(chosen, torch.float32, "as the recipe says")
-    has_bf16, what = _computes_bf16(chosen)
+    if precision == "fp8":
+        _check_fp8(gpu)
+        return Compute(chosen, torch.bfloat16, "as the recipe says", fp8=True)
+    has_bf16, what = _computes_bf16(gpu)
     if precision == "bf16":
         return Compute(chosen, torch.bfloat16, f"as the recipe says; {what}")
     return Compute(chosen, torch.bfloat16 if has_bf16 else torch.float32, what)
 
 
-def _computes_bf16(device: torch.device) -> tuple[bool, str]:
-    """Whether matrix products in bfloat16 are quicker there, and what says so."""
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        return major >= 8, f"compute capability {major}.{minor}"
+# ---- The GPU
+
+
+def find_gpu() -> Gpu | NoGpu:
+    """The GPU that a run would take, or why it can take none."""
+    if not torch.cuda.is_available():
+        problem = "PyTorch sees no CUDA device"
+        if torch.version.cuda is None:
+            return NoGpu(problem, "install a CUDA build of torch", is_fault=False)
+        remedy = (
+            f"see with nvidia-smi whether there is one, with a driver for CUDA {torch.version.cuda}, and that "
+            "CUDA_VISIBLE_DEVICES does not hide it"
+        )
+        return NoGpu(problem, remedy, is_fault=False)
+    try:
+        gpu = look_at_gpu(torch.device("cuda"))
+    except RuntimeError as error:  # a full GPU has no room for CUDA's own state; one in exclusive use lets nobody in
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        remedy = "see with nvidia-smi what holds it, or choose another GPU with CUDA_VISIBLE_DEVICES"
+        return NoGpu(f"the GPU cannot be used ({reason})", remedy, is_fault=True)
+    architectures = torch.cuda.get_arch_list()
+    if not has_kernels(gpu.capability, architectures):
+        problem = (
+            f"this torch {torch.__version__} has no kernels for {gpu.name} of compute capability {gpu.version} "
+            f"(it has them for {', '.join(architectures)})"
+        )
+        return NoGpu(problem, "install a build of torch that has them", is_fault=True)
+    return gpu
+
+
+def look_at_gpu(device: torch.device) -> Gpu:
+    """What a CUDA device is and how much of its memory is free.
+
+    Raises:
+        RuntimeError: it cannot be used.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return Gpu(
+        name=torch.cuda.get_device_name(device),
+        capability=torch.cuda.get_device_capability(device),
+        index=device.index or 0,
+        num_visible=torch.cuda.device_count(),
+        free=free + reserve,
+        total=total,
+    )
+
+
+def has_kernels(capability: tuple[int, int], architectures: list[str]) -> bool:
+    """Whether a build of PyTorch runs on a GPU.
+
+    Machine code (`sm_80`) runs on its own major version from its minor version on, machine code with a suffix
+    (`sm_90a`) is taken at its word alone; what is compiled on the spot (`compute_90`) runs on anything later.
+
+    Args:
+        capability: of the GPU.
+        architectures: that the build has code for; with none of NVIDIA's among them (a build for other GPUs), it is
+            taken to be fit.
+    """
+    parsed = [match for each in architectures if (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", each))]
+    if not parsed:
+        return True
+    for kind, major, minor, suffix in (match.groups() for match in parsed):
+        version = int(major), int(minor)
+        if version == capability:
+            return True
+        if not suffix and version < capability and (kind == "compute" or version[0] == capability[0]):
+            return True
+    return False
+
+
+def describe_gpu(gpu: Gpu) -> str:
+    """Name, capability and memory, and which it is where there are several."""
+    parts = [
+        f"compute capability {gpu.version}",
+        f"{human_bytes(gpu.free)} of {human_bytes(gpu.total)} free",
+    ]
+    if gpu.num_visible > 1:
+        parts.append(f"number {gpu.index} of {gpu.num_visible} from 0, CUDA_VISIBLE_DEVICES chooses another")
+    return f"{gpu.name} ({'; '.join(parts)})"
+
+
+def _little_memory(gpu: Gpu) -> str:
+    other = f", choose another of the {gpu.num_visible} with CUDA_VISIBLE_DEVICES," if gpu.num_visible > 1 else ","
+    return (
+        f"only {human_bytes(gpu.free)} of the {human_bytes(gpu.total)} of the GPU ({gpu.name}) are free: "
+        f"see with nvidia-smi what holds the rest{other} or the run may end for want of memory"
+    )
+
+
+def _check_fp8(gpu: Gpu | None) -> None:
+    """Refuses products in 8 bits where there is no kernel for them.
+
+    Raises:
+        SettingsError: no GPU, one of another make, an old one, or a PyTorch without the kernel.
+    """
+    needs = "precision=fp8 needs an NVIDIA GPU of compute capability 8.9 or later (Ada, Hopper, Blackwell)"
+    if gpu is None:
+        raise SettingsError(f"{needs}, and this run computes on the CPU: set precision=bf16")
+    if torch.version.cuda is None:
+        raise SettingsError(f"{needs}, and this torch is built for other GPUs: set precision=bf16")
+    if gpu.capability < _FIRST_WITH_FP8:
+        raise SettingsError(f"{needs}, and {gpu.name} has {gpu.version}: set precision=bf16")
+    if not hasattr(torch, "_scaled_mm"):
+        raise SettingsError(
+            f"precision=fp8 needs torch._scaled_mm, which torch {torch.__version__} lacks: set precision=bf16"
+        )
+
+
+# ---- The processor
+
+
+def describe_cpu() -> str:
+    """Name, cores and which instructions for bfloat16, as far as PyTorch knows them."""
     capabilities = torch.cpu.get_capabilities()
-    for name in ("amx_bf16", "avx512_bf16"):
+    cores = capabilities.get("num_physical_cores")
+    instructions = [name for key, name in _CPU_INSTRUCTIONS.items() if capabilities.get(key)]
+    parts = [
+        *([str(capabilities["cpu_name"])] if capabilities.get("cpu_name") else []),
+        *([f"{cores} physical core{'' if cores == 1 else 's'}"] if cores else []),
+        " and ".join(instructions) or "neither AMX nor AVX512-BF16",
+    ]
+    return f"CPU ({', '.join(parts)})"
+
+
+def _computes_bf16(gpu: Gpu | None) -> tuple[bool, str]:
+    """Whether matrix products in bfloat16 are quicker there, and what says so."""
+    if gpu is not None:
+        if gpu.capability >= _FIRST_WITH_BF16:
+            return True, "the GPU computes in it"
+        return False, f"a GPU of compute capability {gpu.version} is slow in bf16, which begins with 8.0"
+    capabilities = torch.cpu.get_capabilities()
+    for name in _CPU_INSTRUCTIONS:
         if capabilities.get(name):
             return True, f"the processor has {name}"
     return False, "the processor has neither AMX nor AVX512-BF16"
+
+
+@cache
+def _warn(message: str) -> None:
+    """Logs a warning, once in a process: many runs may follow each other."""
+    logger.warning(message)
+
+
+def _counted_threads(number: int) -> str:
+    return "1 thread" if number == 1 else f"{number} threads"

@@ -5,27 +5,29 @@ step, a function that counts targets, an optimizer, a schedule, and one hook. Th
 terms of coefficient x (sum of totals / sum of counts), the sums taken over the whole step, so cutting a step into
 micro-batches changes nothing but memory, and which elements dropout takes: its generator is drawn from batch by batch.
 
-Loss and gradient norm of each step are looked at before its update is taken, which makes a GPU wait for the CPU once a
-step, for as long as it takes to launch the update; that the next step's batches are made meanwhile, where
-`reads_ahead` says so, leaves nothing else to wait for.
+A `Stepper` takes the steps: it looks at loss and gradient norm of each before its update is taken, on the device where
+it can, so that the loop waits for figures only when one is due.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from unmask.batch import Batch
 from unmask.training.best import Best
 from unmask.training.divergence import WINDOW, BadStep, find_fault
-from unmask.training.optimizer import Schedule, clip_gradients, share_done
+from unmask.training.optimizer import Schedule, share_done
 from unmask.training.settings import TrainSettings
+from unmask.training.stepper import EagerStepper, StepFigures, Stepper
 
 
 class StepBatches(Protocol):
@@ -60,6 +62,8 @@ class TrainState:
         logged_tokens, logged_seconds: `tokens` and `seconds` when it was called.
         recent_losses: of the last steps taken, the newest last; what a spike is told by.
         roll_backs: how often the run has gone back to a checkpoint.
+        micro_batch_tokens: of a micro-batch at most, were its sequences as long as the longest, where the memory has
+            had a say; see `unmask.training.memory`.
         evaluation: the newest held-out figures, by name.
         evaluated_step: the step they were measured after; None before the first time.
         best: the best evaluation so far, where the run may end early; None before the first one.
@@ -77,6 +81,7 @@ class TrainState:
     logged_seconds: float = 0.0
     recent_losses: list[float] = field(default_factory=list)
     roll_backs: int = 0
+    micro_batch_tokens: int | None = None
     evaluation: dict[str, float] = field(default_factory=dict)
     evaluated_step: int | None = None
     best: Best | None = None
@@ -106,8 +111,9 @@ class TrainState:
 
     def roll_back_to(self, earlier: TrainState) -> None:
         """Becomes an earlier state, but for what has been read since and the time that it took; counted."""
-        kept = {"position": self.position, "epochs": self.epochs, "seconds": self.seconds}
+        kept: dict[str, Any] = {"position": self.position, "epochs": self.epochs, "seconds": self.seconds}
         kept["roll_backs"] = self.roll_backs + 1
+        kept["micro_batch_tokens"] = self.micro_batch_tokens
         kept["logged_seconds"] = earlier.logged_seconds + self.seconds - earlier.seconds  # what was lost has no rate
         for each in fields(self):
             setattr(self, each.name, kept.get(each.name, getattr(earlier, each.name)))
@@ -145,6 +151,9 @@ def train(
     *,
     before_step: Callable[[TrainState, Schedule], None] | None = None,
     on_bad_step: Callable[[TrainState, BadStep], None] | None = None,
+    on_out_of_memory: Callable[[TrainState, StepBatches, str], Iterable[StepBatches]] | None = None,
+    stepper: Stepper | None = None,
+    is_due: Callable[[TrainState], bool] | None = None,
     reads_ahead: bool = False,
 ) -> None:
     """Trains until the budget is spent, or the hook has noted in `state.best` that nothing gets better.
@@ -161,11 +170,17 @@ def train(
         state: where the run stands; brought up to date after each step.
         device: where the module is.
         autocast: a context in which the forward pass runs.
-        on_step: called after each step: logs, evaluates, saves; stops the run by raising.
+        on_step: called after each step that is due: logs, evaluates, saves; stops the run by raising.
         before_step: called before each step: may begin a stage of the schedule and change what is trained. The first
             time after a resume, it finds a module whose weights alone have been restored.
         on_bad_step: called in place of an update that `find_fault` finds a fault with; raises, or puts module,
             optimizer, schedule and `state` back to where the next step is to begin. None: no fault is looked for.
+        on_out_of_memory: called where a step does not fit into the device's memory, with the step and what the device
+            says; raises, or returns the batches from `state.position` on anew, in smaller micro-batches. None: the
+            error is raised.
+        stepper: takes the steps; None computes every batch as it comes.
+        is_due: whether something is to be done after the step just launched, where a device may run ahead; None: after
+            every step.
         reads_ahead: True makes the next step's batches before this step's figures are waited for, which keeps a GPU
             busy; a budget in minutes, or a run that ends early, may then ask for one step too many.
     """
@@ -173,52 +188,75 @@ def train(
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["initial_lr"] = peak
     set_training_mode(module)
+    if stepper is None:
+        stepper = EagerStepper(module, optimizer, settings.max_grad_norm, device, autocast)
+    stepper.restart(state.recent_losses)
     prepared = _prepare_steps(steps, prepare)
-    upcoming: _PreparedStep | None = None
+    waiting: deque[_PreparedStep] = deque()
+    launched: list[_Launched] = []
     while not state.is_over(settings):
         began = time.monotonic()
         if before_step is not None:
             before_step(state, schedule)
-        step, upcoming = upcoming or next(prepared, None), None
-        if step is None:
-            break
-        factor = schedule.factor(state.done, settings)
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["lr"] = peak * factor
-        step_counts = _sum_counts(counts(batch) for batch in step.batches)
-        totals, coefficients = _accumulate_gradients(module, step.batches, step_counts, device, autocast)
-        step_counts = {name: step_counts[name] for name in totals}
-        norm = clip_gradients(module, settings.max_grad_norm)
-        tokens = sum(batch.num_tokens for batch in step.batches)
-        state.step += 1
-        state.tokens += tokens
-        state.epochs = step.epochs
-        state.position = step.after
-        if reads_ahead and not state.is_over(settings):
-            upcoming = next(prepared, None)
-        *sums, gradient_norm = torch.stack([*totals.values(), norm.double()]).tolist()  # waits for the device
-        means = {name: total / max(1, step_counts[name]) for name, total in zip(totals, sums, strict=True)}
-        loss = sum(coefficients[name] * mean for name, mean in means.items())
-        fault = None
-        if on_bad_step is not None:
-            fault = find_fault(state.step, loss, gradient_norm, state.recent_losses, settings.spike_factor)
-        if fault is None:
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        step = waiting.popleft() if waiting else next(prepared, None)
+        if step is not None:
+            factor = schedule.factor(state.done, settings)
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
+            step_counts = _sum_counts(counts(batch) for batch in step.batches)
+            reason = _launch(stepper, step, step_counts, raises=on_out_of_memory is None)
+            if reason is not None and on_out_of_memory is not None:
+                waiting.clear()
+                prepared = _prepare_steps(on_out_of_memory(state, step, reason), prepare)
+                continue
+            state.step += 1
+            state.tokens += step.num_tokens
+            state.epochs = step.epochs
+            state.position = step.after
+            launched.append(_Launched(step, step_counts, peaks[0] * factor, state.step, state.tokens))
+            if reads_ahead and not waiting and not state.is_over(settings):
+                waiting.extend(islice(prepared, 1))
+            if not (_must_read(stepper, launched) or is_due is None or is_due(state) or state.is_over(settings)):
+                state.seconds += time.monotonic() - began
+                continue
+        elif not launched:
+            break  # it is out of batches
+        ledger = _Ledger(state, launched, settings.spike_factor, looks_for_faults=on_bad_step is not None)
+        figures = stepper.read(ledger.enter)
         state.seconds += time.monotonic() - began
-        rate = peaks[0] * factor
-        if fault is not None and on_bad_step is not None:
-            recent = tuple(state.recent_losses)
-            on_bad_step(
-                state,
-                BadStep(state.step, fault, step.batches, loss, means, step_counts, rate, gradient_norm, recent),
-            )
+        newest, *after = launched[len(figures) - 1 :]
+        launched = []
+        if ledger.fault is not None and on_bad_step is not None:
+            state.step, state.tokens = newest.step, newest.tokens
+            state.epochs, state.position = newest.prepared.epochs, newest.prepared.after
+            waiting.extendleft(later.prepared for later in reversed(after))
+            on_bad_step(state, ledger.bad_step(newest, figures[-1]))
+            stepper.restart(state.recent_losses)
             continue
-        for name, total in zip(totals, sums, strict=True):
-            state.totals[name] = state.totals.get(name, 0.0) + total
-            state.counts[name] = state.counts.get(name, 0) + step_counts[name]
-        state.recent_losses = [*state.recent_losses, loss][-WINDOW:]
-        on_step(state, StepResult(rate, gradient_norm, tokens, coefficients))
+        told = figures[-1]
+        on_step(state, StepResult(newest.rate, told.gradient_norm, newest.prepared.num_tokens, told.coefficients))
+
+
+_MOST_LAUNCHED = 256
+"""Steps that a device may be ahead of what is known of them."""
+
+
+def _launch(stepper: Stepper, step: _PreparedStep, counts: dict[str, int], *, raises: bool) -> str | None:
+    """Launches a step, and returns what the device says where it does not fit into the memory.
+
+    The error itself is not kept: its traceback holds on to what the step has allocated.
+    """
+    try:
+        stepper.launch(step.batches, counts)
+    except torch.OutOfMemoryError as error:
+        if raises:
+            raise
+        return str(error)
+    return None
+
+
+def _must_read(stepper: Stepper, launched: Sequence[_Launched]) -> bool:
+    return not stepper.runs_ahead or len(launched) >= _MOST_LAUNCHED
 
 
 @dataclass(frozen=True)
@@ -229,37 +267,75 @@ class _PreparedStep:
     after: Any
     epochs: float
 
+    @property
+    def num_tokens(self) -> int:
+        return sum(batch.num_tokens for batch in self.batches)
+
 
 def _prepare_steps(steps: Iterable[StepBatches], prepare: Callable[[Batch], Batch]) -> Iterator[_PreparedStep]:
     for step in steps:
         yield _PreparedStep([prepare(batch) for batch in step.batches], step.after, step.epochs)
 
 
-def _accumulate_gradients(
-    module: nn.Module,
-    batches: list[Batch],
-    step_counts: dict[str, int],
-    device: torch.device,
-    autocast: Callable[[], AbstractContextManager[Any]],
-) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The gradient of a step's loss, from its micro-batches one after another.
+@dataclass(frozen=True)
+class _Launched:
+    """A step whose figures are not known yet.
 
-    Returns:
-        Of each loss term, its total over the step as () float64 on the device, and its coefficient.
+    Attributes:
+        counts: targets of each loss term.
+        rate: the learning rate.
+        step, tokens: of the state after it.
     """
-    totals: dict[str, Tensor] = {}
-    coefficients: dict[str, float] = {}
-    for batch in batches:
-        with autocast():
-            terms = module(batch.to(device))
-        loss = sum(term.coefficient * term.total / max(1, step_counts[term.name]) for term in terms)
-        assert isinstance(loss, Tensor)
-        loss.backward()  # type: ignore[no-untyped-call]
-        for term in terms:
-            total = term.total.detach().double()
-            totals[term.name] = totals[term.name] + total if term.name in totals else total
-            coefficients[term.name] = term.coefficient
-    return totals, coefficients
+
+    prepared: _PreparedStep
+    counts: dict[str, int]
+    rate: float
+    step: int
+    tokens: int
+
+
+@dataclass
+class _Ledger:
+    """Enters the figures of launched steps, one after another, into the state.
+
+    Attributes:
+        fault: what is wrong with the newest step, in words.
+    """
+
+    state: TrainState
+    launched: list[_Launched]
+    spike_factor: float | None
+    looks_for_faults: bool
+    fault: str | None = None
+
+    def enter(self, place: int, figures: StepFigures) -> bool:
+        """Whether a step may be taken; if so, it counts."""
+        step, state = self.launched[place], self.state
+        loss = figures.loss(step.counts)
+        if self.looks_for_faults:
+            self.fault = find_fault(step.step, loss, figures.gradient_norm, state.recent_losses, self.spike_factor)
+        if self.fault is not None:
+            return False
+        for name, total in figures.sums.items():
+            state.totals[name] = state.totals.get(name, 0.0) + total
+            state.counts[name] = state.counts.get(name, 0) + step.counts[name]
+        state.recent_losses = [*state.recent_losses, loss][-WINDOW:]
+        return True
+
+    def bad_step(self, step: _Launched, figures: StepFigures) -> BadStep:
+        """All that is known of the step that is not taken."""
+        assert self.fault is not None
+        return BadStep(
+            step.step,
+            self.fault,
+            step.prepared.batches,
+            figures.loss(step.counts),
+            figures.means(step.counts),
+            {name: step.counts[name] for name in figures.sums},
+            step.rate,
+            figures.gradient_norm,
+            tuple(self.state.recent_losses),
+        )
 
 
 def set_training_mode(module: nn.Module) -> None:

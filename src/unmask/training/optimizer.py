@@ -11,7 +11,7 @@ of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import SettingsError
+from unmask.training.adamw import AdamW
 from unmask.training.lamb import Lamb, fused_matrices
 from unmask.training.muon import MuonWithAdamW, split_groups
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
@@ -104,9 +105,7 @@ def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.opt
 
 
 def _adamw(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    if settings.bias_correction:
-        return torch.optim.AdamW(groups, betas=settings.betas, eps=settings.epsilon, fused=True)
-    return UncorrectedAdamW(groups, settings.learning_rate, settings.betas, settings.epsilon)
+    return AdamW(groups, settings.learning_rate, settings.betas, settings.epsilon, settings.bias_correction)
 
 
 def _lamb(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
@@ -140,40 +139,6 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, list[dict[str, Any]], OptimizerSettin
 }
 
 
-class UncorrectedAdamW(torch.optim.Optimizer):
-    """AdamW without bias correction: `AdamWeightDecayOptimizer` of BERT's released code.
-
-    update = m / (sqrt(v) + epsilon) + weight_decay * parameter; parameter -= learning rate * update.
-    """
-
-    def __init__(
-        self, groups: Iterable[dict[str, Any]], learning_rate: float, betas: tuple[float, float], epsilon: float
-    ) -> None:
-        super().__init__(groups, {"lr": learning_rate, "betas": betas, "eps": epsilon, "weight_decay": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            if not parameters:
-                continue
-            for p in parameters:
-                if not self.state[p]:
-                    self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            gradients = [p.grad for p in parameters]
-            means = [self.state[p]["exp_avg"] for p in parameters]
-            squares = [self.state[p]["exp_avg_sq"] for p in parameters]
-            beta1, beta2 = group["betas"]
-            torch._foreach_lerp_(means, gradients, 1 - beta1)
-            torch._foreach_mul_(squares, beta2)
-            torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-            scales = torch._foreach_sqrt(squares)
-            torch._foreach_add_(scales, group["eps"])
-            updates = torch._foreach_div(means, scales)
-            torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
-            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
-
-
 def clip_gradients(module: nn.Module, max_norm: float | None) -> Tensor:
     """Scales the gradients down to `max_norm` if their norm is over it.
 
@@ -187,6 +152,11 @@ def clip_gradients(module: nn.Module, max_norm: float | None) -> Tensor:
             [p for p in module.parameters() if p.grad is not None], max_norm, norm, foreach=True
         )
     return norm
+
+
+def clipping_divisor(norm: Tensor, max_norm: float | None) -> Tensor | None:
+    """What gradients of this norm are divided by so that it is `max_norm` at most, as PyTorch clips; None: nothing."""
+    return None if max_norm is None else ((norm + 1e-6) / max_norm).clamp(min=1.0)
 
 
 def share_done(done: Mapping[str, float], budget: TrainSettings) -> float:

@@ -28,7 +28,7 @@ RESUMABLE_KEYS = frozenset(
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
         *("on_divergence", "spike_factor", "max_roll_backs"),
     )
-)
+) | {"search.parallel"}
 """What may change when a run is resumed; anything else would make it another run."""
 
 
@@ -127,7 +127,8 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-            "logging, saving and what it does when it diverges (train.*) only: give the same settings, or another --out"
+            "logging, saving and what it does when it diverges (train.*), and search.parallel, only: give the same "
+            "settings, or another --out"
         )
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
         _check_budget(saved.parent, recipe)

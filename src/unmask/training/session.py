@@ -5,8 +5,9 @@ It logs, evaluates, saves, rolls back, and stops when asked to; it is the hook t
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,15 @@ from unmask.training.best import Best, choose_metric, copy_weights, is_better
 from unmask.training.checkpoint import Checkpoint, find_checkpoint, list_steps, remove_later, restore, save_checkpoint
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep, keep_bad_step
-from unmask.training.loop import StepBatches, StepResult, TrainState, set_training_mode, train
+from unmask.training.host_memory import keep_freed_memory
+from unmask.training.loop import StepResult, TrainState, set_training_mode, train
+from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_log import RunLog
-from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings, warmup_shortfall
+from unmask.training.session_notes import tell_limits, tell_resumed, tell_shortfalls
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.stepper import Stepper
+from unmask.training.steppers import choose_stepper
 
 logger = logging.getLogger("unmask")
 
@@ -38,7 +44,7 @@ def run_session(
     directory: Path,
     *,
     module: nn.Module,
-    steps: Callable[[Callable[[], float]], Iterable[StepBatches]],
+    steps: StepSource,
     prepare: Callable[[Batch], Batch],
     counts: Callable[[Batch], dict[str, int]],
     settings: TrainSettings,
@@ -49,6 +55,8 @@ def run_session(
     compute: Compute,
     log: RunLog,
     interruption: Interruption,
+    longest: int | None = None,
+    compiles: bool = False,
     before_step: Callable[[TrainState, Schedule], bool] | None = None,
 ) -> dict[str, float]:
     """Trains a module to the end of its budget, from a checkpoint where there is one.
@@ -64,10 +72,11 @@ def run_session(
         what: the work, for the progress bar.
         directory: the run directory.
         module, prepare, counts: see `unmask.training.loop.train`; `module` is on the device.
-        steps: from a function that tells the share of the budget that is done, the batches of each step; they begin
-            where the checkpoint stands.
+        steps: the batches of each step; they begin where the checkpoint stands.
         checkpoint: what the run goes on from; None at its beginning.
         evaluate: measures the module on held-out data; None where there is none.
+        longest: tokens that no sequence has more of; None where nobody knows, and steps are computed as they come.
+        compiles: whether recorded steps are compiled where the recipe leaves it open.
         before_step: as in `unmask.training.loop.train`; it returns whether a stage begins, so that the steps before it
             get a row of their own.
 
@@ -76,7 +85,8 @@ def run_session(
 
     Raises:
         Interrupted: a signal has arrived; a checkpoint has been saved.
-        UserError: the run has diverged, the checkpoint is of another model, or `train.metric` is none of the figures.
+        UserError: the run has diverged, the memory does not hold a single sequence, the checkpoint is of another model,
+            or `train.metric` is none of the figures.
     """
     if settings.patience is not None and evaluate is None:
         raise SettingsError(f"train.patience={settings.patience} needs something to measure: give data.dev")
@@ -87,81 +97,56 @@ def run_session(
         for damage in checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
         state = restore(checkpoint, module, the_optimizer, the_schedule)
-        _tell_resumed(state, settings)
-    _tell_limits(settings, schedule, is_resumed=checkpoint is not None)
+        tell_resumed(state, settings)
+    tell_limits(settings, schedule, is_resumed=checkpoint is not None)
+    micro_batches = MicroBatches(steps, module, compute, lambda: state.progress(settings))
+    if settings.micro_batch_size == "auto" and state.micro_batch_tokens is None:
+        micro_batches.choose(state, prepare, counts)
+    if compute.device.type == "cpu":
+        keep_freed_memory()
+    stepper = None
+    if longest is not None:
+        stepper, how = choose_stepper(module, the_optimizer, settings, compute, longest, compiles=compiles)
+        logger.info(how)
     log.rewind(state.step, is_open=bool(state.counts))
     with Progress(what, start_count=state.tokens, start_fraction=state.progress(settings)) as progress:
         log.echo_above(progress)
         session = Session(
-            directory, settings, module, the_optimizer, the_schedule, log, progress, interruption, evaluate
+            directory, settings, module, the_optimizer, the_schedule, log, progress, interruption, evaluate, stepper
         )
         session.start(state)
 
         def begin_step(state: TrainState, schedule: Schedule) -> None:
+            micro_batches.begin_step()
             if before_step is not None and before_step(state, schedule):
                 session.log_rest(state)
 
-        train(
-            module,
-            steps(lambda: state.progress(settings)),
-            prepare,
-            counts,
-            the_optimizer,
-            the_schedule,
-            settings,
-            state,
-            compute.device,
-            compute.autocast,
-            session,
-            before_step=begin_step,
-            on_bad_step=session.handle_bad_step,
-            reads_ahead=compute.device.type == "cuda",
-        )
-        session.finish(state)
-    _tell_shortfalls(state, settings, schedule)
+        try:
+            train(
+                module,
+                micro_batches.steps(state),
+                prepare,
+                counts,
+                the_optimizer,
+                the_schedule,
+                settings,
+                state,
+                compute.device,
+                compute.autocast,
+                session,
+                before_step=begin_step,
+                on_bad_step=session.handle_bad_step,
+                on_out_of_memory=micro_batches.halve,
+                stepper=stepper,
+                is_due=session.is_due,
+                reads_ahead=compute.device.type == "cuda",
+            )
+            session.finish(state)
+        except torch.OutOfMemoryError as error:
+            raise micro_batches.explain(state, error) from error
+    module.zero_grad(set_to_none=True)  # a recorded run's would be kept
+    tell_shortfalls(state, settings, schedule)
     return session.last_evaluation if state.best is None else _restore_best(module, state.best)
-
-
-def _tell_resumed(state: TrainState, settings: TrainSettings) -> None:
-    if state.progress(settings) >= 1:
-        budget = next(name for name in BUDGETS if getattr(settings, name) is not None)
-        logger.info(
-            "nothing is left to train: the run has taken its %s steps, all of train.%s=%s; a larger train.%s goes on "
-            "from there",
-            f"{state.step:,}",
-            budget,
-            getattr(settings, budget),
-            budget,
-        )
-    elif state.is_over(settings):
-        logger.info("nothing is left to train: the run has ended at step %s by train.patience", f"{state.step:,}")
-    else:
-        logger.info("resumed from step %s", f"{state.step:,}")
-
-
-def _tell_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resumed: bool) -> None:
-    """Says beforehand what will not be as one may expect from the recipe."""
-    if settings.minutes is not None:
-        logger.log(
-            logging.WARNING if is_resumed else logging.INFO,
-            "%s under train.minutes is not repeatable bit for bit: its number of steps and their rates follow from the "
-            "time that they take; each step's rate is in metrics.jsonl",
-            "a resumed run" if is_resumed else "a run",
-        )
-    if settings.steps is not None and (told := warmup_shortfall(schedule, settings.steps)) is not None:
-        logger.warning(told)
-
-
-def _tell_shortfalls(state: TrainState, settings: TrainSettings, schedule: ScheduleSettings) -> None:
-    """Says afterwards what has not been as the recipe has it."""
-    if settings.steps is None and state.step < (schedule.warmup_steps or 0):
-        logger.warning(
-            "the run took %s steps and schedule.warmup_steps is %s: its learning rate was never reached",
-            f"{state.step:,}",
-            f"{schedule.warmup_steps:,}",
-        )
-    if state.roll_backs:
-        logger.warning("the run has rolled back %s time(s); what it left out is in divergence/", state.roll_backs)
 
 
 def _restore_best(module: nn.Module, best: Best) -> dict[str, float]:
@@ -183,6 +168,7 @@ class Session:
         progress: shown to the user.
         interruption: noted signals.
         evaluate: measures the module on held-out data; None where there is none.
+        stepper: takes the steps; None where nobody needs to be told of evaluations.
         last_evaluation: the newest held-out figures, by name.
     """
 
@@ -195,6 +181,7 @@ class Session:
     progress: Progress
     interruption: Interruption
     evaluate: Callable[[], dict[str, float]] | None
+    stepper: Stepper | None = None
     last_evaluation: dict[str, float] = field(default_factory=dict)
     _saved_step: int | None = None
 
@@ -202,6 +189,17 @@ class Session:
         """To be called before the first step, with the state as new or as restored from a checkpoint."""
         self.last_evaluation = state.evaluation
         self._saved_step = state.step or None
+
+    def is_due(self, state: TrainState) -> bool:
+        """Whether something is to be done after the step just launched; if not, progress alone is told of it."""
+        settings = self.settings
+        self.progress.update(state.progress(settings), state.tokens)
+        intervals = (settings.log_every, settings.eval_every, settings.save_every)
+        return (
+            settings.minutes is not None
+            or self.interruption.signal_number is not None
+            or any(interval is not None and state.step % interval == 0 for interval in intervals)
+        )
 
     def __call__(self, state: TrainState, result: StepResult) -> None:
         """Does what is due after a step; after the last one, everything.
@@ -324,7 +322,14 @@ class Session:
         if self.evaluate is None:
             return
         self.module.eval()
-        self.last_evaluation = state.evaluation = self.evaluate()
+        measured = self._try_to_evaluate()
+        if measured is None:  # what is held for steps may be in its way
+            assert self.stepper is not None
+            self.stepper.release()
+            gc.collect()
+            torch.cuda.empty_cache()
+            measured = self.evaluate()
+        self.last_evaluation = state.evaluation = measured
         set_training_mode(self.module)
         self.log.write_evaluation(state.step, self.last_evaluation)
         shown = list(self.last_evaluation.items())[:_MOST_FIGURES]
@@ -333,6 +338,16 @@ class Session:
         logger.info("step %s: %s", f"{state.step:,}", figures)
         if self.settings.patience is not None:
             self._note_best(state)
+
+    def _try_to_evaluate(self) -> dict[str, float] | None:
+        """The figures; None where the memory does not suffice. An error that is kept would hold on to more of it."""
+        assert self.evaluate is not None
+        try:
+            return self.evaluate()
+        except torch.OutOfMemoryError:
+            if self.stepper is None:
+                raise
+            return None
 
     def _note_best(self, state: TrainState) -> None:
         """Keeps the weights where the newest evaluation is the best so far, and counts it where it is not."""

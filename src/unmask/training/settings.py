@@ -146,9 +146,17 @@ class TrainSettings(Settings):
 
     batch_size: int = Field(256, ge=1)
     """Sequences per step, over all micro-batches."""
-    micro_batch_size: int | None = Field(None, ge=1)
-    """Sequences per forward and backward pass, at most; null is the whole batch, and so is more than it has. Changes
-    memory and which elements dropout takes, nothing else in the gradient."""
+    micro_batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    """Sequences per forward and backward pass, at most; null is the whole batch, and so is more than it has. `auto`: on
+    a GPU the most that fit into its free memory, found by measuring before the first step; elsewhere the whole batch.
+    Changes memory and which elements dropout takes, nothing else in the gradient; so a GPU that is out of memory
+    halves it, and the run goes on."""
+    record_steps: bool = True
+    """Whether a GPU replays recorded steps where it can; false computes every batch as it comes. The gradient is the
+    same but for rounding and which elements dropout takes."""
+    compile_blocks: bool | None = None
+    """Whether the blocks of recorded steps are compiled, which takes some ten seconds before the first step; null: in
+    pre-training they are, in fine-tuning not."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are scaled down to this norm; null switches clipping off."""
     on_divergence: Literal["stop", "roll_back"] = "stop"
@@ -178,8 +186,14 @@ class TrainSettings(Settings):
 
     @field_validator("micro_batch_size")
     @classmethod
-    def _at_most_the_batch(cls, size: int | None, info: ValidationInfo) -> int | None:
-        return size if size is None else min(size, info.data.get("batch_size", size))
+    def _at_most_the_batch(
+        cls, size: int | Literal["auto"] | None, info: ValidationInfo
+    ) -> int | Literal["auto"] | None:
+        return min(size, info.data.get("batch_size", size)) if isinstance(size, int) else size
+
+    def micro_batch_of(self, batch_size: int) -> int:
+        """Sequences per pass of a step of so many, before anything is known of the memory."""
+        return min(self.micro_batch_size, batch_size) if isinstance(self.micro_batch_size, int) else batch_size
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainSettings:
@@ -213,6 +227,8 @@ class SearchSettings(Settings):
     ensemble: bool = False
     """True: the runs of the best combination of learning rate, batch size, epochs and layers, from every checkpoint,
     answer together as well."""
+    parallel: int = Field(1, ge=1)
+    """Runs at a time, at most, each in a process of its own with its share of the processor's threads."""
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> SearchSettings:
@@ -227,7 +243,10 @@ class SearchSettings(Settings):
     @property
     def is_wanted(self) -> bool:
         """True where there is more than one run to make."""
-        return self != SearchSettings()
+        return self.model_copy(update={"parallel": 1}) != SearchSettings()
 
 
 BUDGETS = ("steps", "tokens", "epochs", "minutes")
+
+MOST_TOKENS_AT_ONCE = 2**31 - 1024
+"""Of a batch: its bounds are int32, and some tokens are added to it where steps are recorded."""

@@ -161,6 +161,14 @@ def test_memory(free: int, name: str, level: str, advice: str) -> None:
     assert dict(memory_table(memory, 32).rows)["in all"] == "12 GiB"
 
 
+def test_of_phases_auto_is_the_whole_batch_of_the_longest() -> None:
+    phases = "phases=[{until: .9, max_length: 64}, {until: 1, max_length: 128, batch_size: 48}]"
+    words = ["corpus=text.txt", "train.batch_size=64", "train.micro_batch_size=auto", phases]
+    settings = largest_phase(load_pretrain_recipe("pretrain/bert_tiny", words))
+    assert (settings.packing.max_length, settings.train.batch_size) == (128, 48)
+    assert settings.train.micro_batch_size == "auto"
+
+
 def test_disk() -> None:
     assert check_disk(GIB, 2 * GIB).level == "good"
     assert check_disk(3 * GIB, 2 * GIB).name == "disk-too-small"

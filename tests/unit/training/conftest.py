@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,24 @@ from unmask.interruption import Interruption
 from unmask.training.checkpoint import find_checkpoint
 from unmask.training.device import Compute
 from unmask.training.loop import TrainState
+from unmask.training.memory import Cut
 from unmask.training.optimizer import Schedule
 from unmask.training.run_log import RunLog
 from unmask.training.session import run_session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Steps that begin where a sitting does, in micro-batches that nobody changes."""
+
+    open: Callable[[Callable[[], float]], Iterator[LoadedStep]]
+
+    def cut(self, position: Any, most_tokens: int | None) -> Cut:
+        return Cut(1, 1, 8).at_most(most_tokens)
+
+    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+        return self.open(progress)
 
 
 @pytest.fixture
@@ -55,7 +70,7 @@ def sit() -> Callable[..., dict[str, float]]:
                 "testing",
                 directory,
                 module=module,
-                steps=lambda progress: steps(progress, start),
+                steps=Whole(lambda progress: steps(progress, start)),
                 prepare=prepare,
                 counts=lambda batch: {"task": batch.num_tokens},
                 settings=TrainSettings.model_validate(settings),

@@ -1,43 +1,199 @@
-"""Where a run computes and in which precision."""
+"""Where a run computes and in which precision, on machines that are made up."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
+from torch import nn
 
 from unmask.errors import SettingsError
-from unmask.training.device import Compute, choose_compute
+from unmask.models.bert import BertEncoder
+from unmask.models.fp8 import Fp8Linear
+from unmask.models.settings import EncoderSettings
+from unmask.training import device as device_module
+from unmask.training.device import Compute, choose_compute, has_kernels
+
+GIB = 2**30
+ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+
+PretendGpu = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def forgotten_warnings() -> Iterator[None]:
+    """Warnings are told once in a process."""
+    device_module._warn.cache_clear()
+    yield
+    device_module._warn.cache_clear()
 
 
 @pytest.fixture
 def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> PretendGpu:
+    """`pretend_gpu(...)` gives the machine a GPU, as far as questions to `torch.cuda` go."""
+
+    def pretend(
+        name: str = "NVIDIA H100",
+        capability: tuple[int, int] = (9, 0),
+        free: int = 78 * GIB,
+        total: int = 80 * GIB,
+        in_reserve: int = 0,
+        num_visible: int = 1,
+    ) -> None:
+        monkeypatch.setattr(torch.version, "cuda", "12.9")
+        answers = {
+            "is_available": True,
+            "device_count": num_visible,
+            "get_arch_list": ARCHITECTURES,
+            "get_device_name": name,
+            "get_device_capability": capability,
+            "mem_get_info": (free, total),
+            "memory_reserved": in_reserve,
+            "memory_allocated": 0,
+        }
+        for question, answer in answers.items():
+            monkeypatch.setattr(torch.cuda, question, lambda *_, answer=answer: answer)
+
+    return pretend
+
+
+# ---- Which device
 
 
 @pytest.mark.usefixtures("without_cuda")
-def test_cuda_where_there_is_none_is_refused() -> None:
-    with pytest.raises(SettingsError, match="device=cuda, but PyTorch sees no CUDA device: set device=cpu"):
+def test_cuda_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        SettingsError, match=r"^device=cuda, but PyTorch sees no CUDA device: set device=cpu, or install"
+    ):
+        choose_compute("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "12.9")
+    with pytest.raises(
+        SettingsError, match=r"with a driver for CUDA 12\.9, and that CUDA_VISIBLE_DEVICES does not hide"
+    ):
         choose_compute("cuda")
 
 
 @pytest.mark.usefixtures("without_cuda")
-def test_auto_falls_back_to_the_processor() -> None:
+def test_auto_falls_back_to_the_processor(caplog: pytest.LogCaptureFixture) -> None:
     assert choose_compute("auto", "fp32").device == torch.device("cpu")
+    assert not caplog.records
 
 
-def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+def test_auto_takes_a_gpu_where_there_is_one(pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture) -> None:
+    pretend_gpu()
     compute = choose_compute("auto")
     assert (compute.device.type, compute.dtype) == ("cuda", torch.bfloat16)
-    assert compute.reason == "compute capability 8.0"
-    assert choose_compute("cpu").device.type == "cpu"
+    assert compute.reason == "the GPU computes in it"
+    assert choose_compute("cuda", "fp32").dtype == torch.float32
+    assert not caplog.records
 
 
-def test_an_older_gpu_computes_in_fp32_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert choose_compute("auto").dtype == torch.float32
+def test_the_cpu_is_asked_for_without_a_word_to_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("CUDA was touched")
+
+    for question in ("is_available", "device_count", "get_device_name", "get_device_capability", "mem_get_info"):
+        monkeypatch.setattr(torch.cuda, question, refuse)
+    assert choose_compute("cpu").describe().startswith("CPU (")
+
+
+def test_a_gpu_without_kernels_is_passed_over_by_auto_and_refused_by_cuda(
+    pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture
+) -> None:
+    pretend_gpu(name="Tesla K80", capability=(3, 7))
+    problem = (
+        f"this torch {torch.__version__} has no kernels for Tesla K80 of compute capability 3.7 (it has them for sm_75,"
+    )
+    with pytest.raises(SettingsError) as refusal:
+        choose_compute("cuda")
+    assert str(refusal.value).startswith(f"device=cuda, but {problem}")
+    assert str(refusal.value).endswith(": set device=cpu, or install a build of torch that has them")
+    for _ in range(2):
+        assert choose_compute("auto").device.type == "cpu"
+    (record,) = caplog.records  # once in a process
+    assert record.levelno == logging.WARNING
+    assert record.message.startswith(f"computes on the CPU, for {problem}")
+    assert record.message.endswith(": to use the GPU, install a build of torch that has them")
+
+
+def test_a_gpu_that_lets_nobody_in(
+    pretend_gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+
+    pretend_gpu()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
+    problem = r"the GPU cannot be used \(CUDA error: out of memory\): "
+    with pytest.raises(SettingsError, match=f"^device=cuda, but {problem}set device=cpu, or see with nvidia-smi"):
+        choose_compute("cuda")
+    assert choose_compute("auto").device.type == "cpu"
+    (record,) = caplog.records
+    assert "to use the GPU, see with nvidia-smi what holds it, or choose another GPU" in record.message
+
+
+def test_a_gpu_almost_full_is_used_with_a_warning(pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture) -> None:
+    pretend_gpu(free=3 * GIB, in_reserve=GIB)
+    assert choose_compute("auto").device.type == "cuda"
+    (record,) = caplog.records
+    assert record.message == (
+        "only 4 GiB of the 80 GiB of the GPU (NVIDIA H100) are free: see with nvidia-smi what holds the rest, or the "
+        "run may end for want of memory"
+    )
+
+
+def test_what_this_process_keeps_in_reserve_is_free(pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture) -> None:
+    pretend_gpu(free=3 * GIB, in_reserve=70 * GIB)
+    assert "; 73 GiB of 80 GiB free)" in choose_compute("cuda").describe()
+    assert not caplog.records
+
+
+def test_of_several_gpus_it_is_told_how_to_choose(pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture) -> None:
+    pretend_gpu(num_visible=4, free=GIB)
+    told = choose_compute("cuda").describe()
+    assert "free; number 0 of 4 from 0, CUDA_VISIBLE_DEVICES chooses another), " in told
+    assert "choose another of the 4 with CUDA_VISIBLE_DEVICES, or the run" in caplog.records[0].message
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "fit"),
+    [
+        ((8, 0), ARCHITECTURES, True),
+        ((8, 9), ARCHITECTURES, True),  # later than 8.6, of the same major version
+        ((7, 0), ARCHITECTURES, False),
+        ((6, 1), ARCHITECTURES, False),
+        ((11, 0), ARCHITECTURES, False),  # between two, and older than what is compiled on the spot
+        ((12, 1), ARCHITECTURES, True),
+        ((13, 0), ARCHITECTURES, True),  # by compute_120
+        ((13, 0), ["sm_120"], False),
+        ((9, 0), ["sm_90a"], True),
+        ((9, 1), ["sm_90a", "compute_90a"], False),
+        ((10, 3), ["sm_100", "sm_120"], True),
+        ((8, 0), ["sm_86"], False),
+        ((9, 4), ["gfx942", "gfx90a"], True),  # not NVIDIA's
+        ((8, 0), [], True),
+    ],
+)
+def test_what_a_build_runs_on(capability: tuple[int, int], architectures: list[str], fit: bool) -> None:
+    assert has_kernels(capability, architectures) is fit
+
+
+# ---- Which precision
+
+
+def test_an_older_gpu_computes_in_fp32_unless_told_otherwise(pretend_gpu: PretendGpu) -> None:
+    pretend_gpu(name="Tesla T4", capability=(7, 5))
+    compute = choose_compute("auto")
+    assert compute.dtype == torch.float32
+    assert compute.reason == "a GPU of compute capability 7.5 is slow in bf16, which begins with 8.0"
     assert choose_compute("auto", "bf16").dtype == torch.bfloat16
 
 
@@ -70,6 +226,93 @@ def test_the_recipe_s_precision_holds(precision: str, dtype: torch.dtype) -> Non
     assert (weights @ weights).dtype == torch.float32
 
 
-def test_what_a_run_computes_with_is_told() -> None:
+@pytest.mark.parametrize(("capability", "fit"), [((8, 6), False), ((8, 9), True), ((9, 0), True), ((12, 0), True)])
+def test_fp8_from_ada_on(pretend_gpu: PretendGpu, capability: tuple[int, int], fit: bool) -> None:
+    pretend_gpu(name="NVIDIA GPU", capability=capability)
+    if not fit:
+        with pytest.raises(SettingsError, match=r"8\.9 or later .*, and NVIDIA GPU has 8\.6: set precision=bf16"):
+            choose_compute("auto", "fp8", training=True)
+        return
+    compute = choose_compute("auto", "fp8", training=True)
+    assert (compute.dtype, compute.fp8) == (torch.bfloat16, True)
+    assert "fp8 in the linear layers of blocks and bfloat16 elsewhere (as the recipe says)" in compute.describe()
+    assert not choose_compute("auto", "bf16", training=True).fp8
+
+
+@pytest.mark.usefixtures("without_cuda")
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_fp8_on_the_processor_is_refused(device: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"^precision=fp8 needs an NVIDIA GPU.* computes on the CPU: set precision=bf"
+    ):
+        choose_compute(device, "fp8", training=True)
+
+
+def test_fp8_without_its_kernel_is_refused(pretend_gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpu()
+    monkeypatch.delattr(torch, "_scaled_mm")
+    with pytest.raises(SettingsError, match=r"^precision=fp8 needs torch\._scaled_mm, which torch .* lacks"):
+        choose_compute("cuda", "fp8", training=True)
+
+
+def test_fp8_on_another_maker_s_gpu_is_refused(pretend_gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpu(name="AMD Instinct MI300X", capability=(9, 4))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(SettingsError, match="this torch is built for other GPUs: set precision=bf16"):
+        choose_compute("cuda", "fp8", training=True)
+
+
+def test_fp8_is_for_training(pretend_gpu: PretendGpu) -> None:
+    pretend_gpu()
+    with pytest.raises(SettingsError, match="precision 'fp8': expected auto, fp32 or bf16"):
+        choose_compute("cuda", "fp8")
+
+
+def test_other_names_are_refused() -> None:
+    with pytest.raises(SettingsError, match="device 'tpu': expected auto, cpu or cuda"):
+        choose_compute("tpu")
+    with pytest.raises(SettingsError, match="precision 'fp16': expected auto, fp32, bf16 or fp8"):
+        choose_compute("cpu", "fp16", training=True)
+
+
+def test_a_module_is_placed_in_the_precision() -> None:
+    def new_encoder(hidden_size: int) -> BertEncoder:
+        sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+        return BertEncoder(EncoderSettings(vocab_size=20, hidden_size=hidden_size, **sizes))
+
+    cpu = torch.device("cpu")
+    in_8_bits = Compute(cpu, torch.bfloat16, "a test", fp8=True)
+    encoder = new_encoder(16)
+    assert Compute(cpu, torch.bfloat16, "a test").place(encoder) is encoder
+    assert not any(isinstance(part, Fp8Linear) for part in encoder.modules())
+    assert in_8_bits.place(encoder) is encoder
+    assert sum(isinstance(part, Fp8Linear) for part in encoder.modules()) == 4
+    with pytest.raises(SettingsError, match="hidden_size=24"):
+        in_8_bits.place(new_encoder(24))
+    with pytest.raises(SettingsError, match="has none"):
+        in_8_bits.place(nn.Linear(16, 16))
+
+
+# ---- What is told
+
+
+def test_what_a_run_computes_with_is_told(pretend_gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = f"2 threads, torch {torch.__version__}"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    capabilities = {"cpu_name": "AMD EPYC", "num_physical_cores": 2, "avx512_bf16": True}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     told = Compute(torch.device("cpu"), torch.float32, "as the recipe says").describe()
-    assert told == f"CPU, float32 (as the recipe says), {torch.get_num_threads()} threads"
+    assert told == f"CPU (AMD EPYC, 2 physical cores, AVX512-BF16), float32 (as the recipe says), {versions}"
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
+    assert choose_compute("cpu", "fp32").describe().startswith("CPU (AMX and AVX512-BF16), ")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert ", 1 thread, torch" in choose_compute("cpu", "fp32").describe()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert choose_compute("cpu", "fp32").describe().startswith("CPU (neither AMX nor AVX512-BF16), ")
+
+    pretend_gpu(name="NVIDIA H200", free=138 * GIB, total=140 * GIB)
+    assert choose_compute("auto").describe() == (
+        "NVIDIA H200 (compute capability 9.0; 138 GiB of 140 GiB free), bfloat16 (the GPU computes in it), "
+        f"{versions} for CUDA 12.9"
+    )

@@ -21,9 +21,9 @@ from unmask.models.bert import BertEncoder
 from unmask.models.layer_mixture import LayerMixture
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
+from unmask.training.adamw import AdamW
 from unmask.training.optimizer import (
     Schedule,
-    UncorrectedAdamW,
     build_optimizer,
     clip_gradients,
     depth,
@@ -151,7 +151,7 @@ def test_settings_reach_the_optimizer() -> None:
     settings = OptimizerSettings(learning_rate=3e-4, betas=(0.8, 0.95), epsilon=1e-5, weight_decay=0.2)
     for corrected in (True, False):
         optimizer = build_optimizer(small_module(), settings.model_copy(update={"bias_correction": corrected}))
-        assert isinstance(optimizer, torch.optim.AdamW if corrected else UncorrectedAdamW)
+        assert isinstance(optimizer, AdamW)
         for group, weight_decay in zip(optimizer.param_groups, (0.2, 0.0), strict=True):
             assert (group["lr"], group["betas"], group["eps"]) == (3e-4, (0.8, 0.95), 1e-5)
             assert group["weight_decay"] == weight_decay
@@ -164,7 +164,7 @@ def test_uncorrected_adamw_is_googles_update() -> None:
     bias = nn.Parameter(torch.randn(2, generator=generator, dtype=torch.float64))
     rate, beta1, beta2, epsilon, decay = 0.01, 0.9, 0.999, 1e-6, 0.1
     groups = [{"params": [weight], "weight_decay": decay}, {"params": [bias], "weight_decay": 0.0}]
-    optimizer = UncorrectedAdamW(groups, rate, (beta1, beta2), epsilon)
+    optimizer = AdamW(groups, rate, (beta1, beta2), epsilon, bias_correction=False)
     expected = [[value, 0.0, 0.0] for value in [*weight.tolist(), *bias.tolist()]]
     for _ in range(10):
         gradients = torch.randn(7, generator=generator, dtype=torch.float64)
@@ -183,7 +183,7 @@ def test_uncorrected_adamw_is_googles_update() -> None:
 
 def test_uncorrected_adamw_passes_over_what_has_no_gradient() -> None:
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    optimizer = UncorrectedAdamW([{"params": [used, unused]}, {"params": []}], 0.1, (0.9, 0.999), 1e-6)
+    optimizer = AdamW([{"params": [used, unused]}, {"params": []}], 0.1, (0.9, 0.999), 1e-6, bias_correction=False)
     used.grad = torch.ones(2)
     optimizer.step()
     assert not torch.equal(used, torch.ones(2))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 from torch import nn
 
 from unmask.errors import Interrupted
@@ -19,6 +21,7 @@ from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_log import RunLog
 from unmask.training.session import Session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.stepper import Stepper
 
 
 @dataclass
@@ -153,3 +156,21 @@ def test_a_signal_saves_and_stops(tmp_path: Path, step: int) -> None:
     with pytest.raises(Interrupted, match=rf"stopped at step {step}, {step * 10}% of the run; everything is saved"):
         sitting.take_steps(1)
     assert sitting.saved()[-1] == step
+
+
+def test_an_evaluation_that_does_not_fit_beside_recordings_is_tried_without_them(tmp_path: Path) -> None:
+    sitting = Sitting(tmp_path, eval_every=1)
+    released: list[int] = []
+
+    def evaluate() -> dict[str, float]:
+        if not released:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return {"mlm_loss": 2.0}
+
+    sitting.session.evaluate = evaluate
+    with pytest.raises(torch.OutOfMemoryError):
+        sitting.take_steps(1)  # nothing to release
+    sitting.session.stepper = cast(Stepper, SimpleNamespace(release=lambda: released.append(sitting.state.step)))
+    sitting.take_steps(1)
+    assert (released, sitting.session.last_evaluation) == ([2], {"mlm_loss": 2.0})
+    assert sitting.module.training

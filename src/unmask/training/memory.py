@@ -1,0 +1,298 @@
+"""How steps are cut into micro-batches that a device's memory holds: the largest that fits, found on request, and the
+answer to a step that does not fit, which is to halve them.
+
+Neither changes which sequences a step has, their masks, or the gradient but for rounding and dropout. What was decided
+stands in the run's state, in tokens: so it holds for sequences of any length, and a resumed run has the micro-batches,
+and with them the dropout, of one that never stopped, wherever it goes on and however much memory is free there.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch
+from unmask.errors import UserError
+from unmask.progress import human_bytes, human_count
+from unmask.training.device import Compute, look_at_gpu
+from unmask.training.loop import StepBatches, TrainState, set_training_mode
+from unmask.training.settings import MOST_TOKENS_AT_ONCE
+from unmask.training.stepper import weigh
+
+logger = logging.getLogger("unmask")
+
+_PROBED_TOKENS = 8192
+"""Of the smaller one of the two batches that are measured, were its sequences as long as the longest."""
+_USED_SHARE = 0.9
+"""Of the free memory: what is freed leaves gaps that not everything fits into."""
+_MOMENTS_BYTES = 8
+"""A trained parameter's, for the optimizer: two numbers in float32, which come with the first update."""
+_ROUNDED_BYTES = 4
+"""A trained parameter's beside them, where matrix products are computed in bfloat16 and steps are recorded: weight and
+gradient, rounded."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the steps of a run are cut at some point of it.
+
+    Attributes:
+        batch_size: sequences of a step.
+        micro_batch_size: sequences of a batch, at most.
+        longest: tokens that no sequence has more of.
+        size_key, length_key: the settings that say the two, for messages.
+    """
+
+    batch_size: int
+    micro_batch_size: int
+    longest: int
+    size_key: str = "train.micro_batch_size"
+    length_key: str = "packing.max_length"
+
+    def at_most(self, tokens: int | None) -> Cut:
+        """The same in batches of so many tokens or one sequence, were every sequence as long as the longest, and then
+        of about equal sizes.
+
+        Args:
+            tokens: None: as many as a batch can hold.
+        """
+        tokens = MOST_TOKENS_AT_ONCE if tokens is None else tokens
+        if self.micro_batch_size * self.longest <= tokens:
+            return self
+        fitting = max(1, tokens // self.longest)
+        return replace(self, micro_batch_size=math.ceil(self.batch_size / math.ceil(self.batch_size / fitting)))
+
+
+class StepSource(Protocol):
+    """The batches of a run's steps, from any place on and in micro-batches of any size; a step has the same sequences
+    and masks in each."""
+
+    def cut(self, position: Any, most_tokens: int | None) -> Cut:
+        """How steps are cut; arguments as in `steps`."""
+
+    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterable[StepBatches]:
+        """The steps from a position on.
+
+        Args:
+            progress: tells the share of the budget that is done.
+            position: of the next step, or the JSON of one; None where the run's sitting begins.
+            most_tokens: of a micro-batch, were all its sequences as long as the longest; None: as the recipe says.
+        """
+
+
+class GpuMemory:
+    """A GPU's memory, as `torch.cuda` tells of it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    @property
+    def free(self) -> int:
+        """Bytes that this process can have."""
+        return look_at_gpu(self._device).free
+
+    def peak_of(self, work: Callable[[], None]) -> int:
+        """Bytes that are allocated while something is done, at their peak, beside those that are before it."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        work()
+        return torch.cuda.max_memory_allocated(self._device) - before
+
+    def release(self) -> None:
+        """Gives back what PyTorch keeps in reserve, which may lie in pieces."""
+        torch.cuda.empty_cache()
+
+
+def memory_of(device: torch.device) -> GpuMemory | None:
+    """A device's memory where it can be asked; None for the processor's."""
+    return GpuMemory(device) if device.type == "cuda" else None
+
+
+class MicroBatches:
+    """Cuts the steps of a sitting.
+
+    Args:
+        source: of the steps.
+        module: on the device; what its buffers carry from batch to batch is put back where a step is broken off.
+        compute: where, and in which precision.
+        progress: tells the share of the budget that is done.
+    """
+
+    def __init__(self, source: StepSource, module: nn.Module, compute: Compute, progress: Callable[[], float]) -> None:
+        self._source = source
+        self._module = module
+        self._compute = compute
+        self._progress = progress
+        self._memory = memory_of(compute.device)
+        self._carried = _copy_buffers(module)
+
+    def steps(self, state: TrainState) -> Iterable[StepBatches]:
+        """The steps from `state.position` on."""
+        return self._source.steps(self._progress, state.position, state.micro_batch_tokens)
+
+    def begin_step(self) -> None:
+        """To be called before each step."""
+        self._carried = _copy_buffers(self._module)
+
+    def halve(self, state: TrainState, step: StepBatches, reason: str) -> Iterable[StepBatches]:
+        """The steps from `state.position` on, in half as large micro-batches; see `unmask.training.loop.train`.
+
+        Raises:
+            UserError: a micro-batch is one sequence already.
+        """
+        _restore_buffers(self._carried)
+        self._release()
+        cut = self._source.cut(step.after, state.micro_batch_tokens)
+        told = f"step {state.step + 1:,} does not fit into the memory ({_first_sentences(reason)})"
+        if cut.micro_batch_size == 1:
+            longest = max(batch.max_length for batch in step.batches)
+            raise UserError(
+                f"{told}, though a micro-batch is one sequence already, of {longest:,} tokens at most, in "
+                f"{self._describe_model()}: {self._advise(cut)}"
+            )
+        state.micro_batch_tokens = cut.micro_batch_size // 2 * cut.longest
+        smaller = self._source.cut(step.after, state.micro_batch_tokens).micro_batch_size
+        logger.warning(
+            "%s: its micro-batches were of %s sequences, and are of %s from here on; the gradient is the same. "
+            "%s=%s begins so",
+            told,
+            f"{cut.micro_batch_size:,}",
+            f"{smaller:,}",
+            cut.size_key,
+            smaller,
+        )
+        return self.steps(state)
+
+    def explain(self, state: TrainState, error: torch.OutOfMemoryError) -> UserError:
+        """What to tell of memory that was wanting for something else than a micro-batch: the update, an evaluation."""
+        cut = self._source.cut(state.position, state.micro_batch_tokens)
+        return UserError(
+            f"the memory does not suffice for the update or an evaluation after step {state.step:,} "
+            f"({_first_sentences(str(error))}), with {self._describe_model()} and micro-batches of "
+            f"{cut.micro_batch_size:,} sequences: begin again with a smaller {cut.size_key}, which held-out batches go "
+            f"by too, or {self._advise(cut)}"
+        )
+
+    def choose(
+        self, state: TrainState, prepare: Callable[[Batch], Batch], counts: Callable[[Batch], dict[str, int]]
+    ) -> None:
+        """Notes in a new run's state how large the largest micro-batch is that fits, by what two small ones take.
+
+        Where that is less than was thought, the first step that does not fit halves it.
+        """
+        whole = self._source.cut(state.position, None)
+        if self._memory is None:
+            logger.info("train.micro_batch_size: %s of %s sequences, on the CPU", *_counted(whole))
+            return
+        free = self._memory.free
+        state.micro_batch_tokens, measured = self._find_fitting(state.position, whole, free, prepare, counts)
+        cut = self._source.cut(state.position, state.micro_batch_tokens)
+        logger.info(
+            "train.micro_batch_size: %s of %s sequences: %s free, %s",
+            *_counted(cut),
+            human_bytes(free),
+            measured,
+        )
+
+    def _find_fitting(
+        self,
+        position: Any,
+        whole: Cut,
+        free: int,
+        prepare: Callable[[Batch], Batch],
+        counts: Callable[[Batch], dict[str, int]],
+    ) -> tuple[int, str]:
+        """Tokens of the largest micro-batch, and what was measured, in words."""
+        assert self._memory is not None
+        sequences = max(1, _PROBED_TOKENS // whole.longest)
+        if 2 * sequences >= whole.batch_size:
+            return MOST_TOKENS_AT_ONCE, "and few are asked for"
+        taken = []
+        for number in (sequences, 2 * sequences):
+            batch = self._longest_batch(position, number * whole.longest, prepare)
+            peak = self._measure(batch, counts(batch))
+            if peak is None:
+                return max(1, number // 2) * whole.longest, f"and {number:,} do not fit"
+            taken.append((batch.num_tokens, peak))
+        (few, peak_of_few), (more, peak_of_more) = taken
+        per_token = max(1.0, (peak_of_more - peak_of_few) / max(1, more - few))
+        without_tokens = max(0.0, peak_of_few - per_token * few)
+        num_trained = sum(each.numel() for each in self._module.parameters() if each.requires_grad)
+        is_rounded = self._compute.dtype != torch.float32
+        to_come = num_trained * (_MOMENTS_BYTES + _ROUNDED_BYTES * is_rounded)
+        fitting = int((_USED_SHARE * free - without_tokens - to_come) / per_token)
+        told = f"{human_bytes(round(per_token * whole.longest))} a sequence of {whole.longest:,} tokens"
+        return min(max(fitting, whole.longest), MOST_TOKENS_AT_ONCE), told
+
+    def _longest_batch(self, position: Any, tokens: int, prepare: Callable[[Batch], Batch]) -> Batch:
+        step = next(iter(self._source.steps(self._progress, position, tokens)))
+        return prepare(max(step.batches, key=lambda batch: batch.num_tokens))
+
+    def _measure(self, batch: Batch, counts: dict[str, int]) -> int | None:
+        """Bytes that a forward and backward pass takes at its peak; None where there are not so many.
+
+        The module, and what dropout draws from, are afterwards as they were.
+        """
+        assert self._memory is not None
+
+        def compute() -> None:
+            with self._compute.autocast():
+                terms = self._module(batch.to(self._compute.device))
+            weigh(terms, counts).backward()  # type: ignore[no-untyped-call]
+
+        carried = _copy_buffers(self._module)
+        set_training_mode(self._module)
+        peak: int | None = None
+        device = self._compute.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), suppress(torch.OutOfMemoryError):
+            peak = self._memory.peak_of(compute)
+        self._module.zero_grad(set_to_none=True)
+        _restore_buffers(carried)
+        self._release()
+        return peak
+
+    def _release(self) -> None:
+        if self._memory is not None:
+            gc.collect()
+            self._memory.release()
+
+    def _describe_model(self) -> str:
+        return f"a model of {human_count(sum(each.numel() for each in self._module.parameters()))} parameters"
+
+    def _advise(self, cut: Cut) -> str:
+        advice = f"take a shorter {cut.length_key} (it is {cut.longest:,}) or a smaller model"
+        if self._compute.dtype == torch.float32:
+            advice += ", or precision=bf16"
+        return f"{advice}; see with nvidia-smi whether something else holds a part of the GPU"
+
+
+_Buffers = list[tuple[nn.Module, str, Tensor]]
+
+
+def _copy_buffers(module: nn.Module) -> _Buffers:
+    """Copies of all buffers, each with the part of the module that has it; of most modules there are none."""
+    return [
+        (part, name, buffer.clone()) for part in module.modules() for name, buffer in part.named_buffers(recurse=False)
+    ]
+
+
+def _restore_buffers(copies: _Buffers) -> None:
+    for part, name, buffer in copies:
+        setattr(part, name, buffer)  # which may have had another size
+
+
+def _counted(cut: Cut) -> tuple[str, str]:
+    return f"{cut.micro_batch_size:,}", f"{cut.batch_size:,}"
+
+
+def _first_sentences(reason: str) -> str:
+    """What matters of an error of PyTorch, which goes on about its settings."""
+    return ". ".join(reason.split(". ")[:2]).rstrip(".") or "out of memory"

@@ -1,0 +1,164 @@
+"""What an optimizer step does to a module: forward and backward passes, the look at what came out, the update.
+
+`EagerStepper` computes every batch as it comes. `unmask.training.recorded_stepper` records a step once and replays it.
+Both take a step only where nothing is wrong with it, and tell the same figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm
+from unmask.training.adamw import AdamW
+from unmask.training.optimizer import clip_gradients, clipping_divisor
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """What came out of a step.
+
+    Attributes:
+        sums: of each loss term, its total over the step.
+        gradient_norm: before clipping.
+        coefficients: of each loss term.
+    """
+
+    sums: dict[str, float]
+    gradient_norm: float
+    coefficients: dict[str, float]
+
+    def means(self, counts: Mapping[str, int]) -> dict[str, float]:
+        """The mean of each loss term."""
+        return {name: total / max(1, counts[name]) for name, total in self.sums.items()}
+
+    def loss(self, counts: Mapping[str, int]) -> float:
+        """The sum over terms of coefficient x mean."""
+        means = self.means(counts)
+        return sum(self.coefficients[name] * mean for name, mean in means.items())
+
+
+Judge = Callable[[int, StepFigures], bool]
+"""Whether a step may be taken: told its place among those launched, and its figures."""
+
+
+class Stepper(Protocol):
+    """Takes the steps of one run, in order."""
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether several steps may be launched before their figures are read."""
+
+    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
+        """Begins a step, and on a device does not wait for its end.
+
+        Args:
+            batches: prepared, on the CPU.
+            counts: the targets of each loss term in the whole step, and maybe of terms that the module has not.
+
+        Raises:
+            torch.OutOfMemoryError: nothing of the step is left then; those launched before are as they were.
+        """
+
+    def read(self, may_take: Judge) -> list[StepFigures]:
+        """Waits for the steps launched since it was last called, and returns their figures.
+
+        A step that `may_take` refuses is the last one returned: neither its update nor any after it is taken.
+        """
+
+    def restart(self, recent_losses: Sequence[float]) -> None:
+        """To be called where module or optimizer have been given other weights, or a step has not been taken.
+
+        Args:
+            recent_losses: of the last steps taken, the newest last.
+        """
+
+    def release(self) -> None:
+        """Frees what memory the next step can take again; to be called between steps."""
+
+
+@dataclass
+class EagerStepper:
+    """Computes every batch as it comes; `read` takes the update.
+
+    Args:
+        module: takes a prepared batch, returns its `LossTerm`s.
+        optimizer: its groups have the rates of the step.
+        max_grad_norm: gradients are scaled down to it; None: they are not.
+        device: where the module is.
+        autocast: a context in which the forward pass runs.
+    """
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    max_grad_norm: float | None
+    device: torch.device
+    autocast: Callable[[], AbstractContextManager[Any]]
+    runs_ahead: bool = False
+    _launched: tuple[Tensor, dict[str, float]] | None = None
+
+    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
+        """See `Stepper`."""
+        assert self._launched is None, "read comes after every launch"
+        totals: dict[str, Tensor] = {}
+        coefficients: dict[str, float] = {}
+        try:
+            for batch in batches:
+                with self.autocast():
+                    terms: list[LossTerm] = self.module(batch.to(self.device))
+                weigh(terms, counts).backward()  # type: ignore[no-untyped-call]
+                for term in terms:
+                    total = term.total.detach().double()
+                    totals[term.name] = totals[term.name] + total if term.name in totals else total
+                    coefficients[term.name] = term.coefficient
+            figures = torch.stack([*totals.values(), self._clip().double()])
+        except torch.OutOfMemoryError:
+            self.optimizer.zero_grad(set_to_none=True)
+            raise
+        self._launched = figures, coefficients
+
+    def read(self, may_take: Judge) -> list[StepFigures]:
+        """See `Stepper`."""
+        assert self._launched is not None, "launch comes first"
+        figures, coefficients = self._launched
+        self._launched = None
+        *sums, norm = figures.tolist()  # waits for the device
+        step = StepFigures(dict(zip(coefficients, sums, strict=True)), norm, coefficients)
+        if may_take(0, step):
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return [step]
+
+    def _clip(self) -> Tensor:
+        """Has the gradients scaled down where their norm asks for it, by AdamW in the pass that takes them."""
+        if not isinstance(self.optimizer, AdamW):
+            return clip_gradients(self.module, self.max_grad_norm)
+        norm = clip_gradients(self.module, None)
+        self.optimizer.grad_scale = clipping_divisor(norm, self.max_grad_norm)
+        return norm
+
+    def restart(self, recent_losses: Sequence[float]) -> None:
+        """See `Stepper`."""
+
+    def release(self) -> None:
+        """See `Stepper`; between steps it holds nothing."""
+
+
+def weigh(terms: Sequence[LossTerm], counts: Mapping[str, int | Tensor]) -> Tensor:
+    """The part of a step's loss that a micro-batch has: the sum over terms of coefficient x total / count.
+
+    Args:
+        counts: over the whole step; a tensor is 1 at least.
+    """
+    loss = sum(term.coefficient * term.total / _at_least_one(counts[term.name]) for term in terms)
+    assert isinstance(loss, Tensor)
+    return loss
+
+
+def _at_least_one(count: int | Tensor) -> int | Tensor:
+    return count if isinstance(count, Tensor) else max(1, count)

@@ -1,0 +1,176 @@
+"""Which stepper takes the steps of a run, and why: the one place that decides."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from unmask.batch import Batch
+from unmask.filling import Fillings
+from unmask.models.attention import choose_backend
+from unmask.models.transformer import Block
+from unmask.training.adamw import AdamW
+from unmask.training.device import Compute
+from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.recording import first_line
+from unmask.training.restoring import random_state, set_random_state
+from unmask.training.settings import TrainSettings
+from unmask.training.stepper import EagerStepper, Judge, StepFigures, Stepper
+
+logger = logging.getLogger("unmask")
+
+
+class CautiousStepper:
+    """Replays recorded steps or, where the first one cannot be recorded, computes all of them as they come.
+
+    Args:
+        recorded: tried at the first step.
+        eager: of the same module and optimizer.
+    """
+
+    def __init__(self, recorded: RecordedStepper, eager: EagerStepper) -> None:
+        self._recorded, self._eager = recorded, eager
+        self._chosen: Stepper = recorded
+        self._has_begun = False
+
+    @property
+    def runs_ahead(self) -> bool:
+        """See `Stepper`."""
+        return self._chosen.runs_ahead
+
+    @property
+    def num_recordings(self) -> int:
+        """Shapes that have been recorded."""
+        return self._recorded.num_recordings
+
+    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
+        """See `Stepper`."""
+        if self._has_begun:
+            self._chosen.launch(batches, counts)
+            return
+        random, device = random_state(self._eager.device), self._eager.device
+        if (why_not := self._why_not_recorded(batches, counts)) is not None:
+            logger.warning(
+                "steps cannot be recorded here, and are computed as they come, as with train.record_steps=false: %s",
+                why_not,
+            )
+            self._recorded.leave()
+            set_random_state(random, device)  # what has been recorded may have been replayed
+            self._chosen = self._eager
+            self._chosen.launch(batches, counts)
+        self._has_begun = True
+
+    def _why_not_recorded(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> str | None:
+        """Launches the first step, and returns what is wrong where that fails; the error itself holds on to memory."""
+        try:
+            self._recorded.launch(batches, counts)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            return first_line(error)
+        return None
+
+    def read(self, may_take: Judge) -> list[StepFigures]:
+        """See `Stepper`."""
+        return self._chosen.read(may_take)
+
+    def restart(self, recent_losses: Sequence[float]) -> None:
+        """See `Stepper`."""
+        self._chosen.restart(recent_losses)
+
+    def release(self) -> None:
+        """See `Stepper`."""
+        self._chosen.release()
+
+
+def choose_stepper(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: TrainSettings,
+    compute: Compute,
+    longest: int,
+    *,
+    compiles: bool = True,
+) -> tuple[Stepper, str]:
+    """Steps are recorded on a GPU where nothing stands against it.
+
+    Args:
+        module: on the device.
+        optimizer: over its parameters.
+        longest: tokens that no sequence of the run has more of.
+        compiles: what `train.compile_blocks` is where the recipe leaves it open.
+
+    Returns:
+        The stepper, and a line for the log.
+    """
+    why_not = why_not_recorded(module, optimizer, settings, compute)
+    eager = EagerStepper(module, optimizer, settings.max_grad_norm, compute.device, compute.autocast)
+    if why_not is not None:
+        unheard = "; train.compile_blocks=true is for recorded steps" if settings.compile_blocks else ""
+        return eager, f"steps: computed as they come ({why_not}){unheard}"
+    assert isinstance(optimizer, AdamW), "others are computed as they come"
+    compiles = compiles if settings.compile_blocks is None else settings.compile_blocks
+    why_not_compiled = None if not compiles else _why_not_compiled()
+    recorded = RecordedStepper(
+        module,
+        optimizer,
+        settings.max_grad_norm,
+        settings.spike_factor,
+        compute,
+        _fillings(module) or {},
+        longest,
+        compiles and why_not_compiled is None,
+    )
+    how = "blocks compiled" if compiles else "blocks not compiled"
+    return CautiousStepper(recorded, eager), "steps: recorded once a shape and replayed (CUDA graphs), " + (
+        why_not_compiled or how
+    )
+
+
+def why_not_recorded(
+    module: nn.Module, optimizer: torch.optim.Optimizer, settings: TrainSettings, compute: Compute
+) -> str | None:
+    """Why the steps of a run have to be computed as they come, in words; None where they need not."""
+    if not settings.record_steps:
+        return "train.record_steps is false"
+    if compute.device.type != "cuda":
+        return "recording is for GPUs"
+    if (why_not := why_not_filled(module)) is not None:
+        return why_not
+    if not isinstance(optimizer, AdamW):
+        return f"{type(optimizer).__name__} is not recorded, AdamW is"
+    for attention in (block.attention for block in _blocks(module)):
+        head_size = attention.output.in_features // attention.num_heads
+        backend, why = choose_backend(compute.device, compute.dtype, attention.dropout_prob, head_size)
+        if backend != "varlen":
+            return str(why)
+    return None
+
+
+def why_not_filled(module: nn.Module) -> str | None:
+    """Why a module's batches cannot be given the shapes of others, in words; None where they can."""
+    if not _blocks(module):
+        return "the encoder is no Transformer"
+    if _fillings(module) is None:
+        return "the shapes of this model's batches follow from their lengths"
+    if len(getattr(module, "stages", (1.0,))) > 1:
+        return "what is trained changes in the run"
+    return None
+
+
+def _blocks(module: nn.Module) -> list[Block]:
+    return [part for part in module.modules() if isinstance(part, Block)]
+
+
+def _fillings(module: nn.Module) -> Fillings | None:
+    fillings: Fillings | None = getattr(module, "fillings", None)
+    return fillings
+
+
+def _why_not_compiled() -> str | None:
+    from torch.utils._triton import has_triton  # slow to import
+
+    return None if bool(has_triton()) else "blocks not compiled: there is no Triton for this GPU"

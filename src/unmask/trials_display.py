@@ -1,0 +1,113 @@
+"""What is shown of trials that run side by side: on a terminal a bar for all of them and the names of those that are
+running, elsewhere a line for each that has ended."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
+
+from unmask.progress import human_duration
+from unmask.training.run_log import logging_messages
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+logger = logging.getLogger("unmask")
+
+
+class TrialsDisplay:
+    """Shows trials that run side by side, for use in a `with` statement. What it says stands in the search's log too.
+
+    Args:
+        directory: of the search.
+        num_trials: that are to be run.
+        parallel: how many at a time, at most.
+        stream: where to write; standard error, as it is at the time, where left out.
+
+    Attributes:
+        num_ended: trials that are finished or have failed; to be counted by whoever knows.
+    """
+
+    def __init__(self, directory: Path, num_trials: int, parallel: int, *, stream: TextIO | None = None) -> None:
+        self.num_ended = 0
+        self._directory = directory
+        self._num_trials = num_trials
+        self._parallel = parallel
+        self._stream = sys.stderr if stream is None else stream
+        self._bars: Bars | None = None
+        self._running: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        at_a_time = min(self._parallel, self._num_trials)
+        self.tell(f"{self._num_trials} trials, {at_a_time} at a time; each has a log.txt of its own")
+        if self._stream.isatty():
+            self._open_bars()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+    def show(self, running_s: dict[str, float], left_s: float | None) -> None:
+        """Says how far the search is.
+
+        Args:
+            running_s: for how long each trial that is running has run, by name.
+            left_s: until all have ended, if that is known.
+        """
+        if self._bars is None:
+            return
+        left = "" if left_s is None else f" · {human_duration(left_s)} left"
+        told = f"{self.num_ended} of {self._num_trials} trials{left}"
+        self._bars.update(self._bars.task_ids[0], completed=self.num_ended, status=told)
+        for name in [name for name in self._running if name not in running_s]:
+            self._bars.remove_task(self._running.pop(name))
+        for name, seconds in running_s.items():
+            if name not in self._running:
+                self._running[name] = self._bars.add_task(f"  {name}", total=None, status="")
+            self._bars.update(self._running[name], status=human_duration(seconds))
+        self._bars.refresh()
+
+    def tell(self, line: str) -> None:
+        """Writes a line, above the bars where there are some."""
+        self._write(logging.INFO, line, line)
+
+    def warn(self, line: str) -> None:
+        """Writes a line that is a warning."""
+        self._write(logging.WARNING, line, f"warning: {line}")
+
+    def _write(self, level: int, line: str, shown: str) -> None:
+        with logging_messages(self._directory):
+            logger.log(level, "%s", line)
+        if self._bars is not None:
+            self._bars.console.print(shown, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(shown, file=self._stream, flush=True)
+
+    def _open_bars(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bars
+
+        console = Console(file=self._stream, force_jupyter=False)
+        if not console.is_interactive:  # a terminal that cannot move its cursor
+            return
+        self._bars = Bars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[status]}", markup=False),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,  # results go to standard output untouched
+            redirect_stderr=False,
+        )
+        self._bars.add_task("search", total=self._num_trials, status="")
+        self._bars.start()

@@ -1,0 +1,274 @@
+"""Which stepper is chosen, and what becomes of a run whose steps cannot be recorded after all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from unmask.batch import IGNORE_INDEX, Batch, pack
+from unmask.filling import Fillings
+from unmask.models.bert import BertEncoder
+from unmask.models.encoder import new_encoder
+from unmask.models.heads import new_head
+from unmask.models.hub import save_model
+from unmask.models.settings import EncoderSettings
+from unmask.tasks.tagging_module import TaggingModule
+from unmask.training.adamw import AdamW
+from unmask.training.checkpoint import save_checkpoint
+from unmask.training.device import Compute
+from unmask.training.loop import TrainState
+from unmask.training.optimizer import Schedule, build_optimizer
+from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.recording import Recorder
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.stepper import EagerStepper, StepFigures
+from unmask.training.steppers import CautiousStepper, choose_stepper
+
+CPU = Compute(torch.device("cpu"), torch.float32, "a test")
+SIZES = EncoderSettings(
+    vocab_size=20,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=16,
+    hidden_dropout_prob=0.2,
+    attention_probs_dropout_prob=0.2,
+)
+
+
+def tagger() -> TaggingModule:
+    torch.manual_seed(0)
+    encoder = new_encoder(SIZES, pooler=False)
+    return TaggingModule(encoder, new_head("token_classification", SIZES, 3)).train()
+
+
+def batch() -> Batch:
+    draw = torch.Generator().manual_seed(3)
+    packed = pack([torch.randint(20, (length,), generator=draw).tolist() for length in (3, 9, 5)])
+    labels = torch.randint(3, (packed.num_tokens,), generator=draw)
+    labels[::4] = IGNORE_INDEX
+    return packed.with_columns(labels=labels)
+
+
+def adamw(module: nn.Module) -> AdamW:
+    optimizer = build_optimizer(module, OptimizerSettings(learning_rate=0.01))
+    assert isinstance(optimizer, AdamW)
+    return optimizer
+
+
+def steppers(
+    module: TaggingModule, optimizer: AdamW, *, compiles: bool = False, compute: Compute = CPU
+) -> tuple[RecordedStepper, EagerStepper]:
+    fillings: Fillings | None = module.fillings
+    assert fillings is not None
+    recorded = RecordedStepper(module, optimizer, 1.0, None, compute, fillings, 16, compiles)
+    return recorded, EagerStepper(module, optimizer, 1.0, compute.device, compute.autocast)
+
+
+def always(place: int, figures: StepFigures) -> bool:
+    return True
+
+
+def take(stepper: Any, number: int) -> list[StepFigures]:
+    """Steps on the same batch."""
+    figures: list[StepFigures] = []
+    for _ in range(number):
+        counts = {"task": int((batch().columns["labels"] != IGNORE_INDEX).sum())}
+        stepper.launch([batch(), batch()], {"task": 2 * counts["task"]})
+        figures += stepper.read(always)
+    return figures
+
+
+def weights(module: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+
+def breaks(*, after: int, error: Exception) -> Callable[..., Any]:
+    """A `Recorder._record` that fails the given time, in the middle of what it tries."""
+    calls = iter(range(1000))
+    record = Recorder._record
+
+    def record_or_break(self: Recorder, body: Callable[[], None]) -> Any:
+        if next(calls) < after:
+            return record(self, body)
+        body()
+        raise error
+
+    return record_or_break
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_run_that_cannot_be_recorded_is_one_that_never_tried(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, resumed: bool
+) -> None:
+    """Weights, moments and the numbers that dropout draws are untouched, and it says so."""
+    monkeypatch.setattr(
+        Recorder, "_record", breaks(after=0, error=RuntimeError("operation not permitted\nwhen capturing"))
+    )
+    ends, figures = [], []
+    for tries in (True, False):
+        module = tagger()
+        optimizer = adamw(module)
+        recorded, eager = steppers(module, optimizer)
+        torch.manual_seed(7)
+        if resumed:
+            take(eager, 2)
+        stepper = CautiousStepper(recorded, eager) if tries else eager
+        stepper.restart([])
+        with caplog.at_level(logging.WARNING, "unmask"):
+            figures.append(take(stepper, 3))
+        assert not stepper.runs_ahead
+        ends.append(weights(module))
+        assert (optimizer.found_inf, optimizer.rates) == (None, None)
+        assert all(parameter.grad is None for parameter in module.parameters())
+        state = TrainState(step=3)
+        save_checkpoint(
+            tmp_path / str(tries), module, optimizer, Schedule(ScheduleSettings()), state, {"step": 3}, keep_last=1
+        )
+    assert figures[0] == figures[1]
+    assert torch.equal(*ends)
+    files = [
+        sorted(path.stat().st_size for path in (tmp_path / str(tries)).rglob("*tensors")) for tries in (True, False)
+    ]
+    assert files[0] == files[1]
+    [told] = caplog.messages
+    assert told == (
+        "steps cannot be recorded here, and are computed as they come, as with train.record_steps=false: "
+        "RuntimeError: operation not permitted"
+    )
+
+
+def test_what_was_replayed_before_a_recording_failed_has_drawn_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first micro-batch, of another shape than the second, is recorded and replayed: dropout is that of a run that
+    never tried, and a resumed run, which tries again, has that of one that never stopped."""
+    monkeypatch.setattr(Recorder, "_record", breaks(after=1, error=RuntimeError("not permitted")))
+    longer = pack([[1] * 16] * 9)
+    longer = longer.with_columns(labels=torch.ones(longer.num_tokens, dtype=torch.int64))
+    ends, figures = [], []
+    for tries in (True, False):
+        module = tagger()
+        recorded, eager = steppers(module, adamw(module))
+        stepper = CautiousStepper(recorded, eager) if tries else eager
+        stepper.restart([])
+        torch.manual_seed(7)
+        stepper.launch([batch(), longer], {"task": 100})
+        figures.append(stepper.read(always))
+        assert not stepper.runs_ahead
+        ends.append(weights(module))
+    assert figures[0] == figures[1]
+    assert torch.equal(*ends)
+
+
+def test_a_step_that_does_not_fit_is_not_a_step_that_cannot_be_recorded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Recorder, "_record", breaks(after=0, error=torch.OutOfMemoryError("full")))
+        module = tagger()
+        stepper = CautiousStepper(*steppers(module, adamw(module)))
+        stepper.restart([])
+        for _ in range(2):  # smaller the second time, and still too large
+            with pytest.raises(torch.OutOfMemoryError):
+                stepper.launch([batch()], {"task": 9})
+    take(stepper, 2)
+    assert stepper.runs_ahead
+    assert stepper.num_recordings == 1
+    assert not caplog.messages
+
+
+def test_after_the_first_step_an_error_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tagger()
+    stepper = CautiousStepper(*steppers(module, adamw(module)))
+    stepper.restart([])
+    take(stepper, 1)
+    monkeypatch.setattr(Recorder, "_record", breaks(after=0, error=RuntimeError("broken")))
+    longer = pack([[1] * 16] * 9)
+    with pytest.raises(RuntimeError, match="broken"):
+        stepper.launch([longer.with_columns(labels=torch.ones(longer.num_tokens, dtype=torch.int64))], {"task": 144})
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_blocks_that_cannot_be_compiled_are_recorded_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, compiles: bool
+) -> None:
+    """The compiler fails in the first pass; what it has left of the pass is put back."""
+
+    class NoCompilerError(Exception):  # as Triton's errors, none of which is a RuntimeError
+        pass
+
+    def no_compiler(*arguments: Any) -> Tensor:
+        torch.rand(5)
+        raise NoCompilerError("no compiler for this GPU\nand a long account of it")
+
+    monkeypatch.setattr("unmask.training.compilation._compiled", lambda plain: no_compiler)
+    ends = []
+    for tries in (compiles, False):
+        module = tagger()
+        stepper = CautiousStepper(*steppers(module, adamw(module), compiles=tries))
+        stepper.restart([])
+        torch.manual_seed(7)
+        take(stepper, 3)
+        assert stepper.runs_ahead
+        assert stepper.num_recordings == 1
+        ends.append(weights(module))
+    assert torch.equal(*ends)
+    assert (
+        caplog.messages
+        == ["blocks cannot be compiled here, and are not: NoCompilerError: no compiler for this GPU"] * compiles
+    )
+
+
+def test_what_fails_in_the_compiled_pass_and_without_it_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure that has nothing to do with the compiler: neither way of recording works, and steps come as they do."""
+    module = tagger()
+    recorded, eager = steppers(module, adamw(module), compiles=True)
+    accumulate = RecordedStepper._accumulate
+
+    def fails(self: RecordedStepper, batch: Batch) -> None:
+        accumulate(self, batch)
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(RecordedStepper, "_accumulate", fails)
+    monkeypatch.setattr("unmask.training.compilation._compiled", lambda plain: plain)
+    stepper = CautiousStepper(recorded, eager)
+    stepper.restart([])
+    take(stepper, 1)
+    assert not stepper.runs_ahead
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_directory_of_a_recorded_run_holds_each_weight_once(tmp_path: Path, dtype: torch.dtype) -> None:
+    compute = Compute(torch.device("cpu"), dtype, "a test")
+    sizes = []
+    for kind in ("recorded", "eager"):
+        module = tagger()
+        recorded, eager = steppers(module, adamw(module), compute=compute)
+        stepper = recorded if kind == "recorded" else eager
+        stepper.restart([])
+        take(stepper, 2)
+        save_model(tmp_path / kind, module.encoder, head=module.head, head_kind="token_classification")
+        saved = load_file(tmp_path / kind / "model.safetensors")
+        assert {value.dtype for value in saved.values()} == {torch.float32}
+        assert sum(value.numel() for value in saved.values()) == weights(module).numel()
+        sizes.append((tmp_path / kind / "model.safetensors").stat().st_size)
+    assert sizes[0] == sizes[1]
+
+
+def test_on_the_cpu_steps_are_computed_as_they_come() -> None:
+    module = tagger()
+    stepper, told = choose_stepper(module, adamw(module), TrainSettings(steps=1), CPU, 16)
+    assert isinstance(stepper, EagerStepper)
+    assert told == "steps: computed as they come (recording is for GPUs)"
+    wants_compiled = TrainSettings(steps=1, compile_blocks=True)
+    assert "compile_blocks=true is for" in choose_stepper(module, adamw(module), wants_compiled, CPU, 16)[1]
+    settings = TrainSettings(steps=1, record_steps=False)
+    assert choose_stepper(module, adamw(module), settings, CPU, 16)[1].endswith("(train.record_steps is false)")
+    assert isinstance(module.encoder, BertEncoder)
