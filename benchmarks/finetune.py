@@ -207,11 +207,14 @@ def build_ours(setup: Setup) -> Callable[[Wanted], Done]:
     from unmask.models.hub import load_encoder, load_finetuned
     from unmask.tasks.encoded import ExampleLoader
     from unmask.training.device import choose_compute
+    from unmask.training.host_memory import keep_freed_memory
     from unmask.training.loop import StepResult, TrainState, train
     from unmask.training.optimizer import Schedule, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
     material, protocol = open_material(setup), setup.protocol
+
+    keep_freed_memory()  # as every run on the CPU
 
     def run(wanted: Wanted) -> Done:
         task = material.task

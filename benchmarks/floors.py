@@ -224,7 +224,8 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     from unmask.data.packing import Split
     from unmask.entropy import NoContext
     from unmask.objectives.table import OBJECTIVES
-    from unmask.pretraining_inputs import build_loader, prepare_held_out
+    from unmask.pretraining_batches import build_loader
+    from unmask.pretraining_inputs import prepare_held_out
 
     store = TokenStore(store_path)
     tokenizer = load_tokenizer(store.tokenizer_directory)
