@@ -299,16 +299,17 @@ def _work(connection: Connection, recipe: str, run: RunOne, num_threads: int) ->
     torch.set_num_threads(num_threads)
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for bars and messages, as long as the process lives
     logging.captureWarnings(True)
+    parent = _WarningsToParent(connection)
     for name in ("unmask", "py.warnings"):
-        logging.getLogger(name).addHandler(_WarningsToParent(connection))
+        logging.getLogger(name).addHandler(parent)
     signal.signal(signal.SIGTERM, _stop_trial)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         while True:
-            connection.send(_make(connection.recv(), recipe, run))
+            parent.send(_make(connection.recv(), recipe, run))
             torch.cuda.empty_cache()  # what is kept here for the next trial, the others cannot have
     except Interrupted:  # between two trials
-        connection.send(_Ended(is_stopped=True))
+        parent.send(_Ended(is_stopped=True))
 
 
 def _make(job: Job, recipe: str, run: RunOne) -> _Ended:
@@ -349,3 +350,11 @@ class _WarningsToParent(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.ERROR:
             self._connection.send(self.format(record).rstrip())
+
+    def send(self, ended: _Ended) -> None:
+        """What a trial has come to, not in the middle of a warning of another thread."""
+        self.acquire()
+        try:
+            self._connection.send(ended)
+        finally:
+            self.release()

@@ -174,7 +174,8 @@ def train(
         before_step: called before each step: may begin a stage of the schedule and change what is trained. The first
             time after a resume, it finds a module whose weights alone have been restored.
         on_bad_step: called in place of an update that `find_fault` finds a fault with; raises, or puts module,
-            optimizer, schedule and `state` back to where the next step is to begin. None: no fault is looked for.
+            optimizer, schedule and `state` back to where the next step is to begin. None: no fault is looked for,
+            which is for steps that are computed as they come.
         on_out_of_memory: called where a step does not fit into the device's memory, with the step and what the device
             says; raises, or returns the batches from `state.position` on anew, in smaller micro-batches. None: the
             error is raised.
