@@ -73,6 +73,13 @@ class Layout:
         return sum(group.num_sequences * group.length for group in self.groups)
 
     @cached_property
+    def pads(self) -> Tensor:
+        """(pads,) int64, the slots that no token has."""
+        assert self.slots is not None, "sequences of one length have no padding"
+        is_pad = torch.ones(self.num_slots, dtype=torch.bool, device=self.slots.device)
+        return is_pad.index_fill_(0, self.slots, False).nonzero().squeeze(1)
+
+    @cached_property
     def _grouping(self) -> tuple[tuple[Group, ...], Tensor | None]:
         return _group_sequences(self.bounds, self.lengths)
 
@@ -151,7 +158,8 @@ def attend(
 def _spread(packed: Tensor, layout: Layout) -> list[Tensor]:
     """The rows of each group, (sequences, length, 3, heads, head_size), zero where there is padding."""
     if layout.slots is not None:
-        packed = packed.new_zeros((layout.num_slots, *packed.shape[1:])).index_copy(0, layout.slots, packed)
+        spread = packed.new_empty((layout.num_slots, *packed.shape[1:])).index_fill_(0, layout.pads, 0)
+        packed = spread.index_copy_(0, layout.slots, packed)
     rows = torch.split(packed, [group.num_sequences * group.length for group in layout.groups])
     return [
         part.view(group.num_sequences, group.length, *packed.shape[1:])
