@@ -26,7 +26,7 @@ def check_refused(result: Any, message: str) -> None:
     code, output, errors = result
     assert code == 2, errors
     assert output == ""
-    assert errors.startswith(f"error: {message}"), errors
+    assert f"\nerror: {message}" in f"\n{errors}", errors  # warnings may stand before
     assert len(errors.splitlines()) == 1, errors
 
 
