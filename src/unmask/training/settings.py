@@ -155,7 +155,7 @@ class TrainSettings(Settings):
     """Whether a GPU replays recorded steps where it can; false computes every batch as it comes. The gradient is the
     same but for rounding and which elements dropout takes."""
     compile_blocks: bool | None = None
-    """Whether the blocks of recorded steps are compiled, which takes some ten seconds before the first step; null: in
+    """Whether the blocks of recorded steps are compiled, which takes a while before the first step; null: in
     pre-training they are, in fine-tuning not."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are scaled down to this norm; null switches clipping off."""
