@@ -19,8 +19,11 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.data.loader import Position, SequenceLoader
 from unmask.data.store import TokenStore
 from unmask.data.stream import StreamLoader
+from unmask.filling import Shapes, fill
+from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_encoder
+from unmask.models.lstm import LstmEncoder
 from unmask.models.settings import Architecture, EncoderSettings
 from unmask.objectives.base import Objective
 from unmask.objectives.bilm import BiLMModule
@@ -519,3 +522,26 @@ def test_it_learns_a_small_batch_by_heart(case: Case) -> None:
         if learnt(float(loss.detach())):
             break
     assert learnt(float(loss.detach())), (float(loss.detach()), scores_of(module, batch, trained))
+
+
+# On a device
+
+
+def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Case, counting: torch.device) -> None:
+    """No value of it is waited for, but how many targets there are."""
+    if isinstance(case.module().encoder, ElmoEncoder | LstmEncoder):
+        pytest.skip("PyTorch's LSTM has no meta kernel, and ELMo's waits for the number of lanes")
+    loss_of(case.module().to(counting), case.batch().to(counting)).backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_filled_batch_waits_for_no_value_of_the_device(case: Case, valueless: torch.device) -> None:
+    module = case.module().to(valueless)
+    if (why_not := why_not_filled(module)) is not None:
+        pytest.skip(why_not)
+    batch = case.batch()
+    filled = fill(batch, Shapes(module.fillings, longest=32).choose(batch), module.fillings)
+    loss_of(module, filled.to(valueless)).backward()  # type: ignore[no-untyped-call]
+
+
+def loss_of(module: Any, batch: Batch) -> Tensor:
+    return torch.stack([term.total for term in module(batch)]).sum()

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
+from unmask.filling import Shapes, fill
 from unmask.finetuning import save_finetuned
 from unmask.inference import Window, measure, predict_window
 from unmask.models.encoder import new_encoder
@@ -365,3 +366,31 @@ def test_two_that_differ_are_averaged(variant: str) -> None:
 
 def test_every_kind_of_ensemble_is_worked_by_hand() -> None:
     assert {VARIANTS[variant]["name"] for variant in ENSEMBLES} == set(TASKS)
+
+
+def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Case, counting: torch.device) -> None:
+    """No value of it is waited for, but how many tokens have a label."""
+    if case.task.kind == "choice" or case.settings.tagging_head == "bilstm":
+        pytest.skip("PyTorch's LSTM has no meta kernel, and the most choices of a unit are waited for")
+    module, batch = case.module(), case.encoded.batch(range(len(case.encoded))).to(counting)
+    assert isinstance(module, nn.Module)
+    module.to(counting)
+    loss_of(module, batch).backward()  # type: ignore[no-untyped-call]
+    with torch.inference_mode():
+        assert module.eval().outputs(batch).device == counting
+
+
+def test_a_filled_batch_waits_for_no_value_of_the_device(case: Case, valueless: torch.device) -> None:
+    module = case.module()
+    assert isinstance(module, nn.Module)
+    if (why_not := why_not_filled(module)) is not None:
+        pytest.skip(why_not)
+    module.to(valueless)
+    batch = case.encoded.batch(range(len(case.encoded)))
+    fillings = module.fillings
+    filled = fill(batch, Shapes(fillings, longest=32).choose(batch), fillings)
+    loss_of(module, filled.to(valueless)).backward()  # type: ignore[no-untyped-call]
+
+
+def loss_of(module: Any, batch: Batch) -> torch.Tensor:
+    return torch.stack([term.total for term in module(batch)]).sum()
