@@ -14,28 +14,34 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from unmask.config import build_settings, nearest
-from unmask.errors import InputError, ModelError, OutputError, SettingsError
+from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.feature_batches import (
+    EncodedInputs,
+    FeatureModel,
+    Pool,
+    checked_tokens,
+    encode_inputs,
+    pooled_vectors,
+    token_vectors,
+)
 from unmask.files import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.inference import WINDOW, Coverage, introduce, windows
 from unmask.inference_precision import freeze, take_faster
-from unmask.models.encoder import Encoder
 from unmask.models.hub import load_encoder
-from unmask.models.layer_mixture import LayerChoice, find_choice
+from unmask.models.layer_mixture import find_choice
 from unmask.paths import model_directory
 from unmask.prediction_inputs import read_inputs
 from unmask.progress import Progress, human_bytes
 from unmask.task_options import NOTHING_SAID
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.feature_files import (
     DTYPE,
     FeatureWriter,
@@ -45,55 +51,20 @@ from unmask.tasks.feature_files import (
     writing_features,
 )
 from unmask.tasks.feature_inputs import (
-    PLACE,
     FeatureInput,
-    InputTokens,
-    RowMaker,
     describe_tokens,
     feature_layouts,
     read_feature_input,
-    tokenize,
 )
 from unmask.tasks.settings import ColumnSettings
-from unmask.tokenization.opening import Tokenizer, open_tokenizer
-from unmask.training.device import Compute, choose_compute
+from unmask.tokenization.opening import open_tokenizer
+from unmask.training.device import choose_compute
 
 logger = logging.getLogger("unmask")
 
-Pool = Literal["none", "cls", "mean", "max"]
 Format = Literal["npy", "parquet"]
 
 FEATURES, INDEX, TABLE = "features.npy", "index.jsonl", "features.parquet"
-
-
-@dataclass(frozen=True)
-class FeatureModel:
-    """An encoder, in eval mode on its device, and what of it is wanted.
-
-    Attributes:
-        max_length: most tokens of a row, special ones included.
-        layouts: the columns that hold its texts in a table; the first that a row has are taken.
-        chooses: True: it computes in fp32, and `extract_features`, where there are many inputs, in bf16 if that is
-            measured to be faster.
-    """
-
-    encoder: Encoder
-    tokenizer: Tokenizer
-    compute: Compute
-    choice: LayerChoice
-    max_length: int
-    layouts: tuple[ColumnSettings, ...]
-    chooses: bool = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one vector: (width,), or (layers, hidden) where they are to be mixed."""
-        return self.choice.shape(self.encoder.settings.num_hidden_layers, self.encoder.settings.hidden_size)
-
-    def row_maker(self, pool: Pool) -> RowMaker:
-        """What makes rows of texts for a pool."""
-        num_segments = self.encoder.settings.type_vocab_size
-        return RowMaker(self.tokenizer, self.max_length, num_segments, first_window_only=pool == "cls")
 
 
 def load_feature_model(
@@ -213,13 +184,15 @@ def extract_features(
             writing_features(directory / FEATURES, loaded.shape) as writer,
             writing(directory / INDEX) as index,
         ):
-            num_rows = 0
-            for inputs in windows(read_file(loaded, input, input_format)):
-                loaded = _with_measured_precision(loaded, inputs)
-                for line in _write_window(loaded, inputs, checked_pool, writer, num_rows, counts, coverage):
+            num_rows = num_inputs = 0
+            inputs = read_file(loaded, input, input_format)
+            for encoded in encode_inputs(loaded, inputs, checked_pool, counts, coverage):
+                loaded = _with_measured_precision(loaded, encoded)
+                for line in _write_window(loaded, encoded, checked_pool, writer, num_rows, num_inputs):
                     index.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
                     num_rows += line["num_tokens"] if pool == "none" else 1
-                progress.advance(len(inputs))
+                num_inputs += len(encoded.inputs)
+                progress.advance(len(encoded.inputs))
             writer.finish(num_rows)
         if format == "parquet":
             write_parquet(directory / TABLE, map_features(directory / FEATURES), _ids(directory / INDEX, checked_pool))
@@ -240,52 +213,13 @@ def tell(counts: ExampleCounts, coverage: Coverage) -> None:
         logger.warning("inputs: %s", counts.summary())
 
 
-def pooled_features(
-    model: FeatureModel, inputs: Sequence[FeatureInput], pool: Pool, counts: ExampleCounts, coverage: Coverage
-) -> tuple[list[InputTokens], NDArray[np.float32]]:
-    """One vector for each input.
-
-    Args:
-        inputs: as many as may be in memory at a time.
-        pool: not `none`.
-        counts, coverage: are added to.
-
-    Returns:
-        The tokens that were read, and (inputs, *model.shape) float32: zeros for an input of which no token was.
-    """
-    tokens, rows = model.row_maker(pool).rows(inputs, tokenize(inputs, model.tokenizer), counts)
-    coverage.add(rows.input_ids)
-    pooled = np.full((len(inputs), *model.shape), -np.inf if pool == "max" else 0, np.float32)
-    cls_at = -1 if model.encoder.settings.is_causal else 0
-    for number, states, places in _run(model, rows):
-        if pool == "cls":
-            pooled[number] = states[cls_at]
-        elif pool == "mean":  # of a long input, the rows add up
-            pooled[number] += states[places >= 0].sum(0) / max(1, len(tokens[number].ids))
-        else:
-            pooled[number] = np.maximum(pooled[number], states[places >= 0].max(0, initial=-np.inf))
-    pooled[np.isneginf(pooled)] = 0
-    return tokens, pooled
-
-
-def _with_measured_precision(model: FeatureModel, first: Sequence[FeatureInput]) -> FeatureModel:
+def _with_measured_precision(model: FeatureModel, first: EncodedInputs) -> FeatureModel:
     """The same in the faster precision, where there is a choice and the first inputs fill a window."""
-    if not model.chooses or len(first) < WINDOW:
+    if not model.chooses or len(first.inputs) < WINDOW:
         return replace(model, chooses=False)
-    _, rows = model.row_maker("cls").rows(first, tokenize(first, model.tokenizer), ExampleCounts())
-    batches = [batch for _, batch in rows.batches_by_length(BATCH_TOKENS[model.compute.device.type])]
+    batches = [batch for _, batch in first.batches(model.compute)]
     encoder, compute = take_faster(model.encoder, model.compute, batches, lambda its, batch: its.hidden_states(batch))
     return replace(model, encoder=encoder, compute=compute, chooses=False)
-
-
-def _run(model: FeatureModel, rows: EncodedExamples) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
-    """Every row, the longest first: its input's number, (tokens, *model.shape) float32, (tokens,) places as `PLACE`."""
-    for units, batch in rows.batches_by_length(BATCH_TOKENS[model.compute.device.type]):
-        with torch.inference_mode(), model.compute.autocast():
-            selected = model.choice.select(model.encoder.hidden_states(batch.to(model.compute.device)))
-        states = np.split(selected.float().cpu().numpy(), np.cumsum(batch.lengths)[:-1])
-        for unit, its in zip(units.tolist(), states, strict=True):
-            yield int(rows.examples[unit]), its, rows.alignment[PLACE][rows.tokens_of(unit)]
 
 
 def check_pool(name: str) -> Pool:
@@ -320,26 +254,9 @@ def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tu
     with Progress("looking through the inputs", unit="inputs") as progress:
         for inputs in windows(read):
             num_inputs += len(inputs)
-            num_rows += len(inputs) if pool != "none" else sum(len(its.ids) for its in _checked_tokens(model, inputs))
+            num_rows += len(inputs) if pool != "none" else sum(len(its.ids) for its in checked_tokens(model, inputs))
             progress.advance(len(inputs))
     return num_inputs, num_rows
-
-
-def _checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[InputTokens]:
-    """The tokens of inputs of which every one shall get a vector.
-
-    Raises:
-        InputError: a pair is too long.
-    """
-    tokens = tokenize(inputs, model.tokenizer)
-    room = model.row_maker("none").room(is_pair=True)
-    for given, its in zip(inputs, tokens, strict=True):
-        if given.text_b is not None and len(its.ids) > room:
-            raise InputError(
-                f"{given.source}: {len(its.ids)} tokens in two texts, and a pair has at most {room} here: a vector for "
-                "each of them cannot be had; shorten the texts, give them one by one, or choose another pool"
-            )
-    return tokens
 
 
 def _check_room(out: Path, needed: int) -> None:
@@ -355,29 +272,28 @@ def _check_room(out: Path, needed: int) -> None:
 
 def _write_window(
     model: FeatureModel,
-    inputs: Sequence[FeatureInput],
+    encoded: EncodedInputs,
     pool: Pool,
     writer: FeatureWriter,
     first_row: int,
-    counts: ExampleCounts,
-    coverage: Coverage,
+    first_number: int,
 ) -> list[dict[str, Any]]:
-    """Writes the features of some inputs from `first_row` on; returns their lines of the index."""
-    first_number = counts.examples
+    """Writes the features of some inputs from `first_row` on; returns their lines of the index.
+
+    Args:
+        first_number: inputs before these.
+    """
+    tokens = encoded.tokens
     if pool != "none":
-        tokens, pooled = pooled_features(model, inputs, pool, counts, coverage)
-        writer.write(first_row, pooled)
-        starts = np.arange(first_row, first_row + len(inputs))
+        writer.write(first_row, pooled_vectors(model, encoded, pool))
+        starts = np.arange(first_row, first_row + len(tokens))
     else:
-        tokens, rows = model.row_maker(pool).rows(inputs, _checked_tokens(model, inputs), counts)
-        coverage.add(rows.input_ids)
         starts = np.cumsum([first_row, *(len(its.ids) for its in tokens)])[:-1]
-        for number, states, places in _run(model, rows):
-            own = places >= 0
-            if own.any():
-                writer.write(int(starts[number] + places[own][0]), states[own])
+        for number, places, vectors in token_vectors(model, encoded):
+            if len(places):
+                writer.write(int(starts[number] + places[0]), vectors)
     lines = []
-    for number, (given, its, row) in enumerate(zip(inputs, tokens, starts.tolist(), strict=True), start=first_number):
+    for number, (given, its, row) in enumerate(zip(encoded.inputs, tokens, starts.tolist(), strict=True), first_number):
         line = {"id": number if given.id is None else given.id, "row": row, "num_tokens": len(its.ids)}
         lines.append(line if pool != "none" else line | describe_tokens(given, its, model.tokenizer))
     return lines

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -108,6 +108,7 @@ def run_side_by_side(
     recipe: str,
     run: RunOne,
     note_end: Callable[[Job, str | None], str],
+    shown: Set[str],
 ) -> None:
     """Runs trials in worker processes, several at a time.
 
@@ -126,6 +127,7 @@ def run_side_by_side(
         run: a function at the top of a module, which workers import.
         note_end: is told of a trial that is finished or has failed, the first to end first, with what is wrong with it
             alone; it returns the line that is shown.
+        shown: warnings that have been shown, and are not again.
 
     Raises:
         UserError, OSError: the examples or the disk are at fault. Trials that were under way have run to their end, and
@@ -135,7 +137,7 @@ def run_side_by_side(
             them at once.
     """
     with Interruption() as interruption, TrialsDisplay(directory, len(jobs), parallel) as display:
-        crew = _Crew(jobs, parallel, recipe, run, note_end, display)
+        crew = _Crew(jobs, parallel, recipe, run, note_end, display, shown)
         try:
             crew.work(interruption)
         except KeyboardInterrupt as error:
@@ -177,6 +179,7 @@ class _Crew:
         run: RunOne,
         note_end: Callable[[Job, str | None], str],
         display: TrialsDisplay,
+        shown: Set[str],
     ) -> None:
         self.error: Exception | None = None
         self.is_stopping = False
@@ -187,7 +190,7 @@ class _Crew:
         self._display = display
         self._busy: list[_Worker] = []
         self._idle: list[_Worker] = []
-        self._warnings: set[str] = set()
+        self._warnings = set(shown)
         self._spent_s, self._spent_cost = 0.0, 0.0
 
     def work(self, interruption: Interruption) -> None:

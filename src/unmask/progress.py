@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress as Bars
 
 FIRST_SHOWN_S = 2.0
 LINE_EVERY_S = 10.0
@@ -67,7 +67,7 @@ class Progress:
         self._started = 0.0
         self._due = math.inf
         self._samples: deque[_Sample] = deque()
-        self._bar: Bar | None = None
+        self._bar: Bars | None = None
 
     def __enter__(self) -> Self:
         self._started = self._clock()
@@ -112,18 +112,16 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Writes a line of its own at once, above the bar where there is one."""
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            self._stream.write(text + "\n")
-            self._stream.flush()
+        write_line(text, self._bar, self._stream)
 
     def _show(self, now: float) -> None:
         self._samples.append(_Sample(now, self._fraction_done() or 0.0, self._count))
         while len(self._samples) > 2 and self._samples[1].at <= now - WINDOW_S:
             self._samples.popleft()
-        if self._bar is None and self._stream.isatty():
-            self._open_bar()
+        if self._bar is None and (bar := open_bars(self._stream)) is not None:
+            bar.add_task(self._what, total=None if self._fraction_done() is None else 1.0, status="")
+            bar.start()
+            self._bar = bar
         status = " · ".join(self._status())
         if self._bar is None:
             self.note(f"{self._what}: {status}")
@@ -132,27 +130,6 @@ class Progress:
             completed = min(1.0, self._fraction_done() or 0.0)
             self._bar.update(self._bar.task_ids[0], completed=completed, status=status, refresh=True)
             self._due = now + BAR_EVERY_S
-
-    def _open_bar(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        console = Console(file=self._stream, force_jupyter=False)
-        if not console.is_interactive:  # a terminal that cannot move its cursor
-            return
-        self._bar = Bar(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[status]}", markup=False),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,  # results go to standard output untouched
-            redirect_stderr=False,
-        )
-        self._bar.add_task(self._what, total=None if self._fraction_done() is None else 1.0, status="")
-        self._bar.start()
 
     def _status(self) -> list[str]:
         """What is said of the present state, in the order of the line."""
@@ -181,6 +158,44 @@ class Progress:
 
     def _rate(self, per_second: float) -> str:
         return f"{self._amount(per_second)}{self._unit_suffix()}/s"
+
+
+def open_bars(stream: TextIO) -> Bars | None:
+    """Bars of `rich`, not yet shown, each a task's description, how much of it is done, and its field `status`.
+
+    Args:
+        stream: where they would stand.
+
+    Returns:
+        None where that is no terminal, or one that cannot move its cursor.
+    """
+    if not stream.isatty():
+        return None
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(file=stream, force_jupyter=False)
+    if not console.is_interactive:
+        return None
+    return Bars(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[status]}", markup=False),
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,  # results go to standard output untouched
+        redirect_stderr=False,
+    )
+
+
+def write_line(text: str, bars: Bars | None, stream: TextIO) -> None:
+    """Writes a line at once: above `bars` where there are some, else to `stream`."""
+    if bars is not None:
+        bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+    else:
+        print(text, file=stream, flush=True)
 
 
 def human_count(value: float) -> str:

@@ -6,7 +6,7 @@ for. An encoder that was pre-trained only makes a weak one; one fine-tuned on pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
-from unmask.features import FeatureModel, check_pool, load_feature_model, pooled_features, read_file, tell
-from unmask.inference import Coverage, windows
+from unmask.feature_batches import FeatureModel, encode_inputs, pooled_vectors
+from unmask.features import check_pool, load_feature_model, read_file, tell
+from unmask.inference import Coverage
 from unmask.models.layer_mixture import CHOICES
 from unmask.task_options import NOTHING_SAID
 from unmask.tasks.base import ExampleCounts
@@ -27,8 +28,6 @@ from unmask.tasks.settings import ColumnSettings
 
 DIGITS = 6
 """What float32 keeps of a cosine: further ones would part texts that are equal."""
-
-Embed = Callable[[Sequence[FeatureInput]], NDArray[np.float32]]
 
 
 def embed(
@@ -58,9 +57,9 @@ def embed(
     """
     opened = _open(model, layers, device, precision)
     counts, coverage = ExampleCounts(), Coverage(opened.tokenizer, "texts")
-    embed_window = _embedder(opened, pool, counts, coverage, normalise)
     rows = (Row({"text": text}, f"text {number}") for number, text in enumerate(texts, start=1))
-    parts = [embed_window(window) for window in windows(map(read_feature_input, rows))]
+    embedded = _embedded(opened, map(read_feature_input, rows), pool, counts, coverage, normalise)
+    parts = [vectors for _, vectors in embedded]
     tell(counts, coverage)
     return np.concatenate(parts) if parts else np.empty((0, *opened.shape), np.float32)
 
@@ -181,40 +180,45 @@ def _open(
     return opened
 
 
-def _embedder(
-    model: FeatureModel, pool: str, counts: ExampleCounts, coverage: Coverage, normalise: bool = True
-) -> Embed:
-    """A function that embeds some single texts.
+def _embedded(
+    model: FeatureModel,
+    texts: Iterable[FeatureInput],
+    pool: str,
+    counts: ExampleCounts,
+    coverage: Coverage,
+    normalise: bool = True,
+) -> Iterator[tuple[Sequence[FeatureInput], NDArray[np.float32]]]:
+    """Single texts and their embeddings, window by window.
 
     Raises:
         SettingsError: the pool gives no single vector, or there is no such pool.
+        InputError: one is a pair.
     """
     checked = check_pool(pool)
     if checked == "none":
         raise SettingsError("pool=none gives a vector for each token, and a text needs one: choose cls, mean or max")
-
-    def embed_window(inputs: Sequence[FeatureInput]) -> NDArray[np.float32]:
-        for given in inputs:
-            if given.text_b is not None:
-                raise InputError(f"{given.source}: a pair of texts: expected single ones, in a column `text`")
-        _, vectors = pooled_features(model, inputs, checked, counts, coverage)
+    for window in encode_inputs(model, map(_single, texts), checked, counts, coverage):
+        vectors = pooled_vectors(model, window, checked)
         if normalise:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-        return vectors
+        yield window.inputs, vectors
 
-    return embed_window
+
+def _single(given: FeatureInput) -> FeatureInput:
+    if given.text_b is not None:
+        raise InputError(f"{given.source}: a pair of texts: expected single ones, in a column `text`")
+    return given
 
 
 def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str) -> Iterator[dict[str, Any]]:
     counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
-    embed_window = _embedder(model, pool, counts, coverage)
-    for window in windows(pairs):
-        vectors = embed_window(list(chain.from_iterable(map(_two_texts, window))))
+    texts = chain.from_iterable(map(_two_texts, pairs))
+    for window, vectors in _embedded(model, texts, pool, counts, coverage):  # an even number, as `WINDOW` is
         cosines = _rounded(np.einsum("ij,ij->i", vectors[::2], vectors[1::2]))
-        for pair, cosine in zip(window, cosines.tolist(), strict=True):
-            kept = {} if pair.id is None else {"id": pair.id}
-            yield {**kept, "text_a": pair.text_a, "text_b": pair.text_b, "similarity": cosine}
+        for first, second, cosine in zip(window[::2], window[1::2], cosines.tolist(), strict=True):
+            kept = {} if first.id is None else {"id": first.id}
+            yield {**kept, "text_a": first.text_a, "text_b": second.text_a, "similarity": cosine}
     tell(counts, coverage)
 
 
@@ -225,7 +229,7 @@ def _rounded(cosines: NDArray[np.float32]) -> NDArray[np.float64]:
 def _two_texts(pair: FeatureInput) -> tuple[FeatureInput, FeatureInput]:
     if pair.text_b is None:
         raise InputError(f"{pair.source}: a single text: expected a pair, in the columns text_a and text_b")
-    first = FeatureInput(pair.text_a, None, None, None, pair.source)
+    first = FeatureInput(pair.text_a, None, None, pair.id, pair.source)
     return first, replace(first, text_a=pair.text_b)
 
 
@@ -235,11 +239,10 @@ def _search(
     if top_k < 1:
         raise SettingsError(f"top_k is {top_k}: expected at least 1")
     counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
-    embed_window = _embedder(model, pool, counts, coverage)
     asked: list[FeatureInput] = []
     parts = []
-    for window in windows(queries):
-        parts.append(embed_window(window))
+    for window, vectors in _embedded(model, queries, pool, counts, coverage):
+        parts.append(vectors)
         asked += window
     if not asked:
         return []
@@ -248,8 +251,8 @@ def _search(
     numbers = np.empty((len(asked), 0), np.int64)
     texts: dict[int, str] = {}  # of what is among the best of any query
     first = 0
-    for window in windows(corpus):
-        found = np.concatenate([best, _rounded(wanted @ embed_window(window).T)], axis=1)
+    for window, vectors in _embedded(model, corpus, pool, counts, coverage):
+        found = np.concatenate([best, _rounded(wanted @ vectors.T)], axis=1)
         ids = np.concatenate(
             [numbers, np.broadcast_to(np.arange(first, first + len(window)), (len(asked), len(window)))], 1
         )

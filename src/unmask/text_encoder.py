@@ -14,7 +14,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from unmask.errors import InputError
 from unmask.estimator_inputs import Texts, given_model, rows_of, tags_of_texts
-from unmask.features import FeatureModel, load_feature_model
+from unmask.feature_batches import FeatureModel
+from unmask.features import load_feature_model
 from unmask.paths import model_directory
 from unmask.similarity import embed
 

@@ -23,7 +23,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -49,6 +49,7 @@ from unmask.training.device import choose_compute
 from unmask.training.run_directory import opening_run
 from unmask.training.run_log import logging_messages, write_environment
 from unmask.training.settings import BUDGETS
+from unmask.trials_display import InputWarnings
 from unmask.trials_page import write_trials_page
 from unmask.trials_summary import Outcome, best_run, describe, finite, in_words, runs_of_best_point, summarise
 
@@ -114,7 +115,7 @@ def run_trials(
         overwrite: True replaces a search, or a run, that is there.
         run: makes one run; a function at the top of a module where several run at a time.
         check: opens the inputs of a trial, so that what is wrong with one is told before anything is written; it is
-            called for the first trial of each checkpoint and each number of layers.
+            called for the first trial of each checkpoint and each number of layers. What it warns of is shown once.
 
     Returns:
         The directory of the best model on dev.
@@ -125,12 +126,14 @@ def run_trials(
         Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
     """
     trials = plan_trials(settings)
+    input_warnings = InputWarnings(directory)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
         for change in changes:
             _tell(directory, change)
-        for trial in _first_of_each_model(trials):
-            if check is not None:
-                check(trial.settings)
+        with input_warnings.telling():
+            for trial in _first_of_each_model(trials):
+                if check is not None:
+                    check(trial.settings)
         for name in _SPENT:
             shutil.rmtree(directory / name, ignore_errors=True)  # of the inputs that were checked
         if settings.search.ensemble:
@@ -144,7 +147,8 @@ def run_trials(
             num_threads=torch.get_num_threads(),
         )
     try:
-        return _run_all(settings, trials, directory, recipe, run)
+        with input_warnings.hushing():
+            return _run_all(settings, trials, directory, recipe, run, input_warnings.shown)
     except KeyboardInterrupt as error:
         raise Interrupted(
             f"{directory}: stopped between two trials; the same command with --resume goes on", signal.SIGINT
@@ -230,8 +234,10 @@ def _first_of_each_model(trials: Sequence[Trial]) -> list[Trial]:
     return list(firsts.values())
 
 
-def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne) -> Path:
-    outcomes = _outcomes(settings, trials, directory, recipe, run)
+def _run_all(
+    settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
+) -> Path:
+    outcomes = _outcomes(settings, trials, directory, recipe, run, shown)
     finished = [outcome for outcome in outcomes if outcome.error is None]
     if not finished:
         raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
@@ -248,7 +254,7 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path,
 
 
 def _outcomes(
-    settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne
+    settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
 ) -> list[Outcome]:
     """Runs what is not finished yet; after each trial the summary is that of the trials so far, in their own order."""
     places = {trial.name: directory / TRIALS / trial.name for trial in trials}
@@ -276,7 +282,7 @@ def _outcomes(
     ]
     parallel = settings.search.parallel
     if parallel > 1 and jobs:
-        run_side_by_side(jobs, directory, parallel=parallel, recipe=recipe, run=run, note_end=note_end)
+        run_side_by_side(jobs, directory, parallel=parallel, recipe=recipe, run=run, note_end=note_end, shown=shown)
     else:
         numbers = {trial.name: f"{number} of {len(trials)}" for number, trial in enumerate(trials, start=1)}
         _run_one_after_another(jobs, numbers, directory, recipe, run, note_end)

@@ -1,15 +1,20 @@
-"""What is shown of trials that run side by side: on a terminal a bar for all of them and the names of those that are
-running, elsewhere a line for each that has ended."""
+"""What is shown of the trials of a search.
+
+Of those that run side by side: on a terminal a bar for all of them and the names of those that are running, elsewhere a
+line for each that has ended. Of all: what is wrong with their inputs, once.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from unmask.progress import human_duration
+from unmask.progress import human_duration, open_bars, write_line
 from unmask.training.run_log import logging_messages
 
 if TYPE_CHECKING:
@@ -44,8 +49,10 @@ class TrialsDisplay:
     def __enter__(self) -> Self:
         at_a_time = min(self._parallel, self._num_trials)
         self.tell(f"{self._num_trials} trials, {at_a_time} at a time; each has a log.txt of its own")
-        if self._stream.isatty():
-            self._open_bars()
+        if (bars := open_bars(self._stream)) is not None:
+            bars.add_task("search", total=self._num_trials, status="")
+            bars.start()
+            self._bars = bars
         return self
 
     def __exit__(
@@ -86,28 +93,65 @@ class TrialsDisplay:
     def _write(self, level: int, line: str, shown: str) -> None:
         with logging_messages(self._directory):
             logger.log(level, "%s", line)
-        if self._bars is not None:
-            self._bars.console.print(shown, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(shown, file=self._stream, flush=True)
+        write_line(shown, self._bars, self._stream)
 
-    def _open_bars(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bars
 
-        console = Console(file=self._stream, force_jupyter=False)
-        if not console.is_interactive:  # a terminal that cannot move its cursor
-            return
-        self._bars = Bars(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[status]}", markup=False),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,  # results go to standard output untouched
-            redirect_stderr=False,
-        )
-        self._bars.add_task("search", total=self._num_trials, status="")
-        self._bars.start()
+class InputWarnings:
+    """Warnings of the inputs of a search, which each trial opens anew and warns of again.
+
+    They are shown once, before the first trial; they stand in the log of the search and in that of each trial.
+
+    Args:
+        directory: of the search.
+
+    Attributes:
+        shown: those that have been shown.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.shown: set[str] = set()
+        self._directory = directory
+        self._echo: type[logging.Handler] | None = None
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """A block whose warnings are shown and written to the log of the search, each once; what else it logs is not,
+        since the trials tell it.
+
+        Raises:
+            OutputError: the disk is full, or the directory cannot be written.
+        """
+        with logging_messages(self._directory, echo=True) as echo, _filtering(self._is_first):
+            self._echo = type(echo)
+            yield
+
+    @contextmanager
+    def hushing(self) -> Iterator[None]:
+        """A block that shows none of them again; the logs that are open in it have them all the same."""
+        with _filtering(self._is_new):
+            yield
+
+    def _is_first(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if record.levelno < logging.WARNING or message in self.shown:
+            return False
+        self.shown.add(message)
+        return True
+
+    def _is_new(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING or record.getMessage() not in self.shown:
+            return True
+        assert self._echo is not None, "something has been shown"
+        for handler in logger.handlers:
+            if not isinstance(handler, self._echo):
+                handler.handle(record)
+        return False
+
+
+@contextmanager
+def _filtering(is_wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_wanted)

@@ -49,6 +49,7 @@ LAYERS = (
             "info",
             "doctor",
             "tokenizer_report",
+            "feature_batches",
             "features",
             "similarity",
             "glue_submission",

@@ -16,7 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from unmask import features
+from unmask import feature_batches
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.features import extract_features
@@ -152,6 +152,22 @@ def test_the_first_token_of_a_long_text_is_that_of_its_beginning(
     beginning = " ".join(LONG.split()[:30])
     np.testing.assert_allclose(values[0], expected_states(model, beginning, "last")[0], **CLOSE)
     assert "1 longer than 32 tokens and cut" in caplog.text
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "max"])
+def test_pools_are_taken_on_the_device_without_waiting(pool: Any) -> None:
+    """The meta device has no values that could be waited for."""
+    batch = pack([[1, 2], [3], [4, 5, 6]])
+    states, is_own = torch.randn(6, 2, 4), torch.tensor([True, True, False, False, True, True])
+    there = feature_batches._pool_rows(states.to("meta"), batch, is_own, pool, is_causal=False)
+    here = feature_batches._pool_rows(states, batch, is_own, pool, is_causal=False)
+    assert (there.device.type, there.shape) == ("meta", here.shape)
+    expected = {
+        "cls": [states[0], states[2], states[3]],
+        "mean": [states[0] + states[1], torch.zeros(2, 4), states[4] + states[5]],  # the sum: an input has several rows
+        "max": [states[:2].amax(0), torch.full((2, 4), -torch.inf), states[4:].amax(0)],
+    }
+    torch.testing.assert_close(here, torch.stack(expected[pool]))
 
 
 def test_gpt1s_text_stands_in_its_last_token(model: Path, texts: Path, tmp_path: Path) -> None:
@@ -293,7 +309,7 @@ def test_windows_of_inputs_do_not_show(
         while pair := [item for _, item in zip(range(2), items, strict=False)]:
             yield pair
 
-    monkeypatch.setattr(features, "windows", two_at_a_time)
+    monkeypatch.setattr(feature_batches, "windows", two_at_a_time)
     cut = extract_features(model, texts, tmp_path / "cut")
     assert read_index(cut) == read_index(whole)
     np.testing.assert_allclose(np.load(cut / "features.npy"), np.load(whole / "features.npy"), **CLOSE)
@@ -324,7 +340,7 @@ def test_settings_are_refused_by_name(model: Path, texts: Path, tmp_path: Path) 
 def test_inputs_are_refused_before_anything_is_computed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "_run", None)
+    monkeypatch.setattr(feature_batches, "_states", None)
     path = tmp_path / "inputs.jsonl"
     out = tmp_path / "out"
     for content, told in (
@@ -368,7 +384,7 @@ def test_nothing_is_left_of_what_was_interrupted(
     def stop(*_: Any) -> Iterator[Any]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(features, "_run", stop)
+    monkeypatch.setattr(feature_batches, "_states", stop)
     with pytest.raises(KeyboardInterrupt):
         extract_features(model, texts, tmp_path / "out")
     assert [entry.name for entry in tmp_path.iterdir()] == ["texts.txt"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unmask import similarity
+from unmask import feature_batches
 from unmask.errors import InputError, SettingsError
 from unmask.features import load_feature_model
 from unmask.similarity import compare, embed, search, similarities
@@ -68,7 +68,7 @@ def blocks_of(size: int) -> Any:
 def test_search_finds_the_most_alike_in_blocks_of_any_size(
     size: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(similarity, "windows", blocks_of(size))
+    monkeypatch.setattr(feature_batches, "windows", blocks_of(size))
     answers = search(tiny_model, QUERIES, CORPUS, top_k=4)
     wanted, among = (embed(tiny_model, texts) for texts in (QUERIES, CORPUS))
     for answer, query, cosines in zip(answers, QUERIES, wanted @ among.T, strict=True):

@@ -1,0 +1,189 @@
+"""What a frozen encoder makes of some inputs: the vectors of their tokens, or one vector of each input.
+
+Tokens are pooled on the device where they are computed: a vector a text has to come back from it, not one a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.batch import Batch
+from unmask.errors import InputError
+from unmask.inference import Coverage, one_ahead, windows
+from unmask.models.encoder import Encoder
+from unmask.models.layer_mixture import LayerChoice
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
+from unmask.tasks.feature_inputs import PLACE, FeatureInput, InputTokens, RowMaker, tokenize
+from unmask.tasks.settings import ColumnSettings
+from unmask.tokenization.opening import Tokenizer
+from unmask.training.device import Compute
+
+Pool = Literal["none", "cls", "mean", "max"]
+
+
+@dataclass(frozen=True)
+class FeatureModel:
+    """An encoder, in eval mode on its device, and what of it is wanted.
+
+    Attributes:
+        max_length: most tokens of a row, special ones included.
+        layouts: the columns that hold its texts in a table; the first that a row has are taken.
+        chooses: True: it computes in fp32, and `extract_features`, where there are many inputs, in bf16 if that is
+            measured to be faster.
+    """
+
+    encoder: Encoder
+    tokenizer: Tokenizer
+    compute: Compute
+    choice: LayerChoice
+    max_length: int
+    layouts: tuple[ColumnSettings, ...]
+    chooses: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one vector: (width,), or (layers, hidden) where they are to be mixed."""
+        return self.choice.shape(self.encoder.settings.num_hidden_layers, self.encoder.settings.hidden_size)
+
+    def row_maker(self, pool: Pool) -> RowMaker:
+        """What makes rows of texts for a pool."""
+        num_segments = self.encoder.settings.type_vocab_size
+        return RowMaker(self.tokenizer, self.max_length, num_segments, first_window_only=pool == "cls")
+
+
+@dataclass(frozen=True)
+class EncodedInputs:
+    """Some inputs, ready for an encoder.
+
+    Attributes:
+        tokens: of each input, as far as they are read.
+        rows: as `RowMaker.rows` makes them.
+    """
+
+    inputs: Sequence[FeatureInput]
+    tokens: list[InputTokens]
+    rows: EncodedExamples
+
+    def batches(self, compute: Compute) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+        """Every row once, the longest first; see `EncodedExamples.batches_by_length`."""
+        return self.rows.batches_by_length(BATCH_TOKENS[compute.device.type])
+
+
+def encode_inputs(
+    model: FeatureModel, inputs: Iterable[FeatureInput], pool: Pool, counts: ExampleCounts, coverage: Coverage
+) -> Iterator[EncodedInputs]:
+    """Cuts a stream of inputs into windows and encodes them; on a GPU the next while one is computed.
+
+    Args:
+        counts, coverage: are added to.
+
+    Raises:
+        InputError: see `checked_tokens`, where every token shall get a vector.
+    """
+    maker = model.row_maker(pool)
+
+    def encode(window: list[FeatureInput]) -> EncodedInputs:
+        tokens = checked_tokens(model, window) if pool == "none" else tokenize(window, model.tokenizer)
+        kept, rows = maker.rows(window, tokens, counts)
+        coverage.add(rows.input_ids)
+        return EncodedInputs(window, kept, rows)
+
+    return one_ahead(map(encode, windows(inputs)), model.compute.device)
+
+
+def checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[InputTokens]:
+    """The tokens of inputs of which every one shall get a vector.
+
+    Raises:
+        InputError: a pair is too long.
+    """
+    tokens = tokenize(inputs, model.tokenizer)
+    room = model.row_maker("none").room(is_pair=True)
+    for given, its in zip(inputs, tokens, strict=True):
+        if given.text_b is not None and len(its.ids) > room:
+            raise InputError(
+                f"{given.source}: {len(its.ids)} tokens in two texts, and a pair has at most {room} here: a vector for "
+                "each of them cannot be had; shorten the texts, give them one by one, or choose another pool"
+            )
+    return tokens
+
+
+def token_vectors(
+    model: FeatureModel, encoded: EncodedInputs
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
+    """The vectors of all tokens, row by row.
+
+    Yields:
+        The number of a row's input; (tokens,) which of its tokens they are, special ones left out; and
+        (tokens, *model.shape) float32.
+    """
+    places: NDArray[Any] = encoded.rows.alignment[PLACE]
+    for units, batch in encoded.batches(model.compute):
+        states = np.split(_states(model, batch).cpu().numpy(), np.cumsum(batch.lengths)[:-1])
+        for unit, its in zip(units.tolist(), states, strict=True):
+            place = places[encoded.rows.tokens_of(unit)]
+            yield int(encoded.rows.examples[unit]), place[place >= 0], its[place >= 0]
+
+
+def pooled_vectors(model: FeatureModel, encoded: EncodedInputs, pool: Pool) -> NDArray[np.float32]:
+    """One vector for each input.
+
+    Args:
+        pool: not `none`; the one that the inputs have been encoded for.
+
+    Returns:
+        (inputs, *model.shape): zeros for an input of which no token was read.
+    """
+    rows, is_causal = encoded.rows, model.encoder.settings.is_causal
+    places: NDArray[Any] = rows.alignment[PLACE]
+    parts: list[tuple[NDArray[Any], Tensor]] = []
+    for units, batch in encoded.batches(model.compute):
+        is_own = torch.from_numpy(places[rows.token_numbers(units)] >= 0)
+        parts.append((rows.examples[units], _pool_rows(_states(model, batch), batch, is_own, pool, is_causal)))
+    pooled = np.full((len(encoded.inputs), *model.shape), -np.inf if pool == "max" else 0, np.float32)
+    for numbers, values in parts:  # of a long input, there are several rows
+        (np.maximum if pool == "max" else np.add).at(pooled, numbers, values.cpu().numpy())
+    if pool == "mean":
+        sizes = np.array([max(1, len(its.ids)) for its in encoded.tokens], np.float32)
+        pooled /= sizes.reshape(-1, *[1] * len(model.shape))
+    pooled[np.isneginf(pooled)] = 0
+    return pooled
+
+
+@torch.inference_mode()
+def _states(model: FeatureModel, batch: Batch) -> Tensor:
+    """(tokens, *model.shape) float32, on the device."""
+    with model.compute.autocast():
+        return model.choice.select(model.encoder.hidden_states(batch.to(model.compute.device))).float()
+
+
+@torch.inference_mode()
+def _pool_rows(states: Tensor, batch: Batch, is_own: Tensor, pool: Pool, is_causal: bool) -> Tensor:
+    """(rows, *model.shape): of each row the first token (the last of a causal encoder), or the sum or the largest
+    values of its own tokens, minus infinity where it has none.
+
+    Args:
+        batch: on the CPU.
+        is_own: (tokens,) bool, on the CPU: False for special tokens, and for those that another row has.
+    """
+    ends = batch.bounds[1:].long()
+    if pool == "cls":
+        return states[(ends - 1 if is_causal else batch.first_tokens).to(states.device)]
+    nothing = 0.0 if pool == "mean" else float("-inf")
+    is_other = ~is_own.to(states.device).view(-1, *[1] * (states.dim() - 1))
+    return torch.segment_reduce(
+        states.masked_fill(is_other, nothing),
+        "sum" if pool == "mean" else "max",
+        lengths=ends.diff(prepend=ends.new_zeros(1)).to(states.device),
+        axis=0,
+        unsafe=True,  # no look at the lengths, for which it would wait
+        initial=nothing,
+    )
