@@ -9,7 +9,6 @@ from __future__ import annotations
 import filecmp
 import json
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -39,8 +38,8 @@ from unmask.tasks.settings import DataSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.best import choose_metric
 from unmask.training.device import Compute, choose_compute
-from unmask.training.run_directory import opening_run
-from unmask.training.run_log import RunLog, write_environment
+from unmask.training.run_directory import beginning_run
+from unmask.training.run_log import RunLog
 from unmask.training.session import run_session
 from unmask.trials import run_trials
 
@@ -90,20 +89,15 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
         recipe: its name, for the record.
     """
     compute = choose_compute(settings.device, settings.precision, training=True)
-    with (
-        opening_run(directory, settings, resume=resume, overwrite=overwrite) as changes,
-        RunLog(directory, echo=True),
+    with beginning_run(
+        directory,
+        settings,
+        name=recipe,
+        seed=settings.seed,
+        device=compute.describe(),
+        resume=resume,
+        overwrite=overwrite,
     ):
-        for change in changes:
-            logger.info(change)
-        write_environment(
-            directory,
-            recipe=recipe,
-            command=sys.argv,
-            seed=settings.seed,
-            device=compute.describe(),
-            num_threads=torch.get_num_threads(),
-        )
         run = _open(settings, directory, compute)
         assert isinstance(run.module, nn.Module)
         compute.place(run.module)

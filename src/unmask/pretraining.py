@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -34,8 +33,8 @@ from unmask.tokenization.word_characters import WordTokenizer
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import TrainState
 from unmask.training.optimizer import Schedule
-from unmask.training.run_directory import opening_run
-from unmask.training.run_log import RunLog, write_environment
+from unmask.training.run_directory import beginning_run
+from unmask.training.run_log import RunLog
 from unmask.training.session import run_session
 from unmask.training.settings import TrainSettings
 
@@ -72,20 +71,16 @@ def pretrain(
     settings = load_pretrain_recipe(recipe, overrides)
     directory = Path(out)
     compute = choose_compute(settings.device, settings.precision, training=True)
-    with (
-        opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=("store",)) as changes,
-        RunLog(directory, echo=True),
+    with beginning_run(
+        directory,
+        settings,
+        name=recipe,
+        seed=settings.seed,
+        device=compute.describe(),
+        resume=resume,
+        overwrite=overwrite,
+        keeps=("store",),
     ):
-        for change in changes:
-            logger.info(change)
-        write_environment(
-            directory,
-            recipe=recipe,
-            command=sys.argv,
-            seed=settings.seed,
-            device=compute.describe(),
-            num_threads=torch.get_num_threads(),
-        )
         run = open_inputs(settings, directory, workers)
         assert isinstance(run.module, nn.Module)
         compute.place(run.module)

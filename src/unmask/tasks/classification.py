@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ from torch.nn import functional
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
 from unmask.models.encoder import Encoder
-from unmask.models.heads import HeadKind
 from unmask.tasks import glue
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
@@ -30,6 +29,7 @@ from unmask.tasks.multi_label import MultiLabelClassification
 from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
@@ -66,7 +66,7 @@ def open_task(
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(TextTask[str]):
     """The task.
 
     Attributes:
@@ -76,28 +76,11 @@ class Classification:
         data_set: how labels are written, and which metric is the first.
     """
 
-    settings: TaskSettings
-    files: TextFiles
     labels: tuple[str, ...]
     data_set: TextDataSet = _PLAIN
 
     kind: ClassVar[TaskKind] = "classification"
-    head_kind: ClassVar[HeadKind] = "sequence_classification"
     problem_type: ClassVar[str] = "single_label_classification"
-    per_token: ClassVar[bool] = False
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def max_length(self) -> int:
-        return self.settings.max_length
-
-    @property
-    def is_pair(self) -> bool:
-        """True where only pairs will do."""
-        return self.files.is_pair
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -139,10 +122,6 @@ class Classification:
         numeric = all(label.isdecimal() for label in found)
         return tuple(sorted(found, key=lambda label: (int(label) if numeric else 0, label)))
 
-    def load_rows(self, path: Path) -> Iterator[Row]:
-        """See `Task`; no row is left out."""
-        return self.files.rows(path)
-
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
         """See `Task`."""
         return self.files.load(path, counts, self._read_label, unlabelled)
@@ -160,19 +139,6 @@ class Classification:
                 "or train with it (task.labels lists them)"
             )
         return label
-
-    @property
-    def id_column(self) -> str:
-        """See `Task`."""
-        return self.files.columns.id or "id"
-
-    def read(self, row: Row) -> LabelledText:
-        """See `Task`."""
-        return self.files.read(row)
-
-    def read_all(self, rows: Iterable[Row]) -> Iterator[LabelledText]:
-        """See `Task`."""
-        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[LabelledText], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2

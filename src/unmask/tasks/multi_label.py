@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,14 +18,14 @@ from torch.nn import functional
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.models.encoder import Encoder
-from unmask.models.heads import HeadKind
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.examples import TextExample, TextFiles, check_spelling, encode_texts, read_labels
+from unmask.tasks.examples import TextExample, check_spelling, encode_texts, read_labels
 from unmask.tasks.metrics import LabelSetScore, f1_scores, listed
 from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
-from unmask.tasks.settings import TaskKind, TaskSettings
+from unmask.tasks.settings import TaskKind
+from unmask.tasks.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
@@ -37,7 +37,7 @@ _MOST_LABELS = 10_000
 
 
 @dataclass(frozen=True)
-class MultiLabelClassification:
+class MultiLabelClassification(TextTask[tuple[str, ...]]):
     """The task.
 
     Attributes:
@@ -46,27 +46,10 @@ class MultiLabelClassification:
         labels: in the order of their ids.
     """
 
-    settings: TaskSettings
-    files: TextFiles
     labels: tuple[str, ...]
 
     kind: ClassVar[TaskKind] = "classification"
-    head_kind: ClassVar[HeadKind] = "sequence_classification"
     problem_type: ClassVar[str] = "multi_label_classification"
-    per_token: ClassVar[bool] = False
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def max_length(self) -> int:
-        return self.settings.max_length
-
-    @property
-    def is_pair(self) -> bool:
-        """True where only pairs will do."""
-        return self.files.is_pair
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -99,10 +82,6 @@ class MultiLabelClassification:
         check_spelling(found)
         return replace(fitted, labels=tuple(sorted(found)))
 
-    def load_rows(self, path: Path) -> Iterator[Row]:
-        """See `Task`."""
-        return self.files.rows(path)
-
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ManyLabelled]:
         """See `Task`; an example with an empty list of labels is a labelled one."""
         return self.files.load(path, counts, self._read_labels, unlabelled)
@@ -116,19 +95,6 @@ class MultiLabelClassification:
                 "it, or train with it (task.labels lists them)"
             )
         return labels
-
-    @property
-    def id_column(self) -> str:
-        """See `Task`."""
-        return self.files.columns.id or "id"
-
-    def read(self, row: Row) -> ManyLabelled:
-        """See `Task`."""
-        return self.files.read(row)
-
-    def read_all(self, rows: Iterable[Row]) -> Iterator[ManyLabelled]:
-        """See `Task`."""
-        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[ManyLabelled], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2

@@ -6,7 +6,7 @@ Values are learned as they stand in the file, without scaling, as in the release
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from unmask.errors import InputError
 from unmask.models.encoder import Encoder
-from unmask.models.heads import HeadKind
 from unmask.tasks import glue
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.correlation import ValueScore
@@ -28,6 +27,7 @@ from unmask.tasks.metrics import f1_scores
 from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer
 
 ValuedText = TextExample[float]
@@ -48,7 +48,7 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(TextTask[float]):
     """The task.
 
     Attributes:
@@ -57,36 +57,15 @@ class Regression:
         data_set: what stands for no value, and which metrics there are.
     """
 
-    settings: TaskSettings
-    files: TextFiles
     data_set: TextDataSet = _PLAIN
 
     kind: ClassVar[TaskKind] = "regression"
-    head_kind: ClassVar[HeadKind] = "sequence_classification"
     labels: ClassVar[tuple[str, ...]] = ()
     problem_type: ClassVar[str] = "regression"
-    per_token: ClassVar[bool] = False
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def max_length(self) -> int:
-        return self.settings.max_length
-
-    @property
-    def is_pair(self) -> bool:
-        """True where only pairs will do."""
-        return self.files.is_pair
 
     def fit_to(self, path: Path) -> Regression:
         """See `Task`."""
         return replace(self, files=self.files.fit_to(path))
-
-    def load_rows(self, path: Path) -> Iterator[Row]:
-        """See `Task`."""
-        return self.files.rows(path)
 
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ValuedText]:
         """See `Task`; a value that is no finite number is refused, and one outside of the data set's range."""
@@ -103,19 +82,6 @@ class Regression:
                 f"and {high:g}: mend it, or take task.name=regression for values on another scale"
             )
         return value
-
-    @property
-    def id_column(self) -> str:
-        """See `Task`."""
-        return self.files.columns.id or "id"
-
-    def read(self, row: Row) -> ValuedText:
-        """See `Task`."""
-        return self.files.read(row)
-
-    def read_all(self, rows: Iterable[Row]) -> Iterator[ValuedText]:
-        """See `Task`."""
-        return map(self.read, rows)
 
     def encode(
         self, examples: Sequence[ValuedText], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2

@@ -5,19 +5,26 @@ recipe.yaml  environment.json  metrics.jsonl  log.txt  report.html  tensorboard/
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.files import UNFINISHED, refuse_existing, remove_own, told_as_output_error, write_text
 from unmask.training.checkpoint import find_checkpoint
+from unmask.training.run_log import RunLog, write_environment
 from unmask.training.settings import BUDGETS
+
+logger = logging.getLogger("unmask")
 
 RECIPE = "recipe.yaml"
 
@@ -113,6 +120,41 @@ def opening_run(
         raise
     if is_overwritten:
         shutil.rmtree(aside)
+
+
+@contextmanager
+def beginning_run(
+    directory: Path,
+    recipe: Settings,
+    *,
+    name: str,
+    seed: int,
+    device: str,
+    resume: bool,
+    overwrite: bool,
+    keeps: Sequence[str] = (),
+) -> Iterator[None]:
+    """`opening_run` with the log open, in which stands what has changed at a resume, and the environment written down.
+
+    Args:
+        name: of the recipe, for the record.
+        device: in words, likewise.
+    """
+    with (
+        opening_run(directory, recipe, resume=resume, overwrite=overwrite, keeps=keeps) as changes,
+        RunLog(directory, echo=True),
+    ):
+        for change in changes:
+            logger.info(change)
+        write_environment(
+            directory,
+            recipe=name,
+            command=sys.argv,
+            seed=seed,
+            device=device,
+            num_threads=torch.get_num_threads(),
+        )
+        yield
 
 
 def _holds_any(directory: Path, names: Sequence[str]) -> bool:
