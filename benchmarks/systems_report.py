@@ -19,7 +19,8 @@ class Point:
     Attributes:
         text_mb: millions of bytes of the documents seen.
         tokens: seen, in millions.
-        minutes: of training on one core.
+        minutes: of training on one core, at the rate that a tenth of the rows of the log reach: the rest ran beside
+            other work.
         petaflop: necessary floating-point operations, in 10^15.
         scores: of each task, its figure on dev.
     """
@@ -54,14 +55,21 @@ def text_mb_per_step(out: Path, system: System, run: Path) -> float:
     return float(epochs * read_json(store_of(out, system) / "manifest.json")["text_bytes"] / 1e6 / last)
 
 
+def seconds_per_token(run: Path) -> float:
+    """Of a core that does nothing else."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    rates = sorted(row["tokens_per_s"] for row in rows if "tokens_per_s" in row)
+    return 1 / float(rates[len(rates) * 9 // 10])
+
+
 def points(out: Path, name: str, system: System) -> list[Point]:
     """The points of one system: random weights and its checkpoints, in order."""
     run, flops = out / "runs" / folder_of(name), flops_per_token(out, system)
-    a_step = text_mb_per_step(out, system, run)
+    a_step, a_token = text_mb_per_step(out, system, run), seconds_per_token(run)
     found = [Point(0, 0.0, 0.0, 0.0, 0.0, scores(out, system.same_as or name, 0))]
     for step in points_of(run):
         state = read_json(run / "checkpoints" / f"step-{step:08d}" / "state.json")
-        tokens, minutes = state["tokens"] / 1e6, state["seconds"] / 60
+        tokens, minutes = state["tokens"] / 1e6, state["tokens"] * a_token / 60
         found.append(Point(step, step * a_step, tokens, minutes, flops * tokens / 1e9, scores(out, name, step)))
     return found
 

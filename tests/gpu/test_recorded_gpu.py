@@ -479,7 +479,7 @@ class Waiting(nn.Module):
 def test_steps_that_cannot_be_recorded_are_computed_as_they_come(
     masked_lm: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A capture that breaks leaves neither the stream, nor the generator, nor the weights behind."""
+    """A capture that breaks leaves the stream, the generator and the weights as they were, and memory can be freed."""
     waiting = replace(masked_lm, build=lambda dropout_prob: Waiting(masked_lm.build(dropout_prob)))
     compute = compute_on("cuda")
     tried, plain = (begin(waiting, compute, kind, dropout_prob=0.1) for kind in ("cautious", "eager"))
@@ -493,5 +493,10 @@ def test_steps_that_cannot_be_recorded_are_computed_as_they_come(
     assert not tried.stepper.runs_ahead
     assert [message for message in caplog.messages if message.startswith("steps cannot be recorded here")]
     assert losses(waiting, found) == pytest.approx(losses(waiting, expected), rel=1e-3)  # sums in any order
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before
     good = begin(masked_lm, compute, "recorded", dropout_prob=0.1)  # another run of this process is recorded
     assert len(take(masked_lm, good, range(6))) == 6

@@ -11,6 +11,7 @@ micro-batches in float32. Elsewhere than on a GPU the same is computed without r
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +26,7 @@ from unmask.training.flat_parameters import FlatParameters
 from unmask.training.optimizer import clipping_divisor
 from unmask.training.recent_losses import RecentLosses
 from unmask.training.recording import Recorder
-from unmask.training.restoring import restoring
+from unmask.training.restoring import random_state, restoring, set_random_state
 from unmask.training.stepper import Judge, StepFigures, weigh
 
 _MOST_LAUNCHED = 512
@@ -105,6 +106,25 @@ class RecordedStepper:
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
         """See `Stepper`."""
         assert self._num_launched < _MOST_LAUNCHED, "read comes earlier"
+        random = random_state(self._compute.device)
+        if not self._begin(batches, counts, is_last_try=False):
+            gc.collect()  # the error has held on to what the step has allocated
+            set_random_state(random, self._compute.device)
+            self._begin(batches, counts, is_last_try=True)
+        assert self._update is not None
+        self._update()
+        self._num_launched += 1
+
+    def _begin(self, batches: Sequence[Batch], counts: Mapping[str, int], *, is_last_try: bool) -> bool:
+        """Launches all of a step but the update, which is recorded.
+
+        Returns:
+            False: the memory did not suffice beside that of the recordings there were, which lies in pieces of the
+            sizes of their batches. They are forgotten, and the step may fit.
+
+        Raises:
+            torch.OutOfMemoryError: it did not suffice without any, or at the last try.
+        """
         try:
             if self._flat is None:
                 self._flat = self._start(batches[0])
@@ -123,10 +143,12 @@ class RecordedStepper:
             if self._update is None:
                 self._update = self._record_update(self._flat)
         except torch.OutOfMemoryError:
+            were_there = bool(self._recordings)
             self._forget()
-            raise
-        self._update()
-        self._num_launched += 1
+            if is_last_try or not were_there:
+                raise
+            return False
+        return True
 
     def leave(self) -> None:
         """Leaves module and optimizer to another stepper, as they were before a first step that could not be taken."""

@@ -6,9 +6,10 @@ the generator, are put back.
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -23,7 +24,11 @@ _WARM_UPS = 3
 """Passes before a recording."""
 
 _BROKEN: list[torch.cuda.CUDAGraph] = []
-"""Recordings that have not come to their end: PyTorch's allocator may go on asking them which memory is theirs."""
+"""Recordings that have not come to their end: PyTorch's allocator of pinned memory may go on asking them which of it is
+theirs."""
+
+_SIGNS_OF_WANT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""In errors of CUDA and cuBLAS, and of compilers that have met PyTorch's own."""
 
 
 class Recorder:
@@ -41,6 +46,8 @@ class Recorder:
         self._device = device
         self._compiles = compiles
         self._is_cuda = device.type == "cuda"
+        if self._is_cuda:
+            gc.collect()  # pools of earlier runs; see `_collecting_nothing`
         self._stream = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.MemPool() if self._is_cuda else None
 
@@ -84,9 +91,12 @@ class Recorder:
         assert self._stream is not None
         assert self._pool is not None
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        num_holders = self._pool.use_count()
         self._stream.wait_stream(current)
+        # What PyTorch has in reserve outside the pool it does not give back while the pool is in use.
+        torch.cuda.empty_cache()
         # The backward pass in this thread too: `use_mem_pool` is for one thread, and so are handles of cuBLAS.
-        with self._compiling(), torch.autograd.set_multithreading_enabled(False):
+        with self._compiling(), torch.autograd.set_multithreading_enabled(False), _collecting_nothing():
             try:
                 with torch.cuda.stream(self._stream), torch.cuda.use_mem_pool(self._pool):
                     self._warm_up(body)
@@ -101,9 +111,9 @@ class Recorder:
                 torch.cuda.set_stream(current)
                 torch.cuda.synchronize(self._device)
                 renew_generator(self._device)
-                _BROKEN.append(graph)
-                if isinstance(error.__context__, torch.OutOfMemoryError):  # the end of such a capture is an error too
-                    raise error.__context__ from None
+                _end(graph, self._pool, num_holders)
+                if (wanting := _out_of_memory(error)) is not None:
+                    raise wanting from None
                 raise
         return graph.replay
 
@@ -116,9 +126,9 @@ class Recorder:
         try:
             for _ in range(_WARM_UPS if self._is_cuda else 1):
                 body()
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if (wanting := _out_of_memory(error)) is not None:
+                raise wanting from None
             if self._compiles:
                 raise _CompilerError(first_line(error)) from error
             raise
@@ -129,6 +139,46 @@ class Recorder:
 
 class _CompilerError(RuntimeError):
     """Blocks that are compiled fail."""
+
+
+def _end(graph: torch.cuda.CUDAGraph, pool: torch.cuda.MemPool, num_holders: int) -> None:
+    """Ends a capture that has broken, and gives up what it holds of the pool.
+
+    Some versions of PyTorch leave a capture open that CUDA does not end: nothing in reserve is ever given back then,
+    and the process is aborted where the pool is freed. None gives up the pool itself.
+
+    Args:
+        num_holders: of the pool, before the capture.
+    """
+    index = torch.cuda.current_device()
+    with suppress(RuntimeError):  # it has been ended
+        torch._C._cuda_endAllocateToPool(index, pool.id)
+    graph.reset()
+    if pool.use_count() > num_holders:
+        torch._C._cuda_releasePool(index, pool.id)
+    _BROKEN.append(graph)
+
+
+def _out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
+    """The error where it says that memory is wanting, in whatever way, as PyTorch's own; None where it does not."""
+    for each in (error, error.__context__):  # the end of a capture that has broken is an error too
+        if isinstance(each, torch.OutOfMemoryError):
+            return each
+    wants = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_WANT)
+    return torch.OutOfMemoryError(first_line(error)) if wants else None
+
+
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """A context without the collection of garbage: PyTorch aborts the process where the pool of an earlier run, which
+    nobody but a cycle has held, is freed while another is in use."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def first_line(error: Exception) -> str:
