@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 HEADER = ("source", "command", "time", "expected")
@@ -43,10 +45,35 @@ def test_recipe_opens_with_its_header(path: Path) -> None:
 @every_recipe
 def test_recipe_loads_as_its_command_says(path: Path) -> None:
     from unmask import recipe
+    from unmask.config import dump_settings
 
     loaders: dict[str, Any] = {"pretrain": recipe.load_pretrain_recipe, "finetune": recipe.load_finetune_recipe}
     overrides = [word for word in shlex.split(header_of(path)["command"])[3:] if re.match(r"[a-z_.]+=", word)]
-    loaders[path.parent.name](str(path), overrides)
+    settings = loaders[path.parent.name](str(path), overrides)
+    said = dict(leaves(yaml.load(path.read_text("utf-8"), yaml.BaseLoader)))
+    said.pop("base", None)
+    said |= dict(word.split("=", 1) for word in overrides)
+    read = dict(leaves(yaml.load(dump_settings(settings), yaml.BaseLoader)))
+    assert {key: value for key, value in said.items() if not is_same(value, read.get(key))} == {}
+
+
+def leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys, each with its value as it is written."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def is_same(said: Any, read: Any) -> bool:
+    """Whether what was said in a recipe is what was read; a list of one may be said without brackets."""
+    if isinstance(read, list):
+        listed = said if isinstance(said, list) else [said]
+        return len(listed) == len(read) and all(map(is_same, listed, read))
+    if isinstance(said, dict):
+        return all(is_same(value, read.get(name)) for name, value in said.items())
+    return said == read or (said[:1].isdigit() and float(said) == float(read))
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,40 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def write_files(files: Mapping[str, str | bytes]) -> None:
+    for name, content in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@pytest.fixture(scope="session")
+def write() -> Callable[[Mapping[str, str | bytes]], None]:
+    """Writes files, by name, into the folder that is worked in."""
+    return write_files
+
+
+def tree_of(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.fixture(scope="session")
+def tree() -> Callable[[Path], dict[str, bytes | None]]:
+    """All that is in a folder: what each file holds, and None of a folder."""
+    return tree_of
+
+
+def check_refused(finished: Finished, message: str) -> None:
+    assert (finished.code, finished.output) == (2, ""), finished.errors
+    assert finished.errors.startswith(f"error: {message}"), finished.errors
+    assert len(finished.errors.splitlines()) == 1, finished.errors
+
+
+@pytest.fixture(scope="session")
+def refused() -> Callable[[Finished, str], None]:
+    """Checks for exit code 2 and nothing said but one message, which begins so."""
+    return check_refused
+
+
 def task_examples(kind: str) -> list[dict[str, Any]]:
     """Sixteen for a kind of task, which tell who wrote what sort of paper, and where."""
     people, places = ("Ada Lovelace", "Grace Hopper", "Mary Somerville"), ("London", "Paris", "Oslo", "Bath")

@@ -30,19 +30,10 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".zst": zstandard.ZstdCompressor().compress,
 }
 Files = dict[str, str | bytes]
-
-
 Command = Callable[..., Any]
-
-
-def tree(place: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
-
-
-def write(files: Files) -> None:
-    for name, content in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+Tree = Callable[[Path], dict[str, bytes | None]]
+Write = Callable[[Files], None]
+Refused = Callable[[Any, str], None]
 
 
 def table(**columns: list[Any]) -> bytes:
@@ -57,13 +48,6 @@ def dump(*titles: str) -> str:
         for title in titles
     )
     return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n"
-
-
-def refused(finished: Any, message: str) -> None:
-    """Exit code 2, nothing said but one message, which begins so."""
-    assert (finished.code, finished.output) == (2, ""), finished.errors
-    assert finished.errors.startswith(f"error: {message}"), finished.errors
-    assert len(finished.errors.splitlines()) == 1, finished.errors
 
 
 # ------------------------------------------------------------------------------------------------------ bad records
@@ -159,6 +143,9 @@ def test_bad_records_stop_or_are_passed_over_and_listed(
     message: str,
     left: int,
     listed: list[tuple[str, str]],
+    tree: Tree,
+    write: Write,
+    refused: Refused,
 ) -> None:
     write(files)
     before = tree(place)
@@ -197,7 +184,7 @@ def test_bad_records_stop_or_are_passed_over_and_listed(
     ids=["records", "records and documents", "no column", "numbers", "UTF-16", "cut"],
 )
 def test_where_nothing_is_left_the_reasons_are_told(
-    unmask: Command, place: Path, tokenizer: Path, files: Files, losses: str
+    unmask: Command, place: Path, tokenizer: Path, files: Files, losses: str, tree: Tree, write: Write, refused: Refused
 ) -> None:
     write(files)
     before = tree(place)
@@ -257,7 +244,15 @@ BAD_FILES: dict[str, tuple[Files, list[str], str]] = {
 
 @pytest.mark.parametrize(("files", "options", "message"), BAD_FILES.values(), ids=BAD_FILES.keys())
 def test_bad_files_are_refused(
-    unmask: Command, place: Path, tokenizer: Path, files: Files, options: list[str], message: str
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    files: Files,
+    options: list[str],
+    message: str,
+    tree: Tree,
+    write: Write,
+    refused: Refused,
 ) -> None:
     write(files)
     before = tree(place)
@@ -277,7 +272,7 @@ def test_bad_files_are_refused(
     ids=["no name", "a name too long", "a pattern", "a link to nothing", "a folder with a file's name"],
 )
 def test_names_that_are_no_files_are_refused(
-    unmask: Command, place: Path, tokenizer: Path, text: str, message: str
+    unmask: Command, place: Path, tokenizer: Path, text: str, message: str, write: Write, refused: Refused
 ) -> None:
     write({"precious.txt": GOOD})
     Path("link.txt").symlink_to("nowhere")
@@ -288,7 +283,9 @@ def test_names_that_are_no_files_are_refused(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize(("text", "named"), [("shut/a.txt", "shut/a.txt"), ("shut", "shut"), ("b.txt", "b.txt")])
-def test_what_may_not_be_read_is_told(unmask: Command, place: Path, tokenizer: Path, text: str, named: str) -> None:
+def test_what_may_not_be_read_is_told(
+    unmask: Command, place: Path, tokenizer: Path, text: str, named: str, write: Write, refused: Refused
+) -> None:
     write({"shut/a.txt": GOOD, "b.txt": GOOD})
     Path("b.txt").chmod(0)
     Path("shut").chmod(0)
@@ -299,7 +296,9 @@ def test_what_may_not_be_read_is_told(unmask: Command, place: Path, tokenizer: P
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a file that opens and cannot be read needs Linux")
-def test_a_file_that_fails_under_the_reader_is_told(unmask: Command, place: Path, tokenizer: Path) -> None:
+def test_a_file_that_fails_under_the_reader_is_told(
+    unmask: Command, place: Path, tokenizer: Path, write: Write, refused: Refused
+) -> None:
     words = ["prepare", "/proc/self/mem", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--format", "txt"]
     refused(unmask(*words), "/proc/self/mem: cannot be read: Input/output error")
     write({"a.txt": GOOD})
@@ -307,7 +306,9 @@ def test_a_file_that_fails_under_the_reader_is_told(unmask: Command, place: Path
     assert Path("made", "skipped.jsonl").read_text() == '{"source": "/proc/self/mem", "reason": "unreadable file"}\n'
 
 
-def test_a_name_that_is_not_utf8_is_kept_as_it_is(unmask: Command, place: Path, tokenizer: Path) -> None:
+def test_a_name_that_is_not_utf8_is_kept_as_it_is(
+    unmask: Command, place: Path, tokenizer: Path, refused: Refused
+) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     Path(name).write_text(GOOD + "\n\n\xe9\n", encoding="latin-1")
     words = ["prepare", name, "--tokenizer", tokenizer, "--out", "made", "--workers", 1]
@@ -327,7 +328,7 @@ def test_standard_input_that_is_closed_is_told(place: Path, tokenizer: Path) -> 
 
 
 def test_standard_input_cut_in_its_archive_is_told(
-    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, tree: Tree, refused: Refused
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(GOOD.encode())[:-9])))
     finished = unmask("prepare", "-", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
@@ -357,7 +358,9 @@ EXTRAS: dict[str, tuple[Files, list[str], str, str]] = {
 
 
 @pytest.mark.parametrize("package", EXTRAS)
-def test_a_missing_extra_is_named_with_the_line_that_installs_it(place: Path, tokenizer: Path, package: str) -> None:
+def test_a_missing_extra_is_named_with_the_line_that_installs_it(
+    place: Path, tokenizer: Path, package: str, tree: Tree, write: Write
+) -> None:
     files, options, message, extra = EXTRAS[package]
     write(files)
     before = tree(place)

@@ -13,6 +13,8 @@ import pytest
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 Command = Callable[..., Any]
+Tree = Callable[[Path], dict[str, bytes | None]]
+Write = Callable[[Mapping[str, str | bytes]], None]
 Files = Mapping[str, str | bytes]
 
 
@@ -40,17 +42,6 @@ def tagged(text: str, *entities: tuple[int, int, str]) -> dict[str, Any]:
 def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have tests of their own."""
     monkeypatch.setattr("unmask.finetuning.write_report", lambda directory: None)
-
-
-def write(files: Files, place: Path) -> None:
-    for name, content in files.items():
-        path = place / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def tree(place: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
 
 
 def check_refused(result: Any, message: str) -> None:
@@ -206,9 +197,17 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
 
 @pytest.mark.parametrize(("kind", "name", "content", "message"), BAD_FILES.values(), ids=BAD_FILES)
 def test_bad_files_are_refused(
-    unmask: Command, place: Path, task_models: Any, kind: str, name: str, content: str | bytes, message: str
+    unmask: Command,
+    place: Path,
+    task_models: Any,
+    kind: str,
+    name: str,
+    content: str | bytes,
+    message: str,
+    tree: Tree,
+    write: Write,
 ) -> None:
-    write({name: content}, place)
+    write({name: content})
     words = task_models.words("qa" if kind == "squad1" else kind, name)
     check_refused(unmask("finetune", f"finetune/{kind}", *words, "--out", "run"), message)
     assert tree(place).keys() == {name}
@@ -262,17 +261,25 @@ MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
 
 @pytest.mark.parametrize(("kind", "name", "content", "words", "told"), MENDED.values(), ids=MENDED)
 def test_what_can_be_mended_is_counted(
-    unmask: Command, place: Path, task_models: Any, kind: str, name: str, content: str, words: list[str], told: str
+    unmask: Command,
+    place: Path,
+    task_models: Any,
+    kind: str,
+    name: str,
+    content: str,
+    words: list[str],
+    told: str,
+    write: Write,
 ) -> None:
-    write({name: content}, place)
+    write({name: content})
     given = task_models.words(kind, name, *words)
     code, output, errors = unmask("finetune", f"finetune/{kind}", *given, "--out", "run")
     assert (code, output) == (0, "run/model\nrun/report.html\n"), errors
     assert told in errors
 
 
-def test_broken_tags_may_be_refused(unmask: Command, place: Path, task_models: Any) -> None:
-    write({"t.conll": "Ada B-PER\nran O\nHopper I-LOC\n\n"}, place)
+def test_broken_tags_may_be_refused(unmask: Command, place: Path, task_models: Any, write: Write) -> None:
+    write({"t.conll": "Ada B-PER\nran O\nHopper I-LOC\n\n"})
     words = task_models.words("tagging", "t.conll", "task.repair_tags=false")
     refused = unmask("finetune", "finetune/tagging", *words, "--out", "run")
     check_refused(refused, "t.conll:3: the tag 'I-LOC' breaks the scheme BIO: nothing begins its entity")
@@ -359,9 +366,9 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
 
 @pytest.mark.parametrize(("kind", "words", "message"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
 def test_bad_settings_are_refused(
-    unmask: Command, place: Path, task_models: Any, kind: str, words: list[str], message: str
+    unmask: Command, place: Path, task_models: Any, kind: str, words: list[str], message: str, tree: Tree, write: Write
 ) -> None:
-    write({"t.jsonl": task_models.examples[kind], "dev.tsv": "text\tlabel\na\todd\nb\teven\n"}, place)
+    write({"t.jsonl": task_models.examples[kind], "dev.tsv": "text\tlabel\na\todd\nb\teven\n"})
     given = [word.format(base=task_models.base, runs=task_models.runs) for word in words]
     result = unmask("finetune", f"finetune/{kind}", *task_models.words(kind, "t.jsonl", *given), "--out", "run")
     check_refused(result, message.format(base=task_models.base, runs=task_models.runs))
@@ -371,14 +378,14 @@ def test_bad_settings_are_refused(
 # ------------------------------------------------------------------------------------------- runs that are there
 
 
-def test_a_run_outlives_bad_examples(unmask: Command, place: Path, task_models: Any) -> None:
+def test_a_run_outlives_bad_examples(unmask: Command, place: Path, task_models: Any, tree: Tree, write: Write) -> None:
     """Neither --overwrite nor --resume with a bad or another training file changes anything of it."""
-    write({"t.jsonl": task_models.examples["qa"]}, place)
+    write({"t.jsonl": task_models.examples["qa"]})
     words = task_models.words("qa", "t.jsonl", "data.dev=t.jsonl")
     assert unmask("finetune", "finetune/qa", *words, "--out", "run").code == 0
     before = tree(place / "run")
     bad = lines(question(), *ELSEWHERE)
-    write({"bad.jsonl": bad}, place)
+    write({"bad.jsonl": bad})
     others = task_models.words("qa", "bad.jsonl")
     check_refused(unmask("finetune", "finetune/qa", *others, "--out", "run", "--overwrite"), "bad.jsonl: 2 answers are")
     assert tree(place / "run") == before
@@ -391,7 +398,7 @@ def test_a_run_outlives_bad_examples(unmask: Command, place: Path, task_models: 
             "run: t.jsonl gives other examples than when this run was begun: restore the file, or start",
         ),
     ):
-        write({"t.jsonl": content}, place)
+        write({"t.jsonl": content})
         check_refused(unmask("finetune", "finetune/qa", *words, "--out", "run", "--resume"), told)
         for name in ("model/model.safetensors", "metrics.jsonl", "results.json", "recipe.yaml"):
             assert tree(place / "run")[name] == before[name]
@@ -399,21 +406,21 @@ def test_a_run_outlives_bad_examples(unmask: Command, place: Path, task_models: 
     check_refused(refused, "run exists already and would be overwritten: choose another --out, or pass --resume or")
 
 
-def test_a_search_is_not_resumed_on_bad_examples(unmask: Command, place: Path, task_models: Any) -> None:
-    write({"t.jsonl": task_models.examples["choice"]}, place)
+def test_a_search_is_not_resumed_on_bad_examples(unmask: Command, place: Path, task_models: Any, write: Write) -> None:
+    write({"t.jsonl": task_models.examples["choice"]})
     words = task_models.words("choice", "t.jsonl", "data.dev=t.jsonl", "search.restarts=2")
     command = ("finetune", "finetune/choice", *words, "--out", "run")
     assert unmask(*command).code == 0
     first, second = sorted((place / "run" / "trials").iterdir())
     shutil.rmtree(second)
-    write({"t.jsonl": lines(choice("flew"))}, place)
+    write({"t.jsonl": lines(choice("flew"))})
     check_refused(unmask(*command, "--resume"), "t.jsonl:1: 1 choice(s) in choices: expected at least two")
     assert (first / "model" / "config.json").is_file()
     assert (place / "run" / "summary.json").is_file()
 
 
-def test_a_run_that_diverges_says_so(unmask: Command, place: Path, task_models: Any) -> None:
-    write({"t.jsonl": task_models.examples["classification"]}, place)
+def test_a_run_that_diverges_says_so(unmask: Command, place: Path, task_models: Any, write: Write) -> None:
+    write({"t.jsonl": task_models.examples["classification"]})
     changes = ("optimizer.learning_rate=1e30", "train.steps=8", "schedule.warmup_ratio=0", "train.log_every=1")
     words = task_models.words("classification", "t.jsonl", *changes)
     result = unmask("finetune", "finetune/classification", *words, "--out", "run")

@@ -6,7 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second docum
 
 
 Command = Callable[..., Any]
+Tree = Callable[[Path], dict[str, bytes | None]]
+Write = Callable[[Mapping[str, str | bytes]], None]
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +27,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [sys.executable, "-m", "unmask", "tokenizer", "train", folder / "good.txt", "--vocab-size", "100"]
     subprocess.run([*words, "--out", folder / "made"], check=True, capture_output=True)
     return folder / "made"
-
-
-def tree(place: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
-
-
-def write(path: Path, content: str | bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 # ------------------------------------------------------------------------------------------------------------- refused
@@ -89,9 +82,10 @@ def test_bad_text_is_refused(
     files: dict[str, str | bytes],
     text: list[str],
     message: str,
+    tree: Tree,
+    write: Write,
 ) -> None:
-    for name, content in files.items():
-        write(place / name, content)
+    write(files)
     before = tree(place)
     with_tokenizer = ["--tokenizer", tokenizer, "--workers", 1] if command == "prepare" else []
     code, output, errors = unmask(*command.split(), *text, "--out", "made", *with_tokenizer)
@@ -102,8 +96,10 @@ def test_bad_text_is_refused(
     assert tree(place) == before
 
 
-def test_text_of_characters_that_are_no_tokens_is_refused(unmask: Command, place: Path, tokenizer: Path) -> None:
-    write(place / "a.txt", "\ufffd\n\n\ufffd\n")
+def test_text_of_characters_that_are_no_tokens_is_refused(
+    unmask: Command, place: Path, tokenizer: Path, tree: Tree, write: Write
+) -> None:
+    write({"a.txt": "\ufffd\n\n\ufffd\n"})
     code, _, errors = unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
     assert (code, errors) == (2, "error: a.txt: no text with a sentence in it: give text to prepare\n")
     assert tree(place).keys() == {"a.txt"}
@@ -117,10 +113,10 @@ def test_text_of_characters_that_are_no_tokens_is_refused(unmask: Command, place
         ("broken", "broken/tokenizer.json, line 1: not JSON"),
     ],
 )
-def test_a_bad_tokenizer_is_refused(unmask: Command, place: Path, given: str, message: str) -> None:
-    write(place / "a.txt", GOOD)
-    write(place / "folder" / "a.txt", GOOD)
-    write(place / "broken" / "tokenizer.json", "{")
+def test_a_bad_tokenizer_is_refused(
+    unmask: Command, place: Path, given: str, message: str, tree: Tree, write: Write
+) -> None:
+    write({"a.txt": GOOD, "folder/a.txt": GOOD, "broken/tokenizer.json": "{"})
     before = tree(place)
     code, _, errors = unmask("prepare", "a.txt", "--tokenizer", given, "--out", "made", "--workers", 1)
     assert code == 2
@@ -156,9 +152,10 @@ def test_what_is_in_the_way_is_left_alone(
     out: str,
     options: list[str],
     message: str,
+    tree: Tree,
+    write: Write,
 ) -> None:
-    for name, content in {"a.txt": GOOD, **there}.items():
-        write(place / name, content)
+    write({"a.txt": GOOD, **there})
     before = tree(place)
     with_tokenizer = ["--tokenizer", tokenizer, "--workers", 1] if command == "prepare" else []
     code, _, errors = unmask(*command.split(), "a.txt", "--out", out, *with_tokenizer, *options)
@@ -168,9 +165,11 @@ def test_what_is_in_the_way_is_left_alone(
     assert tree(place) == before
 
 
-def test_in_a_process_of_its_own_there_is_no_traceback_either(place: Path, tokenizer: Path) -> None:
+def test_in_a_process_of_its_own_there_is_no_traceback_either(
+    place: Path, tokenizer: Path, tree: Tree, write: Write
+) -> None:
     """And broken text that workers were reading ahead of ends them all."""
-    write(place / "a.txt", GOOD.encode() + BROKEN_UTF8)
+    write({"a.txt": GOOD.encode() + BROKEN_UTF8})
     words = ["prepare", "a.txt", "--tokenizer", str(tokenizer), "--out", "made", "--workers", "2"]
     done = subprocess.run([sys.executable, "-m", "unmask", *words], capture_output=True, text=True)
     assert done.returncode == 2
@@ -185,8 +184,10 @@ def test_in_a_process_of_its_own_there_is_no_traceback_either(place: Path, token
 # ----------------------------------------------------------------------------------------------------------- damaged
 
 
-def test_verify_tells_a_sound_store_from_a_damaged_one(unmask: Command, place: Path, tokenizer: Path) -> None:
-    write(place / "a.txt", GOOD)
+def test_verify_tells_a_sound_store_from_a_damaged_one(
+    unmask: Command, place: Path, tokenizer: Path, write: Write
+) -> None:
+    write({"a.txt": GOOD})
     assert unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1).code == 0
     sound = unmask("verify", "made")
     assert (sound.code, sound.errors) == (0, "")
@@ -211,10 +212,10 @@ def test_verify_tells_a_sound_store_from_a_damaged_one(unmask: Command, place: P
 # ------------------------------------------------------------------------------------------------------------- handled
 
 
-def test_odd_text_is_read_counted_and_told(unmask: Command, place: Path, tokenizer: Path) -> None:
-    write(place / "a.txt", "A quick\u200b fox\x07 is he\u00adre.\n\n" + "the lazy dog " * 230_770 + "\n\n\u200b\x00\n")
-    write(place / "b.txt", "")
-    write(place / "c.txt", b"\xef\xbb\xbfIt barks.\r\nFine.\r\n")
+def test_odd_text_is_read_counted_and_told(unmask: Command, place: Path, tokenizer: Path, write: Write) -> None:
+    write({"a.txt": "A quick\u200b fox\x07 is he\u00adre.\n\n" + "the lazy dog " * 230_770 + "\n\n\u200b\x00\n"})
+    write({"b.txt": ""})
+    write({"c.txt": b"\xef\xbb\xbfIt barks.\r\nFine.\r\n"})
     code, output, errors = unmask("prepare", "*.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
     assert code == 0, errors
     manifest = json.loads((place / "made" / "manifest.json").read_text())
@@ -234,9 +235,9 @@ def test_odd_text_is_read_counted_and_told(unmask: Command, place: Path, tokeniz
         assert told in output
 
 
-def test_the_tokenizer_tells_what_it_was_trained_on(unmask: Command, place: Path) -> None:
-    write(place / "a.txt", GOOD + "A quick\u200b fox\x07.\n\n" + "the lazy dog " * 230_770)
-    write(place / "b.txt", "")
+def test_the_tokenizer_tells_what_it_was_trained_on(unmask: Command, place: Path, write: Write) -> None:
+    write({"a.txt": GOOD + "A quick\u200b fox\x07.\n\n" + "the lazy dog " * 230_770})
+    write({"b.txt": ""})
     code, _, errors = unmask("tokenizer", "train", ".", "--out", "made", "--vocab-size", 100)
     assert code == 0, errors
     report = json.loads((place / "made" / "training.json").read_text())

@@ -13,6 +13,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 Command = Callable[..., Any]
+Tree = Callable[[Path], dict[str, bytes | None]]
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +30,6 @@ def check_refused(result: Any, message: str) -> None:
     *warnings, told = errors.splitlines()
     assert f"{told}\n".startswith(f"error: {message}"), errors
     assert all("the vocabulary does not cover these texts" in warning for warning in warnings), errors
-
-
-def tree(place: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
 
 
 TSV = "text\tlabel\na film\ty\na plot\tn\n"
@@ -194,7 +191,7 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
 
 @pytest.mark.parametrize(("files", "command", "message"), BAD_USES.values(), ids=BAD_USES)
 def test_bad_uses_are_refused(
-    unmask: Command, place: Path, task_models: Any, files: dict[str, str], command: str, message: str
+    unmask: Command, place: Path, task_models: Any, files: dict[str, str], command: str, message: str, tree: Tree
 ) -> None:
     for name, content in files.items():
         (place / name).write_text(content, encoding="utf-8")

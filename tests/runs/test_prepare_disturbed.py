@@ -36,19 +36,10 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".zst": zstandard.ZstdCompressor().compress,
 }
 Files = dict[str, str | bytes]
-
-
 Command = Callable[..., Any]
-
-
-def tree(place: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
-
-
-def write(files: Files) -> None:
-    for name, content in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+Tree = Callable[[Path], dict[str, bytes | None]]
+Write = Callable[[Files], None]
+Refused = Callable[[Any, str], None]
 
 
 def table(**columns: list[Any]) -> bytes:
@@ -65,17 +56,10 @@ def dump(*titles: str) -> str:
     return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n"
 
 
-def refused(finished: Any, message: str) -> None:
-    """Exit code 2, nothing said but one message, which begins so."""
-    assert (finished.code, finished.output) == (2, ""), finished.errors
-    assert finished.errors.startswith(f"error: {message}"), finished.errors
-    assert len(finished.errors.splitlines()) == 1, finished.errors
-
-
 # ------------------------------------------------------------------------------------------------- odd, but text
 
 
-def test_one_line_of_20_megabytes_without_a_space(unmask: Command, place: Path, tokenizer: Path) -> None:
+def test_one_line_of_20_megabytes_without_a_space(unmask: Command, place: Path, tokenizer: Path, write: Write) -> None:
     write({"a.jsonl": '{"text": "The dog barks."}\n{"text": "' + "abcdefghij" * 2_000_000 + '"}\n'})
     code, output, errors = unmask("prepare", "a.jsonl", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
     assert code == 0, errors
@@ -86,7 +70,7 @@ def test_one_line_of_20_megabytes_without_a_space(unmask: Command, place: Path, 
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte_bpe"])
-def test_a_vocabulary_larger_than_the_text_gives_is_told(unmask: Command, place: Path, kind: str) -> None:
+def test_a_vocabulary_larger_than_the_text_gives_is_told(unmask: Command, place: Path, kind: str, write: Write) -> None:
     write({"a.txt": GOOD * 3})
     words = ["tokenizer", "train", "a.txt", "--kind", kind, "--vocab-size", 5000, "--out", "made"]
     code, output, errors = unmask(*words)
@@ -115,7 +99,12 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
 
 
 def test_a_file_that_vanishes_after_the_estimate(
-    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None]
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    between: Callable[[Callable[[], object]], None],
+    tree: Tree,
+    write: Write,
 ) -> None:
     write({"a.txt": GOOD, "b.txt": GOOD})
     between(lambda: Path("b.txt").unlink(missing_ok=True))
@@ -132,7 +121,13 @@ def test_a_file_that_vanishes_after_the_estimate(
 
 
 def test_a_file_that_vanishes_before_the_estimate(
-    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tree: Tree,
+    write: Write,
+    refused: Refused,
 ) -> None:
     write({"a.txt": GOOD, "b.txt": GOOD})
     find = preparation.find_corpora
@@ -149,7 +144,7 @@ def test_a_file_that_vanishes_before_the_estimate(
 
 
 def test_a_file_that_changes_after_the_estimate_is_stored_as_it_is_then(
-    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None]
+    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None], write: Write
 ) -> None:
     write({"a.txt": GOOD * 20, "b.txt": "Something else."})
     assert unmask("prepare", "b.txt", "--tokenizer", tokenizer, "--out", "expected", "--workers", 1).code == 0
@@ -218,7 +213,9 @@ def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_what_a_killed_preparation_left_is_gone_when_resumed(tiny_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_what_a_killed_preparation_left_is_gone_when_resumed(
+    tiny_text: Path, tokenizer: Path, tmp_path: Path, tree: Tree
+) -> None:
     """Hashes half sorted, a shard half written, a list of what was passed over."""
     out, whole = tmp_path / "store", tmp_path / "whole"
     prepare([tiny_text], tokenizer, whole, shard_bytes=4000)
@@ -308,7 +305,9 @@ def test_a_disk_that_is_full_of_sorted_hashes_is_told(
     assert list(tiny_disk.iterdir()) == []
 
 
-def test_no_room_to_unpack_a_parquet_is_no_fault_of_the_file(place: Path, tokenizer: Path, tiny_disk: Path) -> None:
+def test_no_room_to_unpack_a_parquet_is_no_fault_of_the_file(
+    place: Path, tokenizer: Path, tiny_disk: Path, write: Write
+) -> None:
     rows = [os.urandom(40).hex() for _ in range(2000)]
     write({"a.parquet.gz": gzip.compress(table(text=rows))})
     words = ["--tokenizer", str(tokenizer), "--out", "made", "--workers", "1", "--on-error", "skip"]

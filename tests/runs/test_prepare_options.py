@@ -25,32 +25,16 @@ from unmask.tokenization.tokenizer import load_tokenizer
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
 FIXTURES = Path(__file__).parents[1] / "unit" / "data" / "fixtures"
 Files = dict[str, str | bytes]
-
-
 Command = Callable[..., Any]
-
-
-def tree(place: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
-
-
-def write(files: Files) -> None:
-    for name, content in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+Tree = Callable[[Path], dict[str, bytes | None]]
+Write = Callable[[Files], None]
+Refused = Callable[[Any, str], None]
 
 
 def table(**columns: list[Any]) -> bytes:
     file = io.BytesIO()
     parquet.write_table(pa.table(columns), file)
     return file.getvalue()
-
-
-def refused(finished: Any, message: str) -> None:
-    """Exit code 2, nothing said but one message, which begins so."""
-    assert (finished.code, finished.output) == (2, ""), finished.errors
-    assert finished.errors.startswith(f"error: {message}"), finished.errors
-    assert len(finished.errors.splitlines()) == 1, finished.errors
 
 
 def stored_texts(store: TokenStore) -> list[str]:
@@ -101,7 +85,7 @@ WAYS_IN: dict[str, tuple[Files, list[str]]] = {
 
 @pytest.mark.parametrize(("files", "options"), WAYS_IN.values(), ids=WAYS_IN.keys())
 def test_every_format_becomes_the_same_store(
-    unmask: Command, place: Path, tokenizer: Path, files: Files, options: list[str]
+    unmask: Command, place: Path, tokenizer: Path, files: Files, options: list[str], write: Write
 ) -> None:
     write(files)
     named = sorted({name.partition("/")[0] for name in files})
@@ -136,7 +120,9 @@ def test_standard_input(
     assert TokenStore(Path("made")).manifest["sources"] == [{"file": "-", "bytes": 0}]
 
 
-def test_a_pipe_with_a_name_is_read_once_and_whole(unmask: Command, place: Path, tokenizer: Path) -> None:
+def test_a_pipe_with_a_name_is_read_once_and_whole(
+    unmask: Command, place: Path, tokenizer: Path, write: Write, refused: Refused
+) -> None:
     """`<(zcat a.jsonl.gz)`: what looked into it beforehand would lose what it read."""
     os.mkfifo("pipe")
     sender = threading.Thread(target=lambda: Path("pipe").write_bytes(LINES.encode()), daemon=True)
@@ -179,7 +165,7 @@ DIRTY = [
 ]
 
 
-def test_every_step_of_cleaning_is_in_the_account(unmask: Command, place: Path, tokenizer: Path) -> None:
+def test_every_step_of_cleaning_is_in_the_account(unmask: Command, place: Path, tokenizer: Path, write: Write) -> None:
     write({"a.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in DIRTY) + "{\n"})
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--on-error", "skip", "--min-characters", 10]
     words += ["--duplicates", "paragraphs", "--near-duplicates", 0.9, "--set", "cleaning.boilerplate_lines=true"]
@@ -204,7 +190,9 @@ def test_every_step_of_cleaning_is_in_the_account(unmask: Command, place: Path, 
 # ---------------------------------------------------------------------------------------------------------- mixtures
 
 
-def test_documents_of_a_mixture_are_taken_as_often_as_it_says(unmask: Command, place: Path, tokenizer: Path) -> None:
+def test_documents_of_a_mixture_are_taken_as_often_as_it_says(
+    unmask: Command, place: Path, tokenizer: Path, write: Write
+) -> None:
     """Sizes 1 : 9; with exponent 0.5 the shares are 1/4 and 3/4, so 2.5 times and 5/6 of each document."""
     numbers = {"small": range(100), "large": range(1000, 1900)}
     for name, some in numbers.items():
@@ -239,7 +227,14 @@ OTHERS: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize(("options", "different"), OTHERS.values(), ids=OTHERS.keys())
 def test_a_complete_store_is_not_taken_for_one_of_other_settings(
-    unmask: Command, place: Path, tokenizer: Path, options: list[str], different: str
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    options: list[str],
+    different: str,
+    tree: Tree,
+    write: Write,
+    refused: Refused,
 ) -> None:
     write({"a.txt": GOOD})
     words = ["prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
@@ -250,7 +245,9 @@ def test_a_complete_store_is_not_taken_for_one_of_other_settings(
     assert tree(place) == before
 
 
-def test_a_mixture_of_other_shares_is_another_store(unmask: Command, place: Path, tokenizer: Path) -> None:
+def test_a_mixture_of_other_shares_is_another_store(
+    unmask: Command, place: Path, tokenizer: Path, tree: Tree, write: Write, refused: Refused
+) -> None:
     write({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": "corpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"})
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
     assert unmask("prepare", "m.yaml", *words).code == 0
@@ -263,7 +260,7 @@ def test_a_mixture_of_other_shares_is_another_store(unmask: Command, place: Path
 
 
 def test_a_flipped_byte_in_the_list_of_what_was_passed_over_is_found(
-    unmask: Command, place: Path, tokenizer: Path
+    unmask: Command, place: Path, tokenizer: Path, write: Write, refused: Refused
 ) -> None:
     write({"a.jsonl": LINES + '{"text": "Fine."}\n'})
     words = ["prepare", "a.jsonl", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--on-error", "skip"]
@@ -329,7 +326,15 @@ MIXTURES: dict[str, tuple[Files, list[str], str]] = {
 
 @pytest.mark.parametrize(("files", "text", "message"), MIXTURES.values(), ids=MIXTURES.keys())
 def test_mistakes_in_a_mixture_are_told(
-    unmask: Command, place: Path, tokenizer: Path, files: Files, text: list[str], message: str
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    files: Files,
+    text: list[str],
+    message: str,
+    tree: Tree,
+    write: Write,
+    refused: Refused,
 ) -> None:
     write({"a.txt": GOOD, **files})
     before = tree(place)
@@ -360,7 +365,16 @@ OPTIONS: dict[str, str] = {
 
 
 @pytest.mark.parametrize(("options", "message"), OPTIONS.items())
-def test_wrong_options_are_told(unmask: Command, place: Path, tokenizer: Path, options: str, message: str) -> None:
+def test_wrong_options_are_told(
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    options: str,
+    message: str,
+    tree: Tree,
+    write: Write,
+    refused: Refused,
+) -> None:
     write({"a.txt": GOOD})
     before = tree(place)
     finished = unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options.split())
@@ -381,7 +395,9 @@ def test_wrong_options_are_told(unmask: Command, place: Path, tokenizer: Path, o
         ("--kind byte_bpe --vocab-size 99", "a vocabulary of 99 entries has no room for the 256 entries of an alphab"),
     ],
 )
-def test_wrong_options_of_a_tokenizer_are_told(unmask: Command, place: Path, options: str, message: str) -> None:
+def test_wrong_options_of_a_tokenizer_are_told(
+    unmask: Command, place: Path, options: str, message: str, tree: Tree, write: Write, refused: Refused
+) -> None:
     write({"a.txt": GOOD})
     refused(unmask("tokenizer", "train", "a.txt", "--out", "made", *options.split()), message)
     assert tree(place).keys() == {"a.txt"}

@@ -147,11 +147,16 @@ def test_a_rounded_size_is_over_the_size_by_little(size: int) -> None:
 
 @pytest.mark.parametrize("size", [31, 32, 511, 512, 1023, 1024, 4095, 4096, 65535, 65536])
 def test_no_filled_batch_has_more_padding_than_its_sequences_hold(size: int) -> None:
-    """At the edges of the rounding, where a size gets the most; sequences of one token take the most of them."""
-    for longest in (1, 2, 31, 512):
+    """At the edges of the rounding, where a size gets the most; sequences of one token take the most of them, and there
+    is room for one beside 31 sequences."""
+    for longest in (1, 2, 31, 512, -(-size // 31)):
         lengths = [longest] * (size // longest) + [size % longest] * bool(size % longest)
         batch = make(lengths, 3)
-        fill(batch, Shapes(FILLINGS, longest).choose(batch), FILLINGS)
+        filled = fill(batch, Shapes(FILLINGS, longest).choose(batch), FILLINGS)
+        padding = filled.bounds[batch.num_sequences :].diff()
+        assert int(padding.sum()) == filled.num_tokens - size > 0
+        assert int(padding.min()) >= 0
+        assert int(padding.max()) <= longest
 
 
 def test_batches_of_a_run_have_few_shapes() -> None:

@@ -318,7 +318,7 @@ POSSIBLE: dict[str, tuple[str, ...]] = {
     "MLM on an ELECTRA": ("model.architecture=electra", "objective.sentence_objective=none"),
     "untied stages": (*RTD, "objective.schedule=two_stage", "objective.generator_size=1"),
     "causal LSTM on full sentences": (
-        *("objective.name=causal_lm", "model={architecture: lstm}", "packing.format=full_sentences"),
+        *("objective.name=causal_lm", "model.architecture=lstm", "packing.format=full_sentences"),
     ),
 }
 
@@ -327,4 +327,8 @@ POSSIBLE: dict[str, tuple[str, ...]] = {
 def test_a_possible_pairing_is_not(pairing: str, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("store: s\ntrain: {steps: 10}\n")
-    load_pretrain_recipe(str(recipe), POSSIBLE[pairing])
+    settings = load_pretrain_recipe(str(recipe), POSSIBLE[pairing]).model_dump()
+    for word in POSSIBLE[pairing]:
+        key, _, value = word.partition("=")
+        section, name = key.split(".")
+        assert str(settings[section][name]).lower().removesuffix(".0") == value

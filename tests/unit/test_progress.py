@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.progress import Progress, human_bytes, human_count, human_duration
+from unmask.progress import Progress, human_bytes, human_count, human_duration, open_bars, write_line
 
 
 class Clock:
@@ -145,6 +145,16 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
         clock.now += 2.0
         progress.advance(2)
     assert terminal.getvalue().startswith("reading: 50 % · 2 of 4 files · 1 files/s · 2.0 s left\n")
+
+
+def test_bars_are_for_terminals_that_can_move_their_cursor(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = open_bars(terminal)
+    assert bars is not None
+    write_line("a line [of] its own", bars, terminal)
+    assert terminal.getvalue() == "a line [of] its own\n"
+    assert open_bars(io.StringIO()) is None
+    monkeypatch.setenv("TERM", "dumb")
+    assert open_bars(terminal) is None
 
 
 def test_it_writes_to_standard_error(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

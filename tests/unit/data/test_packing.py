@@ -291,17 +291,6 @@ def test_half_of_the_pairs_are_next(make_store: MakeStore, number_tokens: Number
     assert stats.binomtest(sum(labels), len(labels), 0.5).pvalue > IMPROBABLE
 
 
-def test_a_random_segment_comes_from_every_other_document_alike(
-    make_store: MakeStore, number_tokens: NumberTokens
-) -> None:
-    store = make_store(number_tokens([[5] * 20] * 10))
-    split = Split(store, 0, False)
-    draws = Draws(1)
-    counts = Counter(split.draw_other(3, draws) for _ in range(9000))
-    assert sorted(counts) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert stats.chisquare(list(counts.values())).pvalue > IMPROBABLE
-
-
 def test_the_share_and_the_lengths_of_short_sequences(make_store: MakeStore, number_tokens: NumberTokens) -> None:
     """With sentences of one token each target is met exactly, but where a random B reaches the end of its document."""
     store = make_store(number_tokens([[1] * 60_000] * 2))
@@ -339,17 +328,6 @@ def test_training_and_held_out_documents_never_mix(make_store: MakeStore, number
         assert planned.split.num_documents == len(seen[held])
     assert seen[True] == held_out
     assert seen[False] == set(range(200)) - held_out
-
-
-@pytest.mark.parametrize(("held_out", "num_held_out"), [(0.0, 0), (0.25, 1), (0.5, 2), (1 - 2**-53, 3)])
-def test_the_share_is_of_all_hashes(
-    make_store: MakeStore, number_tokens: NumberTokens, held_out: float, num_held_out: int
-) -> None:
-    # The last hash is the greatest there is: whatever the share, it is not held out.
-    store = make_store(number_tokens([[3]] * 4), hashes=[0, 2**30, 2**31, 2**32 - 1])
-    assert Split(store, held_out, True).num_documents == num_held_out
-    assert Split(store, held_out, False).num_documents == 4 - num_held_out
-    assert [n in Split(store, held_out, True) for n in range(4)] == [n < num_held_out for n in range(4)]
 
 
 # ------------------------------------------------------------------------------------------------------------ chance

@@ -19,7 +19,7 @@ from unmask.errors import SettingsError
 from unmask.objectives import masking, span_masking
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans, span_lengths
+from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans
 from unmask.tokenization.vocabulary import Vocabulary
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -169,33 +169,6 @@ def test_annotated_targets_are_those_of_a_slow_reference(
 
 
 # Lengths.
-
-
-def test_lengths_by_hand() -> None:
-    """P(1) = .2 / .8926 = .2241, P(1 or 2) = .36 / .8926 = .4033; the last length ends at 1."""
-    draws = torch.tensor([0.0, 0.2240, 0.2242, 0.4032, 0.4034, 1 - 2**-53], dtype=torch.float64)
-    assert span_lengths(draws, 0.2, 10).tolist() == [1, 1, 2, 2, 3, 10]
-    assert span_lengths(draws, 0.2, 1).tolist() == [1] * 6
-
-
-def observed_lengths(number: int = 40_000) -> list[int]:
-    draws = uniform(torch.arange(number), torch.zeros(number, dtype=torch.int64), span_masking._LENGTH)
-    return torch.bincount(span_lengths(draws, 0.2, 10), minlength=11)[1:].tolist()
-
-
-def test_lengths_have_the_truncated_geometric_distribution() -> None:
-    found = observed_lengths()
-    expected = [share * sum(found) for share in GEOMETRIC]
-    assert chisquare(found, expected).pvalue > SIGNIFICANCE
-    assert sum(share * length for length, share in enumerate(GEOMETRIC, 1)) == pytest.approx(3.80, abs=0.005)
-    mean = sum(count * length for length, count in enumerate(found, 1)) / sum(found)
-    assert mean == pytest.approx(3.80, abs=0.054)  # four standard errors: 4 x 2.7 / sqrt(40,000)
-
-
-def test_clipping_instead_of_renormalising_would_be_found() -> None:
-    found = observed_lengths()
-    clipped = [0.2 * 0.8 ** (length - 1) for length in range(1, 10)] + [0.8**9]
-    assert chisquare(found, [share * sum(found) for share in clipped]).pvalue < SIGNIFICANCE
 
 
 def runs_of(places: Sequence[int]) -> list[int]:

@@ -1,18 +1,16 @@
-"""A search: which runs it makes, what it makes of them, and how it goes on; the runs themselves are pretended."""
+"""A search: which runs it makes, how it goes on, and what is made of the best; the runs themselves are pretended."""
 
 from __future__ import annotations
 
-import json
+import logging
 import math
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from unmask.config import build_settings
 from unmask.ensemble import read_null_threshold
 from unmask.errors import InputError, Interrupted, ModelError, SettingsError, UserError
 from unmask.recipe import FinetuneRecipe
@@ -20,71 +18,13 @@ from unmask.tasks.qa_examples import QaExample
 from unmask.tasks.qa_metrics import QaScore
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
-from unmask.training.run_directory import RECIPE
+from unmask.training.run_log import RunLog
 from unmask.trials import plan_trials, run_trials
-from unmask.trials_summary import Outcome, describe, summarise
-
-
-def recipe(search: Mapping[str, Any], **changed: Any) -> FinetuneRecipe:
-    values = {
-        "init_from": "model",
-        "device": "cpu",
-        "data": {"train": "train.tsv", "dev": "dev.tsv"},
-        "train": {"epochs": 3, "batch_size": 16},
-        "optimizer": {"learning_rate": 5e-5},
-        "search": search,
-    }
-    return build_settings(FinetuneRecipe, values | changed, "a test")
-
-
-class Pretended:
-    """Stands in for `finetune_settings`: figures by the trial's name."""
-
-    def __init__(self, figures: Callable[[FinetuneRecipe], Mapping[str, Any]]) -> None:
-        self.figures = figures
-        self.begun: list[str] = []
-        self.resumed: list[bool] = []
-
-    def __call__(
-        self, settings: FinetuneRecipe, directory: Path, *, recipe: str, resume: bool, overwrite: bool
-    ) -> Path:
-        assert not settings.search.is_wanted
-        assert not overwrite
-        self.begun.append(directory.name)
-        self.resumed.append((directory / "checkpoints").is_dir() and resume)
-        (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
-        results = self.figures(settings)
-        model = directory / "model"
-        model.mkdir(exist_ok=True)
-        (model / "config.json").write_text(json.dumps({"made_by": directory.name}))
-        (directory / "results.json").write_text(json.dumps({"num_parameters": 1, "degenerate": None} | dict(results)))
-        return model
-
-
-def accuracy(value: float, **more: Any) -> dict[str, Any]:
-    return {"dev": {"loss": 1 - value, "accuracy": value}, **more}
-
-
-def search(
-    directory: Path, settings: FinetuneRecipe, run: Pretended, *, resume: bool = False, overwrite: bool = False
-) -> dict[str, Any]:
-    model = run_trials(settings, directory, recipe="a test", resume=resume, overwrite=overwrite, run=run)
-    assert model == directory / "model"
-    return read(directory / "summary.json")
-
-
-def read(path: Path) -> dict[str, Any]:
-    def refuse(constant: str) -> float:
-        raise AssertionError(f"{constant} is no JSON")
-
-    value: dict[str, Any] = json.loads(path.read_text(), parse_constant=refuse)
-    return value
-
 
 # Which runs
 
 
-def test_every_combination_is_run_with_every_seed() -> None:
+def test_every_combination_is_run_with_every_seed(recipe: Callable[..., FinetuneRecipe]) -> None:
     trials = plan_trials(
         recipe({"learning_rates": [3e-5, 0.0001], "batch_sizes": [16, 32], "epochs": [2, 2.5], "restarts": 2}, seed=7)
     )
@@ -103,13 +43,13 @@ def test_every_combination_is_run_with_every_seed() -> None:
     assert not last.settings.search.is_wanted
 
 
-def test_what_is_not_listed_is_as_the_recipe_says() -> None:
+def test_what_is_not_listed_is_as_the_recipe_says(recipe: Callable[..., FinetuneRecipe]) -> None:
     (only, other) = plan_trials(recipe({"restarts": 2}, train={"steps": 1000, "batch_size": 8}))
     assert (only.name, other.name) == ("lr5e-05_batch8_steps1000_seed0", "lr5e-05_batch8_steps1000_seed1")
     assert only.settings == recipe({}, train={"steps": 1000, "batch_size": 8})
 
 
-def test_checkpoints_and_layers_are_part_of_the_name() -> None:
+def test_checkpoints_and_layers_are_part_of_the_name(recipe: Callable[..., FinetuneRecipe]) -> None:
     settings = recipe({"checkpoints": ["runs/a/model", "other/a", "b c"], "transfer_layers": [0, 6]})
     trials = plan_trials(settings)
     assert [trial.name for trial in trials] == [
@@ -138,137 +78,29 @@ def test_checkpoints_and_layers_are_part_of_the_name() -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
+def test_what_contradicts_itself_is_refused(
+    given: dict[str, Any], message: str, recipe: Callable[..., FinetuneRecipe]
+) -> None:
     with pytest.raises(SettingsError, match=message):
         plan_trials(recipe(**given))
-
-
-# What they come to
-
-
-def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> None:
-    dev = {1e-5: [0.70, 0.80, 0.75], 2e-5: [0.90, 0.60, 0.60]}
-    test = {1e-5: [0.61, 0.62, 0.69], 2e-5: [0.50, 0.52, 0.99]}
-
-    def figures(settings: FinetuneRecipe) -> dict[str, Any]:
-        rate, seed = settings.optimizer.learning_rate, settings.seed
-        return accuracy(dev[rate][seed], test={"accuracy": test[rate][seed]})
-
-    run = Pretended(figures)
-    summary = search(tmp_path / "out", recipe({"learning_rates": [1e-5, 2e-5], "restarts": 3}), run)
-    low, high = summary["combinations"]
-    assert low["name"] == "lr1e-05_batch16_epochs3"
-    assert (low["n"], high["n"]) == (3, 3)
-    # .75 + (-.05, .05, 0): the sample variance is (.0025 + .0025) / 2; of (.2, -.1, -.1) it is .06 / 2
-    assert low["dev"]["accuracy"] == {"mean": pytest.approx(0.75), "sd": pytest.approx(0.05)}
-    assert high["dev"]["accuracy"] == {"mean": pytest.approx(0.7), "sd": pytest.approx(math.sqrt(0.03))}
-    assert low["test"]["accuracy"]["sd"] == pytest.approx(statistics.stdev(test[1e-5]))
-    assert low["dev"]["loss"]["mean"] == pytest.approx(0.25)
-    best = summary["best_on_dev"]
-    assert (best["trial"], best["dev"]["accuracy"]) == ("lr2e-05_batch16_epochs3_seed0", 0.9)
-    assert best["test"] == {"accuracy": 0.5}  # its own, however bad
-    assert best["all_runs_of_it"]["test"]["accuracy"]["mean"] == pytest.approx(statistics.fmean(test[2e-5]))
-    assert low["best_on_dev"]["trial"] == "lr1e-05_batch16_epochs3_seed1"
-    model = tmp_path / "out" / "model" / "config.json"
-    assert read(model) == {"made_by": "lr2e-05_batch16_epochs3_seed0"}
-    assert build_settings(FinetuneRecipe, read_yaml(tmp_path / "out" / RECIPE), "it").search.restarts == 3
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "0.75 ± 0.05" in page
-    assert page.count("<circle") == 6
-    assert not list((tmp_path / "out").glob("trials/*/checkpoints"))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    from unmask.config import read_settings_file
-
-    return read_settings_file(path)
-
-
-def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
-    run = Pretended(lambda settings: {"dev": {"loss": 1.0, "mse": [0.3, 0.1, 0.2][settings.seed]}})
-    summary = search(tmp_path / "out", recipe({"restarts": 3}), run)
-    assert (summary["metric"], summary["best_on_dev"]["trial"][-5:]) == ("mse", "seed1")
-
-
-def test_the_metric_can_be_named(tmp_path: Path) -> None:
-    settings = recipe({"restarts": 2}, train={"epochs": 1, "metric": "loss"})
-    run = Pretended(lambda settings: {"dev": {"loss": [0.3, 0.4][settings.seed], "accuracy": 0.1 * settings.seed}})
-    assert search(tmp_path / "out", settings, run)["best_on_dev"]["dev"] == {"loss": 0.3, "accuracy": 0.0}
-    unknown = recipe({"restarts": 2}, train={"epochs": 1, "metric": "f1"})
-    with pytest.raises(SettingsError, match=r"train\.metric=f1: the task measures loss, accuracy"):
-        search(tmp_path / "other", unknown, run)
-
-
-def test_degenerate_runs_are_named_and_both_means_told(tmp_path: Path) -> None:
-    values = [0.8, 0.5, 0.9, 0.5]
-
-    def figures(settings: FinetuneRecipe) -> dict[str, Any]:
-        value = values[settings.seed]
-        return accuracy(value, degenerate="all 400 predictions are 'yes'" if value == 0.5 else None)
-
-    summary = search(tmp_path / "out", recipe({"restarts": 4}), Pretended(figures))
-    (row,) = summary["combinations"]
-    assert [name[-5:] for name in row["degenerate"]] == ["seed1", "seed3"]
-    assert (row["n"], row["without_degenerate"]["n"]) == (4, 2)
-    assert row["dev"]["accuracy"]["mean"] == pytest.approx(0.675)
-    assert row["without_degenerate"]["dev"]["accuracy"]["mean"] == pytest.approx(0.85)
-    assert "all 400 predictions are &#x27;yes&#x27;" in (tmp_path / "out" / "report.html").read_text()
-    line = next(iter(describe(summary)))
-    assert "accuracy 0.675 ± 0.21 on dev, 4 run(s); degenerate: lr5e-05_batch16_epochs3_seed1, " in line
-    assert line.endswith("(without: 0.85 ± 0.071)")
-
-
-@pytest.mark.parametrize(
-    ("value", "more", "told"),
-    [
-        (
-            0.5,
-            {},
-            "The best run's accuracy on dev, 0.5, is no better than most frequent label 0.5. Nothing was learned",
-        ),
-        (
-            0.9,
-            {"degenerate": "all 9 predictions are 'no'"},
-            "Not even the best run on dev tells anything apart: all 9 ",
-        ),
-        (0.51, {}, None),
-    ],
-)
-def test_a_search_that_has_learned_nothing_says_so(
-    tmp_path: Path, value: float, more: dict[str, Any], told: str | None
-) -> None:
-    floors = {"dev.accuracy": {"most frequent label": 0.5}}
-    run = Pretended(lambda settings: accuracy(value, floors=floors, **more))
-    summary = search(tmp_path / "out", recipe({"restarts": 2}), run)
-    *_, last = describe(summary)
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert ('class="verdict"' in page) == (told is not None)
-    assert last.startswith("best run on dev" if told is None else told)
-
-
-def test_a_figure_that_is_not_a_number_is_null(tmp_path: Path) -> None:
-    run = Pretended(lambda settings: {"dev": {"loss": 1.0, "pearson": [math.nan, 0.2][settings.seed]}})
-    summary = search(tmp_path / "out", recipe({"restarts": 2}), run)
-    assert summary["best_on_dev"]["dev"]["pearson"] == 0.2
-    assert summary["combinations"][0]["dev"]["pearson"] == {"mean": None, "sd": None}
-    assert summary["trials"][0]["dev"]["pearson"] is None
-
-
-def test_one_run_has_no_spread() -> None:
-    outcome = Outcome("a_seed0", "a", "a", {"seed": 0}, dev={"accuracy": 0.5}, test={})
-    assert summarise([outcome], "accuracy", 1)["combinations"][0]["dev"]["accuracy"] == {"mean": 0.5, "sd": None}
 
 
 # When something goes wrong
 
 
-def test_a_run_that_fails_is_noted_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_run_that_fails_is_noted_and_the_others_go_on(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
         if settings.seed == 1:
             raise UserError("the loss is not finite at step 7")
         return accuracy(0.8)
 
-    run = Pretended(figures)
+    run = pretended(figures)
     summary = search(tmp_path / "out", recipe({"restarts": 3}), run)
     (row,) = summary["combinations"]
     assert (summary["num_finished"], summary["num_failed"], row["n"]) == (2, 1, 2)
@@ -278,25 +110,31 @@ def test_a_run_that_fails_is_noted_and_the_others_go_on(tmp_path: Path) -> None:
     assert "has failed, the others go on" in (tmp_path / "out" / "log.txt").read_text()
 
 
-def test_nothing_but_failures_is_an_error(tmp_path: Path) -> None:
+def test_nothing_but_failures_is_an_error(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
+) -> None:
     def fail(settings: FinetuneRecipe) -> dict[str, Any]:
         raise UserError(f"it diverged with seed {settings.seed}")
 
     with pytest.raises(UserError, match="every trial has failed, the first with: it diverged with seed 0"):
-        search(tmp_path / "out", recipe({"restarts": 2}), Pretended(fail))
+        search(tmp_path / "out", recipe({"restarts": 2}), pretended(fail))
 
 
-def test_what_is_wrong_with_the_examples_stops_the_search(tmp_path: Path) -> None:
+def test_what_is_wrong_with_the_examples_stops_the_search(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
+) -> None:
     def fail(settings: FinetuneRecipe) -> dict[str, Any]:
         raise InputError("train.tsv:3: no label")
 
-    run = Pretended(fail)
+    run = pretended(fail)
     with pytest.raises(InputError, match=r"train\.tsv:3"):
         search(tmp_path / "out", recipe({"restarts": 2}), run)
     assert len(run.begun) == 1
 
 
-def test_what_is_found_before_the_first_step_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_what_is_found_before_the_first_step_leaves_nothing_behind(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], accuracy: Callable[..., dict[str, Any]]
+) -> None:
     checked: list[tuple[str, int]] = []
 
     def check(settings: FinetuneRecipe) -> None:
@@ -311,15 +149,65 @@ def test_what_is_found_before_the_first_step_leaves_nothing_behind(tmp_path: Pat
             recipe="a test",
             resume=False,
             overwrite=False,
-            run=Pretended(lambda settings: accuracy(0.5)),
+            run=pretended(lambda settings: accuracy(0.5)),
             check=check,
         )
     assert checked == [("a", 0), ("b", 0)]
     assert not (tmp_path / "out").exists()
 
 
+def test_what_is_wrong_with_the_inputs_is_shown_once(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each run opens the inputs again, and has it in its own log."""
+    logger = logging.getLogger("unmask")
+    run = pretended(lambda settings: accuracy(0.5))
+
+    def open_inputs(settings: FinetuneRecipe) -> None:
+        for name in ("train", "dev"):
+            logger.info("%s: 60 examples", name)
+            logger.warning("the vocabulary does not cover these texts")
+
+    def open_and_run(settings: FinetuneRecipe, directory: Path, **named: Any) -> Path:
+        model: Path = run(settings, directory, **named)
+        with RunLog(directory, echo=True):
+            open_inputs(settings)
+            logger.warning("nothing was learned")
+        return model
+
+    out = tmp_path / "out"
+    run_trials(
+        recipe({"restarts": 2}),
+        out,
+        recipe="a test",
+        resume=False,
+        overwrite=False,
+        run=open_and_run,
+        check=open_inputs,
+    )
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "warning: the vocabulary does not cover these texts"
+    assert [line for line in lines[1:] if "vocabulary" in line] == []
+    assert lines.count("warning: nothing was learned") == lines.count("dev: 60 examples") == 2
+    assert (out / "log.txt").read_text().count("WARNING the vocabulary does not cover these texts") == 1
+    for trial in (out / "trials").iterdir():
+        assert (trial / "log.txt").read_text().count("WARNING the vocabulary does not cover these texts") == 2
+    assert logger.filters == []
+
+
 @pytest.mark.parametrize("stopped_at", [0, 1, 2])
-def test_a_search_goes_on_where_it_stopped(tmp_path: Path, stopped_at: int) -> None:
+def test_a_search_goes_on_where_it_stopped(
+    tmp_path: Path,
+    stopped_at: int,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
         return accuracy(0.5 + settings.seed / 10)
 
@@ -330,27 +218,35 @@ def test_a_search_goes_on_where_it_stopped(tmp_path: Path, stopped_at: int) -> N
 
     settings = recipe({"restarts": 3})
     with pytest.raises(Interrupted):
-        search(tmp_path / "out", settings, Pretended(stopping))
-    run = Pretended(figures)
+        search(tmp_path / "out", settings, pretended(stopping))
+    run = pretended(figures)
     found = search(tmp_path / "out", settings, run, resume=True)
     assert [int(name[-1]) for name in run.begun] == list(range(stopped_at, 3))
     assert run.resumed == [True, *[False] * (2 - stopped_at)]  # from the checkpoint of the one that was stopped
-    assert found == search(tmp_path / "whole", settings, Pretended(figures))
-    again = Pretended(figures)
+    assert found == search(tmp_path / "whole", settings, pretended(figures))
+    again = pretended(figures)
     assert search(tmp_path / "out", settings, again, resume=True) == found
     assert again.begun == []
 
 
-def test_ctrl_c_between_trials_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_between_trials_says_how_to_go_on(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
+) -> None:
     def interrupt(settings: FinetuneRecipe) -> dict[str, Any]:
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="with --resume goes on"):
-        search(tmp_path / "out", recipe({"restarts": 2}), Pretended(interrupt))
+        search(tmp_path / "out", recipe({"restarts": 2}), pretended(interrupt))
 
 
-def test_another_search_is_not_a_resumed_one(tmp_path: Path) -> None:
-    run = Pretended(lambda settings: accuracy(0.5))
+def test_another_search_is_not_a_resumed_one(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5))
     search(tmp_path / "out", recipe({"restarts": 2}), run)
     with pytest.raises(SettingsError, match=r"begun with other settings: search\.restarts"):
         search(tmp_path / "out", recipe({"restarts": 3}), run, resume=True)
@@ -358,20 +254,32 @@ def test_another_search_is_not_a_resumed_one(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
 
 
-def test_how_many_run_at_a_time_may_change(tmp_path: Path) -> None:
-    run = Pretended(lambda settings: accuracy(0.5))
+def test_how_many_run_at_a_time_may_change(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5))
     found = search(tmp_path / "out", recipe({"restarts": 2}), run)
-    again = Pretended(lambda settings: accuracy(0.5))
+    again = pretended(lambda settings: accuracy(0.5))
     assert search(tmp_path / "out", recipe({"restarts": 2, "parallel": 2}), again, resume=True) == found
     assert "resumed with search.parallel=2, where it was 1" in (tmp_path / "out" / "log.txt").read_text()
 
 
-def test_a_number_at_a_time_makes_no_search() -> None:
+def test_a_number_at_a_time_makes_no_search(recipe: Callable[..., FinetuneRecipe]) -> None:
     assert not recipe({"parallel": 5}).search.is_wanted
 
 
-def test_a_longer_budget_makes_runs_of_its_own(tmp_path: Path) -> None:
-    run = Pretended(lambda settings: accuracy(0.5))
+def test_a_longer_budget_makes_runs_of_its_own(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5))
     search(tmp_path / "out", recipe({"restarts": 2}), run)
     summary = search(tmp_path / "out", recipe({"restarts": 2}, train={"epochs": 4, "batch_size": 16}), run, resume=True)
     assert [row["trial"] for row in summary["trials"]] == [f"lr5e-05_batch16_epochs4_seed{seed}" for seed in (0, 1)]
@@ -380,7 +288,14 @@ def test_a_longer_budget_makes_runs_of_its_own(tmp_path: Path) -> None:
 # Together
 
 
-def test_the_runs_of_the_best_combination_answer_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runs_of_the_best_combination_answer_together(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
     written: list[list[str]] = []
 
     def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
@@ -405,7 +320,7 @@ def test_the_runs_of_the_best_combination_answer_together(tmp_path: Path, monkey
         {"learning_rates": [1e-5, 2e-5], "checkpoints": ["a", "b"], "restarts": 2, "ensemble": True},
         data={"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"},
     )
-    summary = search(tmp_path / "out", settings, Pretended(figures))
+    summary = search(tmp_path / "out", settings, pretended(figures))
     members = [f"{label}_lr2e-05_batch16_epochs3_seed{seed}" for label in "ab" for seed in (0, 1)]
     assert written == [members]
     assert summary["ensemble"] == {"members": members, "dev": {"accuracy": 0.85}, "test": {"accuracy": 0.8}}
@@ -415,7 +330,13 @@ def test_the_runs_of_the_best_combination_answer_together(tmp_path: Path, monkey
 
 @pytest.mark.parametrize(("set_by_user", "kept"), [(None, 1.0), (0.25, None)])
 def test_the_threshold_of_no_answer_is_chosen_for_all_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by_user: float | None, kept: float | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    set_by_user: float | None,
+    kept: float | None,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    search: Callable[..., dict[str, Any]],
 ) -> None:
     task = open_task(TaskSettings(name="squad2", null_threshold=7.0), ColumnSettings())  # of the members, added up
     predictor = SimpleNamespace(task=task, module=None, tokenizer=None, num_segments=2, compute=None)
@@ -442,12 +363,18 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     monkeypatch.setattr("unmask.trials.encode_windows", lambda *_: [])
     monkeypatch.setattr("unmask.trials.measure", measure)
     settings = recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
-    search(tmp_path / "out", settings, Pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
+    search(tmp_path / "out", settings, pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
     assert read_null_threshold(tmp_path / "out" / "ensemble") == (None if kept is None else pytest.approx(kept))
     assert measured == ([None] if kept else [])
 
 
-def test_layers_are_drawn_as_a_curve(tmp_path: Path) -> None:
-    run = Pretended(lambda settings: accuracy(0.5 + (settings.transfer_layers or 0) / 10))
+def test_layers_are_drawn_as_a_curve(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5 + (settings.transfer_layers or 0) / 10))
     search(tmp_path / "out", recipe({"transfer_layers": [0, 1, 2], "restarts": 2}), run)
     assert "By the number of layers taken" in (tmp_path / "out" / "report.html").read_text()

@@ -1,9 +1,9 @@
-"""Replaced-token detection: against the formulas on `transformers`' models, and what becomes of tokens and stages."""
+"""Replaced-token detection: against the formulas on `transformers`' models, and what becomes of tokens."""
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,17 @@ import transformers
 from torch import Tensor
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
-from unmask.batch import IGNORE_INDEX, Batch, pack
-from unmask.errors import ModelError, SettingsError
+from unmask.batch import IGNORE_INDEX, Batch
+from unmask.errors import SettingsError
 from unmask.models.electra import ElectraEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.hub import load_encoder, save_model
+from unmask.models.hub import load_encoder
 from unmask.models.hub_config import config_of
 from unmask.models.settings import EncoderSettings
 from unmask.models.weight_names import hub_names, split
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary
-from unmask.training.loop import set_training_mode
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -39,20 +38,6 @@ TOLERANCE = 1e-5
 """Relative: some hundred roundings of fp32 (6e-8 each) on a loss and on gradients, each taken relative to the largest
 entry of its parameter's. A loss that is off by one label is 1000 times more (`test_the_tolerance_can_fail`)."""
 
-DISCRIMINATOR = EncoderSettings(
-    architecture="electra",
-    vocab_size=SIZE,
-    embedding_size=10,
-    hidden_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=40,
-    max_position_embeddings=16,
-    initializer_range=0.3,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
-
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tied, a third as wide": ({"generator_size": 1 / 3}, {}),
     "tied, embeddings as wide as the discriminator": ({"generator_size": 1 / 3}, {"embedding_size": 24}),
@@ -62,31 +47,16 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def rows(lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randint(5, SIZE, (length,), generator=generator).tolist() for length in lengths]
-    return [[CLS, *row[1:-1], SEP] for row in drawn]
-
-
-def packed(sequences: list[list[int]], first_key: int = 0) -> Batch:
-    batch = pack(sequences, keys=list(range(first_key, first_key + len(sequences))))
-    return batch.with_columns(special_tokens_mask=batch.input_ids < 5)
-
-
-def objective(**settings: Any) -> ReplacedToken:
-    return ReplacedToken(ReplacedTokenSettings(**{"target_prob": 0.3} | settings), VOCABULARY)
-
-
-def new_module(**settings: Any) -> ReplacedTokenModule:
-    torch.manual_seed(0)
-    return objective(**settings).build(ElectraEncoder(DISCRIMINATOR))
-
-
 # Masks and draws
 
 
 @pytest.mark.parametrize("mask_token_prob", [1.0, 0.85])
-def test_targets_are_masked_or_left_and_never_replaced_at_random(mask_token_prob: float) -> None:
+def test_targets_are_masked_or_left_and_never_replaced_at_random(
+    mask_token_prob: float,
+    rows: Callable[..., list[list[int]]],
+    packed: Callable[..., Batch],
+    objective: Callable[..., ReplacedToken],
+) -> None:
     plain = packed(rows((16,) * 300))
     batch = objective(mask_token_prob=mask_token_prob, target_prob=0.15).prepare(plain)
     targets, labels = batch.columns["target_positions"], batch.columns["labels"]
@@ -102,7 +72,9 @@ def test_targets_are_masked_or_left_and_never_replaced_at_random(mask_token_prob
     assert abs(share - mask_token_prob) <= spread
 
 
-def test_masks_and_draws_are_the_same_whatever_the_micro_batch() -> None:
+def test_masks_and_draws_are_the_same_whatever_the_micro_batch(
+    rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], objective: Callable[..., ReplacedToken]
+) -> None:
     its, sequences = objective(), rows()
     whole = its.prepare(packed(sequences))
     parts = [its.prepare(packed(sequences[:2])), its.prepare(packed(sequences[2:], first_key=2))]
@@ -115,7 +87,9 @@ def test_masks_and_draws_are_the_same_whatever_the_micro_batch() -> None:
     assert not torch.equal(other.columns["labels"], whole.columns["labels"])
 
 
-def test_draws_are_uniform_and_other_numbers_than_those_that_masks_come_from() -> None:
+def test_draws_are_uniform_and_other_numbers_than_those_that_masks_come_from(
+    rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], objective: Callable[..., ReplacedToken]
+) -> None:
     from scipy.stats import kstest
 
     batch = objective(target_prob=0.15).prepare(packed(rows((16,) * 2000)))
@@ -175,16 +149,22 @@ class Reference:
         return torch.stack(predicted).mean(), torch.cat(told).mean(), torch.cat(replaced)
 
 
-def both(directory: Path, kind: str) -> tuple[ReplacedToken, ReplacedTokenModule, Reference]:
-    settings, changes = KINDS[kind]
-    its = objective(**settings)
-    sizes = DISCRIMINATOR.model_copy(update=changes)
-    reference = Reference(directory, its.build(ElectraEncoder(sizes)), settings.get("tie_embeddings") != "none")
-    encoder = load_encoder(directory).encoder
-    assert encoder.settings.model_copy(update={"embedding_size": sizes.embedding_size}) == sizes
-    module = its.build(encoder)
-    its.restore_heads(module, directory)
-    return its, module.eval(), reference
+@pytest.fixture
+def both(discriminator: EncoderSettings, objective: Callable[..., ReplacedToken]) -> Callable[..., Any]:
+    """An objective, its module, and the reference of the same weights, which go by way of a directory."""
+
+    def make(directory: Path, kind: str) -> tuple[ReplacedToken, ReplacedTokenModule, Reference]:
+        settings, changes = KINDS[kind]
+        its = objective(**settings)
+        sizes = discriminator.model_copy(update=changes)
+        reference = Reference(directory, its.build(ElectraEncoder(sizes)), settings.get("tie_embeddings") != "none")
+        encoder = load_encoder(directory).encoder
+        assert encoder.settings.model_copy(update={"embedding_size": sizes.embedding_size}) == sizes
+        module = its.build(encoder)
+        its.restore_heads(module, directory)
+        return its, module.eval(), reference
+
+    return make
 
 
 def gradients_of(module: ReplacedTokenModule) -> dict[str, Tensor]:
@@ -202,7 +182,13 @@ def gradients_of(module: ReplacedTokenModule) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_and_gradients_are_those_of_the_formulas(tmp_path: Path, kind: str) -> None:
+def test_losses_and_gradients_are_those_of_the_formulas(
+    tmp_path: Path,
+    kind: str,
+    rows: Callable[..., list[list[int]]],
+    packed: Callable[..., Batch],
+    both: Callable[..., Any],
+) -> None:
     its, module, reference = both(tmp_path, kind)
     batch = its.prepare(packed(rows()))
     weight = KINDS[kind][0].get("discriminator_weight", 50.0)
@@ -231,7 +217,9 @@ def test_losses_and_gradients_are_those_of_the_formulas(tmp_path: Path, kind: st
         assert float((found[name] - gradient).abs().max()) / scale < TOLERANCE, name
 
 
-def test_the_tolerance_can_fail(tmp_path: Path) -> None:
+def test_the_tolerance_can_fail(
+    tmp_path: Path, rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], both: Callable[..., Any]
+) -> None:
     its, module, reference = both(tmp_path, "tied, a third as wide")
     batch = its.prepare(packed(rows()))
     _, expected, _ = reference.losses(batch)
@@ -242,7 +230,9 @@ def test_the_tolerance_can_fail(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_scores_are_what_they_are_called(tmp_path: Path) -> None:
+def test_scores_are_what_they_are_called(
+    tmp_path: Path, rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], both: Callable[..., Any]
+) -> None:
     its, module, reference = both(tmp_path, "tied, a third as wide")
     batch = its.prepare(packed(rows()))
     generator_loss, discriminator_loss, replaced = reference.losses(batch)
@@ -264,7 +254,11 @@ def test_scores_are_what_they_are_called(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_a_draw_equal_to_the_original_counts_as_original() -> None:
+def test_a_draw_equal_to_the_original_counts_as_original(
+    packed: Callable[..., Batch],
+    objective: Callable[..., ReplacedToken],
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
     its, module = objective(), new_module().eval()
     same = packed([[CLS, *[9] * 14, SEP]] * 5)
     batch = its.prepare(same)
@@ -277,7 +271,13 @@ def test_a_draw_equal_to_the_original_counts_as_original() -> None:
     assert torch.equal(torch.nonzero(replaced).squeeze(1), batch.columns["target_positions"])
 
 
-def test_the_discriminator_s_loss_says_nothing_to_the_generator_but_through_what_they_share() -> None:
+def test_the_discriminator_s_loss_says_nothing_to_the_generator_but_through_what_they_share(
+    discriminator: EncoderSettings,
+    rows: Callable[..., list[list[int]]],
+    packed: Callable[..., Batch],
+    objective: Callable[..., ReplacedToken],
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
     its, module = objective(tie_embeddings="none"), new_module(tie_embeddings="none")
     discriminator = next(term for term in module(its.prepare(packed(rows()))) if term.name == "discriminator")
     discriminator.total.backward()
@@ -285,158 +285,16 @@ def test_the_discriminator_s_loss_says_nothing_to_the_generator_but_through_what
     assert all(p.grad is not None for part in (module.encoder, module.discriminator_head) for p in part.parameters())
 
 
-def test_a_micro_batch_without_targets_has_a_generator_loss_of_zero() -> None:
+def test_a_micro_batch_without_targets_has_a_generator_loss_of_zero(
+    packed: Callable[..., Batch],
+    objective: Callable[..., ReplacedToken],
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
     batch = objective().prepare(packed([[CLS, SEP]]))
     assert len(batch.columns["target_positions"]) == 0
     terms = {term.name: term for term in new_module()(batch)}
     assert (float(terms["generator"].total.detach()), terms["generator"].count) == (0.0, 0)
     assert float(terms["discriminator"].total.detach()) > 0
-
-
-# Two stages
-
-TWO_STAGE = {"schedule": "two_stage", "generator_size": 1}
-
-
-def train_a_step(module: ReplacedTokenModule, its: ReplacedToken, batch: Batch) -> set[str]:
-    """Names of what the step has changed."""
-    before = copy.deepcopy(dict(module.named_parameters()))
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
-    counts = its.counts(batch)
-    terms = module(batch)
-    assert {term.name: counts[term.name] for term in terms} == {term.name: term.count for term in terms}
-    loss = torch.stack([term.coefficient * term.total / term.count for term in terms]).sum()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return {name for name, p in module.named_parameters() if not torch.equal(p, before[name])}
-
-
-def parts(names: set[str]) -> set[str]:
-    return {name.split(".")[0] for name in names}
-
-
-def test_two_stages_train_the_generator_then_a_discriminator_that_starts_from_it() -> None:
-    its, module = objective(**TWO_STAGE), new_module(**TWO_STAGE)
-    batch = its.prepare(packed(rows()))
-    assert parts(train_a_step(module, its, batch)) == {"generator", "generator_head"}
-    assert set(module.scores(batch)) == {"generator_loss", "generator_accuracy"}
-
-    module.begin_stage(1)
-    assert torch.equal(module.encoder(batch), module.generator(batch))
-    [term] = module(batch)
-    assert (term.name, term.coefficient) == ("discriminator", 1.0)
-    assert parts(train_a_step(module, its, batch)) == {"encoder", "discriminator_head"}
-    trained = module.encoder(batch)
-    assert not torch.equal(trained, module.generator(batch))
-    module.begin_stage(1)  # which it is in
-    assert torch.equal(module.encoder(batch), trained)
-    assert {"generator_loss", "discriminator_loss"} <= module.scores(batch).keys()
-
-
-def test_a_frozen_generator_stays_in_eval_mode() -> None:
-    module = new_module(**TWO_STAGE).train()
-    assert module.generator.training
-    module.begin_stage(1)
-    assert not module.generator.training
-    assert not module.generator_head.training
-    assert module.encoder.training
-    module.eval()
-    set_training_mode(module)
-    assert not module.generator.training
-    assert module.encoder.training
-
-
-def test_a_restored_module_is_in_the_stage_that_it_was_saved_in() -> None:
-    module = new_module(**TWO_STAGE)
-    first = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    module.begin_stage(1)
-    with torch.no_grad():
-        module.encoder.word_embeddings.add_(1.0)
-    resumed = new_module(**TWO_STAGE)
-    resumed.load_state_dict(module.state_dict())
-    assert resumed.stage == 1
-    resumed.begin_stage(1)
-    assert torch.equal(resumed.encoder.word_embeddings, module.encoder.word_embeddings)
-    resumed.load_state_dict(first)  # as a run that goes back does
-    assert resumed.stage == 0
-    assert resumed.generator.training
-
-
-def test_two_stages_share_nothing_and_start_from_the_given_encoder() -> None:
-    module = new_module(**TWO_STAGE)
-    generator, others = set(module.generator.parameters()), set(module.encoder.parameters())
-    assert not generator & others
-    assert torch.equal(module.generator.word_embeddings, module.encoder.word_embeddings)
-    assert module.generator.settings == module.encoder.settings
-
-
-# Directories
-
-
-def test_what_is_saved_opens_in_transformers_and_starts_another_run(tmp_path: Path) -> None:
-    its, module = objective(), new_module().eval()
-    for folder, saved in module.saved().items():
-        save_model(tmp_path / folder, saved.encoder, **saved.parts)
-    discriminator, report = ElectraForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report.values()), report
-    generator, report = ElectraForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
-    assert not any(report.values()), report
-    shared = discriminator.electra.embeddings.word_embeddings.weight
-    assert torch.equal(generator.electra.embeddings.word_embeddings.weight, shared)
-
-    again = its.build(load_encoder(tmp_path).encoder)
-    its.restore_heads(again, tmp_path)
-    batch = its.prepare(packed(rows()))
-    for first, second in zip(module(batch), again.eval()(batch), strict=True):
-        assert torch.equal(first.total, second.total)
-    assert again.generator.word_embeddings is again.encoder.word_embeddings
-
-
-def test_without_a_generator_s_folder_the_generator_is_fresh(tmp_path: Path) -> None:
-    save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
-    its, module = objective(), new_module()
-    before = module.state_dict()
-    its.restore_heads(module, tmp_path)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
-
-
-MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "wider": ({"generator_size": 2 / 3}, {}, r"hidden_size 16, expected 8.*generator_size=0\.4.*tie_embeddings=all"),
-    "as wide as the discriminator": ({"generator_size": 1}, {}, r"hidden_size 24, expected 8"),
-    "another vocabulary": ({}, {"vocab_size": SIZE + 1}, rf"vocab_size {SIZE + 1}, expected {SIZE}"),
-    "its own embeddings": ({"tie_embeddings": "none"}, {}, r"embedding_size 8, expected 10.*tie_embeddings=all"),
-    "deeper": ({}, {"num_hidden_layers": 3}, r"num_hidden_layers 3, expected 2"),
-}
-
-
-@pytest.mark.parametrize("misfit", MISFITS)
-def test_a_generator_of_other_sizes_is_refused_with_the_settings_named(tmp_path: Path, misfit: str) -> None:
-    settings, changes, message = MISFITS[misfit]
-    other = objective(**{"generator_size": 0.4} | settings).build(
-        ElectraEncoder(DISCRIMINATOR.model_copy(update=changes))
-    )
-    save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
-    save_model(tmp_path / "generator", other.generator, masked_lm_head=other.generator_head)
-    with pytest.raises(SettingsError, match=message):
-        objective(generator_size=0.4).restore_heads(new_module(generator_size=0.4), tmp_path)
-
-
-def test_other_dropout_is_no_misfit(tmp_path: Path) -> None:
-    other = objective().build(ElectraEncoder(DISCRIMINATOR.model_copy(update={"hidden_dropout_prob": 0.1})))
-    for folder, saved in other.saved().items():
-        save_model(tmp_path / folder, saved.encoder, **saved.parts)
-    module = new_module()
-    objective().restore_heads(module, tmp_path)
-    assert torch.equal(module.generator_head.bias, other.generator_head.bias)
-    assert torch.equal(module.generator_head.dense.weight, other.generator_head.dense.weight)
-
-
-def test_a_folder_called_generator_with_another_model_is_refused(tmp_path: Path) -> None:
-    save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
-    save_model(tmp_path / "generator", ElectraEncoder(DISCRIMINATOR))
-    with pytest.raises(ModelError, match="is a ElectraModel; expected a generator, an ElectraForMaskedLM"):
-        objective().restore_heads(new_module(), tmp_path)
 
 
 # Refusals and figures
@@ -447,13 +305,13 @@ def test_a_vocabulary_without_a_mask_is_refused() -> None:
         ReplacedToken(ReplacedTokenSettings(), replace(VOCABULARY, mask_id=None))
 
 
-def test_another_family_is_refused() -> None:
-    bert = new_encoder(DISCRIMINATOR.model_copy(update={"architecture": "bert", "embedding_size": None}))
+def test_another_family_is_refused(discriminator: EncoderSettings, objective: Callable[..., ReplacedToken]) -> None:
+    bert = new_encoder(discriminator.model_copy(update={"architecture": "bert", "embedding_size": None}))
     with pytest.raises(SettingsError, match=r"objective\.name=replaced_token and model\.architecture=bert"):
         objective().build(bert)
 
 
-def test_the_floors_are_the_generator_s() -> None:
+def test_the_floors_are_the_generator_s(objective: Callable[..., ReplacedToken]) -> None:
     counts, entropy = np.array([0, 0, 0, 0, 0, 2, 1, 1]), 1.5 * math.log(2)
     assert objective().floors(counts) == {
         "loss/generator": {"unigram entropy": pytest.approx(entropy)},

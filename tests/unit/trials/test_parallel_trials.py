@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from unmask.config import build_settings
 from unmask.errors import InputError, UserError
 from unmask.parallel_trials import Job, RunOne, attempt
 from unmask.recipe import FinetuneRecipe
@@ -44,6 +44,10 @@ def some_fail(settings, directory, *, recipe, resume, overwrite):
         warnings.warn("another one")
     finish(directory, settings.seed / 10)
 
+def examples_are_odd(settings, directory, *, recipe, resume, overwrite):
+    logger.warning("the examples are odd")
+    finish(directory, 0.5)
+
 def examples_are_bad(settings, directory, *, recipe, resume, overwrite):
     if settings.seed == 0:
         raise InputError("train.tsv:3: no label")
@@ -64,18 +68,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     del sys.modules["pretended_runs"]
 
 
-def recipe(search: dict[str, Any]) -> FinetuneRecipe:
-    values = {
-        "init_from": "model",
-        "device": "cpu",
-        "data": {"train": "train.tsv", "dev": "dev.tsv"},
-        "train": {"epochs": 3, "batch_size": 16},
-        "optimizer": {"learning_rate": 5e-5},
-        "search": search,
-    }
-    return build_settings(FinetuneRecipe, values, "a test")
-
-
 def search(directory: Path, settings: FinetuneRecipe, run: RunOne) -> dict[str, Any]:
     try:
         run_trials(settings, directory, recipe="a test", resume=False, overwrite=False, run=run)
@@ -88,7 +80,7 @@ NAME = "lr5e-05_batch16_epochs3_seed"
 
 
 def test_one_that_fails_or_is_killed_leaves_the_others_alone(
-    tmp_path: Path, runs: Any, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, runs: Any, capfd: pytest.CaptureFixture[str], recipe: Callable[..., FinetuneRecipe]
 ) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(5)
@@ -111,7 +103,25 @@ def test_one_that_fails_or_is_killed_leaves_the_others_alone(
     assert not {"a bar", "a message"}.intersection(lines)
 
 
-def test_what_is_wrong_with_every_trial_lets_those_under_way_end(tmp_path: Path, runs: Any) -> None:
+def test_what_was_told_of_the_inputs_is_not_told_again(
+    tmp_path: Path, runs: Any, recipe: Callable[..., FinetuneRecipe], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_trials(
+        recipe({"restarts": 2, "parallel": 2}),
+        tmp_path / "out",
+        recipe="a test",
+        resume=False,
+        overwrite=False,
+        run=runs.examples_are_odd,
+        check=lambda settings: logging.getLogger("unmask").warning("the examples are odd"),
+    )
+    assert [line for line in capfd.readouterr().err.splitlines() if "odd" in line] == ["warning: the examples are odd"]
+    assert (tmp_path / "out" / "log.txt").read_text().count("the examples are odd") == 1
+
+
+def test_what_is_wrong_with_every_trial_lets_those_under_way_end(
+    tmp_path: Path, runs: Any, recipe: Callable[..., FinetuneRecipe]
+) -> None:
     with pytest.raises(InputError, match=rf"{NAME}0: train\.tsv:3: no label"):
         search(tmp_path / "out", recipe({"restarts": 3, "parallel": 2}), runs.examples_are_bad)
     assert [path.name for path in (tmp_path / "out" / "trials").iterdir()] == [f"{NAME}1"]
@@ -130,7 +140,9 @@ def test_what_is_wrong_with_every_trial_lets_those_under_way_end(tmp_path: Path,
         (UserError("it diverged"), "it diverged"),
     ],
 )
-def test_what_is_wrong_with_one_trial_alone_is_told(error: Exception, told: str) -> None:
+def test_what_is_wrong_with_one_trial_alone_is_told(
+    error: Exception, told: str, recipe: Callable[..., FinetuneRecipe]
+) -> None:
     def run(*_: object, **__: object) -> Path:
         raise error
 

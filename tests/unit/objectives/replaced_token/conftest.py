@@ -1,0 +1,81 @@
+"""A small ELECTRA, its objective, and batches of random tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.batch import Batch, pack
+from unmask.models.electra import ElectraEncoder
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
+from unmask.objectives.settings import ReplacedTokenSettings
+from unmask.tokenization.vocabulary import Vocabulary
+
+SIZE, CLS, SEP, MASK = 61, 2, 3, 4
+VOCABULARY = Vocabulary(SIZE, MASK, (0, 1, 2, 3, 4), np.arange(SIZE) >= 40)
+LENGTHS = (16, 9, 12, 5, 16, 7)
+
+DISCRIMINATOR = EncoderSettings(
+    architecture="electra",
+    vocab_size=SIZE,
+    embedding_size=10,
+    hidden_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=40,
+    max_position_embeddings=16,
+    initializer_range=0.3,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+def random_rows(lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randint(5, SIZE, (length,), generator=generator).tolist() for length in lengths]
+    return [[CLS, *row[1:-1], SEP] for row in drawn]
+
+
+def pack_with_specials(sequences: list[list[int]], first_key: int = 0) -> Batch:
+    batch = pack(sequences, keys=list(range(first_key, first_key + len(sequences))))
+    return batch.with_columns(special_tokens_mask=batch.input_ids < 5)
+
+
+def new_objective(**settings: Any) -> ReplacedToken:
+    return ReplacedToken(ReplacedTokenSettings(**{"target_prob": 0.3} | settings), VOCABULARY)
+
+
+def random_module(**settings: Any) -> ReplacedTokenModule:
+    torch.manual_seed(0)
+    return new_objective(**settings).build(ElectraEncoder(DISCRIMINATOR))
+
+
+@pytest.fixture(scope="session")
+def discriminator() -> EncoderSettings:
+    """Its sizes."""
+    return DISCRIMINATOR
+
+
+@pytest.fixture(scope="session")
+def rows() -> Callable[..., list[list[int]]]:
+    return random_rows
+
+
+@pytest.fixture(scope="session")
+def packed() -> Callable[..., Batch]:
+    return pack_with_specials
+
+
+@pytest.fixture(scope="session")
+def objective() -> Callable[..., ReplacedToken]:
+    return new_objective
+
+
+@pytest.fixture(scope="session")
+def new_module() -> Callable[..., ReplacedTokenModule]:
+    return random_module

@@ -1,0 +1,206 @@
+"""Replaced-token detection in two stages, and what its directories hold."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import ElectraForMaskedLM, ElectraForPreTraining
+
+from unmask.batch import Batch
+from unmask.errors import ModelError, SettingsError
+from unmask.models.electra import ElectraEncoder
+from unmask.models.hub import load_encoder, save_model
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
+from unmask.training.loop import set_training_mode
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+SIZE = 61
+
+# Two stages
+
+TWO_STAGE = {"schedule": "two_stage", "generator_size": 1}
+
+
+def train_a_step(module: ReplacedTokenModule, its: ReplacedToken, batch: Batch) -> set[str]:
+    """Names of what the step has changed."""
+    before = copy.deepcopy(dict(module.named_parameters()))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    counts = its.counts(batch)
+    terms = module(batch)
+    assert {term.name: counts[term.name] for term in terms} == {term.name: term.count for term in terms}
+    loss = torch.stack([term.coefficient * term.total / term.count for term in terms]).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {name for name, p in module.named_parameters() if not torch.equal(p, before[name])}
+
+
+def parts(names: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
+
+
+def test_two_stages_train_the_generator_then_a_discriminator_that_starts_from_it(
+    rows: Callable[..., list[list[int]]],
+    packed: Callable[..., Batch],
+    objective: Callable[..., ReplacedToken],
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
+    its, module = objective(**TWO_STAGE), new_module(**TWO_STAGE)
+    batch = its.prepare(packed(rows()))
+    assert parts(train_a_step(module, its, batch)) == {"generator", "generator_head"}
+    assert set(module.scores(batch)) == {"generator_loss", "generator_accuracy"}
+
+    module.begin_stage(1)
+    assert torch.equal(module.encoder(batch), module.generator(batch))
+    [term] = module(batch)
+    assert (term.name, term.coefficient) == ("discriminator", 1.0)
+    assert parts(train_a_step(module, its, batch)) == {"encoder", "discriminator_head"}
+    trained = module.encoder(batch)
+    assert not torch.equal(trained, module.generator(batch))
+    module.begin_stage(1)  # which it is in
+    assert torch.equal(module.encoder(batch), trained)
+    assert {"generator_loss", "discriminator_loss"} <= module.scores(batch).keys()
+
+
+def test_a_frozen_generator_stays_in_eval_mode(new_module: Callable[..., ReplacedTokenModule]) -> None:
+    module = new_module(**TWO_STAGE).train()
+    assert module.generator.training
+    module.begin_stage(1)
+    assert not module.generator.training
+    assert not module.generator_head.training
+    assert module.encoder.training
+    module.eval()
+    set_training_mode(module)
+    assert not module.generator.training
+    assert module.encoder.training
+
+
+def test_a_restored_module_is_in_the_stage_that_it_was_saved_in(new_module: Callable[..., ReplacedTokenModule]) -> None:
+    module = new_module(**TWO_STAGE)
+    first = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    module.begin_stage(1)
+    with torch.no_grad():
+        module.encoder.word_embeddings.add_(1.0)
+    resumed = new_module(**TWO_STAGE)
+    resumed.load_state_dict(module.state_dict())
+    assert resumed.stage == 1
+    resumed.begin_stage(1)
+    assert torch.equal(resumed.encoder.word_embeddings, module.encoder.word_embeddings)
+    resumed.load_state_dict(first)  # as a run that goes back does
+    assert resumed.stage == 0
+    assert resumed.generator.training
+
+
+def test_two_stages_share_nothing_and_start_from_the_given_encoder(
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
+    module = new_module(**TWO_STAGE)
+    generator, others = set(module.generator.parameters()), set(module.encoder.parameters())
+    assert not generator & others
+    assert torch.equal(module.generator.word_embeddings, module.encoder.word_embeddings)
+    assert module.generator.settings == module.encoder.settings
+
+
+# Directories
+
+
+def test_what_is_saved_opens_in_transformers_and_starts_another_run(
+    tmp_path: Path,
+    discriminator: EncoderSettings,
+    rows: Callable[..., list[list[int]]],
+    packed: Callable[..., Batch],
+    objective: Callable[..., ReplacedToken],
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
+    its, module = objective(), new_module().eval()
+    for folder, saved in module.saved().items():
+        save_model(tmp_path / folder, saved.encoder, **saved.parts)
+    discriminator, report = ElectraForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    generator, report = ElectraForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
+    assert not any(report.values()), report
+    shared = discriminator.electra.embeddings.word_embeddings.weight
+    assert torch.equal(generator.electra.embeddings.word_embeddings.weight, shared)
+
+    again = its.build(load_encoder(tmp_path).encoder)
+    its.restore_heads(again, tmp_path)
+    batch = its.prepare(packed(rows()))
+    for first, second in zip(module(batch), again.eval()(batch), strict=True):
+        assert torch.equal(first.total, second.total)
+    assert again.generator.word_embeddings is again.encoder.word_embeddings
+
+
+def test_without_a_generator_s_folder_the_generator_is_fresh(
+    tmp_path: Path,
+    discriminator: EncoderSettings,
+    objective: Callable[..., ReplacedToken],
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
+    save_model(tmp_path, ElectraEncoder(discriminator))
+    its, module = objective(), new_module()
+    before = module.state_dict()
+    its.restore_heads(module, tmp_path)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "wider": ({"generator_size": 2 / 3}, {}, r"hidden_size 16, expected 8.*generator_size=0\.4.*tie_embeddings=all"),
+    "as wide as the discriminator": ({"generator_size": 1}, {}, r"hidden_size 24, expected 8"),
+    "another vocabulary": ({}, {"vocab_size": SIZE + 1}, rf"vocab_size {SIZE + 1}, expected {SIZE}"),
+    "its own embeddings": ({"tie_embeddings": "none"}, {}, r"embedding_size 8, expected 10.*tie_embeddings=all"),
+    "deeper": ({}, {"num_hidden_layers": 3}, r"num_hidden_layers 3, expected 2"),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_generator_of_other_sizes_is_refused_with_the_settings_named(
+    tmp_path: Path,
+    misfit: str,
+    discriminator: EncoderSettings,
+    objective: Callable[..., ReplacedToken],
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
+    settings, changes, message = MISFITS[misfit]
+    other = objective(**{"generator_size": 0.4} | settings).build(
+        ElectraEncoder(discriminator.model_copy(update=changes))
+    )
+    save_model(tmp_path, ElectraEncoder(discriminator))
+    save_model(tmp_path / "generator", other.generator, masked_lm_head=other.generator_head)
+    with pytest.raises(SettingsError, match=message):
+        objective(generator_size=0.4).restore_heads(new_module(generator_size=0.4), tmp_path)
+
+
+def test_other_dropout_is_no_misfit(
+    tmp_path: Path,
+    discriminator: EncoderSettings,
+    objective: Callable[..., ReplacedToken],
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
+    other = objective().build(ElectraEncoder(discriminator.model_copy(update={"hidden_dropout_prob": 0.1})))
+    for folder, saved in other.saved().items():
+        save_model(tmp_path / folder, saved.encoder, **saved.parts)
+    module = new_module()
+    objective().restore_heads(module, tmp_path)
+    assert torch.equal(module.generator_head.bias, other.generator_head.bias)
+    assert torch.equal(module.generator_head.dense.weight, other.generator_head.dense.weight)
+
+
+def test_a_folder_called_generator_with_another_model_is_refused(
+    tmp_path: Path,
+    discriminator: EncoderSettings,
+    objective: Callable[..., ReplacedToken],
+    new_module: Callable[..., ReplacedTokenModule],
+) -> None:
+    save_model(tmp_path, ElectraEncoder(discriminator))
+    save_model(tmp_path / "generator", ElectraEncoder(discriminator))
+    with pytest.raises(ModelError, match="is a ElectraModel; expected a generator, an ElectraForMaskedLM"):
+        objective().restore_heads(new_module(), tmp_path)

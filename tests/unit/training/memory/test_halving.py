@@ -1,0 +1,197 @@
+"""Steps that do not fit into the memory are halved with the same gradient."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.errors import UserError
+from unmask.training.adamw import AdamW
+from unmask.training.device import Compute
+from unmask.training.loop import TrainState, train
+from unmask.training.memory import Cut, MicroBatches
+from unmask.training.optimizer import Schedule
+from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.settings import MOST_TOKENS_AT_ONCE, ScheduleSettings, TrainSettings
+from unmask.training.stepper import EagerStepper, Stepper
+
+COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
+LONGEST = 32
+STEPPERS = ("eager", "recorded")
+TRIES = {"eager": 1, "recorded": 2}
+"""Of a step, before its micro-batches are halved: recordings that there are are forgotten, and it is tried without."""
+
+
+def new_stepper(name: str, module: Any, optimizer: Any) -> Stepper:
+    if name == "eager":
+        return EagerStepper(module, optimizer, 1.0, COMPUTE.device, COMPUTE.autocast)
+    return RecordedStepper(module, optimizer, 1.0, None, COMPUTE, module.fillings, LONGEST, False)
+
+
+@dataclass
+class Outcome:
+    losses: list[float]
+    weights: list[Tensor]
+    state: TrainState
+
+
+def run(name: str, module: Any, source: Any, reads_ahead: bool = False) -> Outcome:
+    """Six steps by the loop."""
+    settings, state, losses = TrainSettings(steps=6), TrainState(), list[float]()
+    optimizer = AdamW([{"params": list(module.parameters())}], 0.01, (0.9, 0.999), 1e-6)
+    micro_batches = MicroBatches(source, module, COMPUTE, lambda: state.progress(settings))
+    train(
+        module,
+        micro_batches.steps(state),
+        lambda batch: batch,
+        lambda batch: {"task": batch.num_tokens},
+        optimizer,
+        Schedule(ScheduleSettings(name="constant")),
+        settings,
+        state,
+        COMPUTE.device,
+        COMPUTE.autocast,
+        lambda state, result: losses.append(state.take_means()["task"]),
+        before_step=lambda state, schedule: micro_batches.begin_step(),
+        on_out_of_memory=micro_batches.halve,
+        stepper=new_stepper(name, module, optimizer),
+        is_due=lambda state: state.step % 4 == 0,
+        reads_ahead=reads_ahead,
+    )
+    return Outcome(losses, [parameter.detach().clone() for parameter in module.parameters()], state)
+
+
+# At most 128 tokens of text in four sequences, which filled are 160; of eight there are 172 at least.
+FOUR_FIT = 165
+
+
+@pytest.mark.parametrize("name", STEPPERS)
+@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("reads_ahead", [False, True])
+def test_halved_a_run_is_that_of_small_micro_batches(
+    name: str,
+    in_backward: bool,
+    reads_ahead: bool,
+    caplog: pytest.LogCaptureFixture,
+    sequences: type[Any],
+    tagger: type[Any],
+) -> None:
+    small = run(name, tagger(), sequences(micro_batch_size=4))
+    source, module = sequences(), tagger(FOUR_FIT, in_backward)
+    with caplog.at_level(logging.WARNING, "unmask"):
+        halved = run(name, module, source, reads_ahead)
+    assert module.num_failures == TRIES[name]
+    assert source.opened == [(0, None), (0, 4 * LONGEST)]
+    assert halved.losses == small.losses
+    assert halved.state.position == small.state.position
+    assert halved.state.tokens == small.state.tokens
+    for one, other in zip(halved.weights, small.weights, strict=True):
+        assert torch.equal(one, other)
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 1 does not fit into the memory (CUDA out of memory. Tried to allocate 2.00 GiB): its micro-batches were "
+        "of 8 sequences, and are of 4 from here on; the gradient is the same. train.micro_batch_size=4 begins so"
+    ]
+
+
+@pytest.mark.parametrize("name", STEPPERS)
+def test_what_a_step_had_summed_before_it_broke_off_is_forgotten(
+    name: str, sequences: type[Any], tagger: type[Any]
+) -> None:
+    """The first of its two micro-batches fits, and the second does not; the steps before it stay as they are."""
+    source = sequences(micro_batch_size=4)
+    sizes = [batch.num_tokens for step in islice(source.steps(float, None, None), 6) for batch in step.batches]
+    number, failing = next((place // 2, size) for place, size in enumerate(sizes) if place % 2 and place > 4)
+    assert sizes.count(failing) == 1, "the batch is told by its size"
+
+    class Breaking(tagger):  # type: ignore[misc]
+        def forward(self, batch: Batch) -> list[LossTerm]:
+            if int((batch.columns["labels"] != IGNORE_INDEX).sum()) == failing:
+                self._fail()
+            return super().forward(batch)
+
+    module, reference = Breaking(), tagger()
+    halved, small = run(name, module, source, reads_ahead=True), run(name, reference, sequences(micro_batch_size=2))
+    assert module.num_failures == TRIES[name]
+    assert source.opened[-1] == (8 * number, 2 * LONGEST)
+    assert halved.losses == pytest.approx(small.losses, rel=1e-5)  # steps before it were summed in another order
+    for one, other in zip(halved.weights, small.weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", STEPPERS)
+def test_a_single_sequence_that_does_not_fit_ends_the_run(name: str, sequences: type[Any], tagger: type[Any]) -> None:
+    module = tagger(10)
+    with pytest.raises(UserError) as refused:
+        run(name, module, sequences())
+    assert str(refused.value).startswith(
+        "step 1 does not fit into the memory (CUDA out of memory. Tried to allocate 2.00 GiB), though a micro-batch is "
+        "one sequence already, of 32 tokens at most, in a model of 228 parameters: take a shorter packing.max_length "
+        "(it is 32) or a smaller model, or precision=bf16; "
+    )
+    assert module.num_failures == 4  # of 8, 4, 2 and 1
+
+
+def test_without_the_hook_the_error_is_raised(sequences: type[Any], tagger: type[Any]) -> None:
+    module = tagger(10)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(
+            module,
+            sequences().steps(float, None, None),
+            lambda batch: batch,
+            lambda batch: {"task": batch.num_tokens},
+            torch.optim.SGD(module.parameters(), lr=0.1),
+            Schedule(ScheduleSettings()),
+            TrainSettings(steps=1),
+            TrainState(),
+            COMPUTE.device,
+            COMPUTE.autocast,
+            lambda state, result: None,
+        )
+
+
+def test_what_a_module_remembers_is_as_before_the_step(sequences: type[Any], tagger: type[Any]) -> None:
+    class Remembering(tagger):  # type: ignore[misc]
+        """What it has read so far is part of what it says; it grows, too."""
+
+        remembered: Tensor
+
+        def __init__(self, most_tokens: int = 10**9) -> None:
+            super().__init__(most_tokens, raises_in_backward=True)
+            self.register_buffer("remembered", torch.zeros(0))
+
+        def forward(self, batch: Batch) -> list[LossTerm]:
+            shown = self.embedding.detach()[batch.input_ids].sum() / 100
+            self.remembered = torch.cat([self.remembered, shown[None]])
+            terms = super().forward(batch)
+            return [LossTerm("task", terms[0].total + self.weight.sum() * self.remembered.sum(), batch.num_tokens)]
+
+    small, module = run("eager", Remembering(), sequences(micro_batch_size=4)), Remembering(FOUR_FIT)
+    halved = run("eager", module, sequences())
+    assert module.num_failures == 1
+    assert halved.losses == small.losses
+    assert len(module.remembered) == 12
+
+
+# The cut
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [(None, 100), (100 * 32, 100), (99 * 32, 50), (50 * 32, 50), (40 * 32, 34), (32, 1), (31, 1), (3 * 32 + 31, 3)],
+)
+def test_a_cut_holds_so_many_tokens(tokens: int | None, expected: int) -> None:
+    assert Cut(100, 100, 32).at_most(tokens).micro_batch_size == expected
+
+
+def test_a_cut_says_what_is_not_too_much() -> None:
+    assert Cut(100, 7, 32).at_most(7 * 32).micro_batch_size == 7
+    assert Cut(100, 7, 32).at_most(10**6).micro_batch_size == 7
+    huge = Cut(2**26, 2**26, 64).at_most(None)
+    assert huge.micro_batch_size * huge.longest <= MOST_TOKENS_AT_ONCE

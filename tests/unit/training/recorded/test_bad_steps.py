@@ -1,0 +1,170 @@
+"""Recorded steps that are not taken: neither they nor those launched after them change anything."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unmask.batch import Batch
+from unmask.training.divergence import WINDOW, BadStep, find_fault
+from unmask.training.loop import TrainState
+from unmask.training.recent_losses import RecentLosses
+from unmask.training.settings import ScheduleSettings
+from unmask.training.stepper import StepFigures
+
+
+def never(place: int, figures: StepFigures) -> bool:
+    return False
+
+
+def always(place: int, figures: StepFigures) -> bool:
+    return True
+
+
+POISON = {
+    "a loss that is not a number": {"add": math.nan},
+    "an infinite loss": {"add": math.inf},
+    "a gradient whose norm is infinite": {"steep": 1e38},
+    "a spike": {"add": 1e6},
+}
+
+
+@pytest.mark.parametrize("poison", POISON.values(), ids=POISON.keys())
+def test_neither_a_bad_step_nor_any_after_it_changes_anything(
+    poison: dict[str, float],
+    begin: Callable[..., Any],
+    make_batch: Callable[..., Batch],
+    count: Callable[[Batch], dict[str, int]],
+) -> None:
+    run = begin("recorded", spike_factor=3.0)
+    good = make_batch([5, 7, 2])
+    bad = make_batch([5, 7, 2], add=poison.get("add", 0.0), steep=poison.get("steep", 0.0))
+    run.stepper.restart([1e3] * 30)
+    run.stepper.launch([good], count(good))
+    assert len(run.stepper.read(always)) == 1
+    weights, moments = run.weights(), run.moments()
+    for batch in (bad, good, good):
+        run.stepper.launch([batch], count(batch))
+    [told] = run.stepper.read(never)
+    bad_before = {**told.sums, "norm": told.gradient_norm}
+    assert not all(math.isfinite(value) and value < 1e5 for value in bad_before.values())  # the figures are told
+    assert torch.equal(run.weights(), weights)
+    assert torch.equal(run.moments(), moments)
+    run.stepper.restart([1e3] * 30)
+    run.stepper.launch([good], count(good))
+    [told] = run.stepper.read(always)
+    assert math.isfinite(told.loss(count(good)))
+    assert not torch.equal(run.weights(), weights)
+    other = begin("recorded", spike_factor=3.0)  # as if the bad ones had never been
+    other.stepper.restart([1e3] * 30)
+    for _ in range(2):
+        other.stepper.launch([good], count(good))
+        other.stepper.read(always)
+    assert torch.equal(run.weights(), other.weights())
+    assert torch.equal(run.moments(), other.moments())
+
+
+@pytest.mark.parametrize("known", [0, 5, 19, 20, 21, 99, 100])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_device_decides_as_the_loop_does(known: int, seed: int) -> None:
+    """On random losses, about a fifth of them over the limit, from none known or some; a refused one is not counted."""
+    draw = random.Random(seed)
+    losses = [draw.lognormvariate(0, 1) for _ in range(known)]
+    recent = RecentLosses(torch.device("cpu"))
+    recent.restart(losses)
+    decided = []
+    for step in range(250):
+        loss = draw.lognormvariate(0, 1) * draw.choice([1, 1, 1, 1, 8])
+        is_spike = find_fault(step, loss, 1.0, losses, 3.0) is not None
+        halted = torch.tensor(float(is_spike))
+        assert bool(recent.is_spike(torch.tensor(loss, dtype=torch.float64), 3.0)) == is_spike
+        recent.add(torch.tensor(loss, dtype=torch.float64), halted)
+        decided.append(is_spike)
+        if not is_spike:
+            losses = [*losses, loss][-WINDOW:]
+    assert 10 < sum(decided) < 200
+
+
+@dataclass
+class Saved:
+    """What a hook that rolls back returns to."""
+
+    weights: dict[str, Tensor]
+    optimizer: Any
+    state: TrainState
+
+
+@pytest.mark.parametrize("poison", list(POISON.values())[:3], ids=list(POISON)[:3])
+@pytest.mark.parametrize("number", [8, 10, 13])
+def test_a_bad_step_in_the_middle_of_an_interval_is_as_if_it_had_been_seen_at_once(
+    poison: dict[str, float],
+    number: int,
+    begin: Callable[..., Any],
+    make_steps: Callable[..., Any],
+    check_same: Callable[..., None],
+) -> None:
+    """With the steps launched after it: they have been halted, and are taken anew."""
+    runs = []
+    for kind in ("eager", "recorded"):
+        run = begin(kind, schedule=ScheduleSettings(warmup_steps=3))
+        run.train({"steps": 20}, make_steps(bad={number: poison}), log_every=7)
+        runs.append(run)
+    check_same(*runs)
+    [bad] = runs[1].bad_steps
+    assert bad.step == number + 1
+    assert len(bad.recent_losses) == number
+    assert runs[1].state.step == 20
+    assert runs[1].shown[-1] == runs[0].shown[-1]
+
+
+def test_two_bad_steps_in_one_interval(
+    begin: Callable[..., Any], make_steps: Callable[..., Any], check_same: Callable[..., None]
+) -> None:
+    runs = []
+    for kind in ("eager", "recorded"):
+        run = begin(kind)
+        bad = {9: {"add": math.nan}, 10: {"steep": 1e38}, 12: {"add": math.inf}}
+        run.train({"steps": 25}, make_steps(bad=bad), log_every=20)
+        runs.append(run)
+    check_same(*runs)
+    assert len(runs[1].bad_steps) == 3
+
+
+def test_a_run_that_rolls_back_goes_on_from_there(
+    begin: Callable[..., Any], make_steps: Callable[..., Any], check_same: Callable[..., None]
+) -> None:
+    """The hook gives weights and moments of an earlier step back, in other tensors than they were in."""
+    runs = []
+    for kind in ("eager", "recorded"):
+        run = begin(kind)
+        kept: list[Saved] = []
+
+        def save(state: TrainState, run: Any = run, kept: list[Saved] = kept) -> None:
+            if state.step == 7:
+                weights = {name: value.clone() for name, value in run.module.state_dict().items()}
+                states = run.optimizer.state_dict()["state"]
+                copied = {number: {name: v.clone() for name, v in s.items()} for number, s in states.items()}
+                earlier = TrainState(step=7, tokens=state.tokens, recent_losses=list(state.recent_losses))
+                kept.append(Saved(weights, copied, earlier))
+
+        def roll_back(state: TrainState, bad: BadStep, run: Any = run, kept: list[Saved] = kept) -> None:
+            run.bad_steps.append(bad)
+            [saved] = kept
+            run.module.load_state_dict(saved.weights)
+            groups = run.optimizer.state_dict()["param_groups"]
+            run.optimizer.load_state_dict({"state": saved.optimizer, "param_groups": groups})
+            state.roll_back_to(saved.state)
+
+        run.train(
+            {"steps": 20}, make_steps(bad={10: {"add": math.nan}}), log_every=7, on_step=save, on_bad_step=roll_back
+        )
+        runs.append(run)
+    check_same(*runs)
+    assert runs[1].state.roll_backs == 1

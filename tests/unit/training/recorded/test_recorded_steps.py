@@ -1,0 +1,181 @@
+"""What a recorded step computes and leaves alone, and what is left of one that does not fit into the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.batch import Batch, LossTerm
+from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.recording import Recorder
+from unmask.training.settings import ScheduleSettings
+from unmask.training.stepper import StepFigures
+
+LONGEST = 12
+"""Of the sequences of these batches."""
+
+
+def always(place: int, figures: StepFigures) -> bool:
+    return True
+
+
+ROUNDING = 1e-5
+"""fp32: sums of some hundred numbers in another order, a dozen roundings of 6e-8 each."""
+
+
+@pytest.mark.parametrize(
+    ("lengths", "labelled"),
+    [([1], 1.0), ([1], 0.0), ([LONGEST], 0.3), ([1] * 40, 0.5), ([3, 1, 12, 1], 0.0), ([12] * 31, 0.1), ([8] * 4, 0.3)],
+    ids=["one token", "no target of a term", "one sequence", "length 1", "none again", "large", "a round number"],
+)
+def test_the_loss_and_the_gradient_of_a_filled_batch_are_those_of_the_batch(
+    lengths: list[int],
+    labelled: float,
+    begin: Callable[..., Any],
+    make_batch: Callable[..., Batch],
+    count: Callable[[Batch], dict[str, int]],
+) -> None:
+    runs = [begin(kind, max_grad_norm=None) for kind in ("eager", "recorded")]
+    batch = make_batch(lengths, labelled=labelled)
+    figures = []
+    for run in runs:
+        run.stepper.restart([])
+        run.stepper.launch([batch], count(batch))
+        [told] = run.stepper.read(always)
+        figures.append(told)
+    assert figures[0].sums == pytest.approx(figures[1].sums, rel=ROUNDING)
+    assert figures[0].gradient_norm == pytest.approx(figures[1].gradient_norm, rel=ROUNDING)
+    assert figures[0].coefficients == figures[1].coefficients
+    assert figures[0].sums["tokens"] > 0 or labelled == 0
+    # of a step of 1e-2, of which the root of a rounded square is a part
+    torch.testing.assert_close(runs[0].weights(), runs[1].weights(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_a_run_is_that_of_steps_computed_as_they_come(bias_correction: bool, begin: Callable[..., Any]) -> None:
+    """Sixty steps with a warm-up and clipping that binds, logged every seven."""
+    runs = []
+    for kind in ("eager", "recorded"):
+        run = begin(
+            kind,
+            max_grad_norm=0.5,
+            bias_correction=bias_correction,
+            schedule=ScheduleSettings(warmup_steps=20),
+        )
+        run.train({"steps": 60}, log_every=7)
+        runs.append(run)
+    eager, recorded = runs
+    assert eager.shown == recorded.shown
+    assert len(eager.rows) == len(recorded.rows) == 8
+    for one, other in zip(eager.rows, recorded.rows, strict=True):
+        assert one[:4] == other[:4]
+        assert one[4].learning_rate == other[4].learning_rate
+        assert (one[4].tokens, one[4].coefficients) == (other[4].tokens, other[4].coefficients)
+        # a hundred times the rounding of a step: each goes on from the weights of the last
+        assert one[4].gradient_norm == pytest.approx(other[4].gradient_norm, rel=1e-3)
+        assert one[5] == pytest.approx(other[5], rel=1e-3)
+    assert eager.state.counts == recorded.state.counts
+    assert eager.state.totals == pytest.approx(recorded.state.totals, rel=1e-3)
+    assert eager.state.recent_losses == pytest.approx(recorded.state.recent_losses, rel=1e-3)
+    assert (eager.state.step, eager.state.tokens) == (recorded.state.step, recorded.state.tokens)
+    torch.testing.assert_close(eager.weights(), recorded.weights(), rtol=0, atol=1e-4)
+    assert isinstance(recorded.stepper, RecordedStepper)
+    assert 3 <= recorded.stepper.num_recordings < 20  # of 90 batches
+
+
+def test_what_is_frozen_or_of_no_use_stays_as_it_is(begin: Callable[..., Any]) -> None:
+    run, before = begin("recorded"), begin("recorded").module
+    run.train({"steps": 5})
+    for name in ("frozen", "pooler"):
+        for one, other in zip(getattr(run.module, name).parameters(), getattr(before, name).parameters(), strict=True):
+            assert torch.equal(one, other)
+            assert one not in run.optimizer.state
+    assert not torch.equal(run.module.embedding.weight, before.embedding.weight)
+
+
+@pytest.mark.parametrize("fits_alone", [True, False])
+def test_a_step_that_does_not_fit_leaves_nothing(
+    fits_alone: bool,
+    begin: Callable[..., Any],
+    make_batch: Callable[..., Batch],
+    count: Callable[[Batch], dict[str, int]],
+) -> None:
+    """In its first or its second micro-batch, in the first step or a later one: taken again, it is taken as if that
+    were the first try, and no recording is kept, since theirs is the memory that is wanted. It is tried again at once,
+    without them, so that nobody is told where that suffices."""
+    batch = make_batch([5, 7, 2])
+    for place in range(1, 5):
+        run, plain = begin("recorded", dropout_prob=0.5), begin("recorded", dropout_prob=0.5)
+        calls = iter(range(100))
+        forward = run.module.forward
+        failing = {place} if fits_alone else {place, place + 1 + (place - 1) % 2}  # the same micro-batch once more
+
+        def fails(
+            batch: Batch, failing: set[int] = failing, calls: Iterator[int] = calls, forward: Any = forward
+        ) -> list[LossTerm]:
+            terms: list[LossTerm] = forward(batch)
+            if next(calls) in failing:
+                terms[0].total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+                raise torch.OutOfMemoryError("told by a test")
+            return terms
+
+        run.module.forward = fails  # type: ignore[method-assign]
+        for each in (run, plain):
+            each.stepper.restart([])
+        taken = told = 0
+        while taken < 2:
+            random_state = torch.get_rng_state()
+            try:
+                run.stepper.launch([batch, batch], count(batch))
+            except torch.OutOfMemoryError:
+                torch.set_rng_state(random_state)
+                assert isinstance(run.stepper, RecordedStepper)
+                assert run.stepper.num_recordings == 0
+                told += 1
+                continue
+            taken += 1
+        assert told == (0 if fits_alone else 1)
+        first = run.stepper.read(always)
+        torch.manual_seed(1)
+        for _ in range(2):
+            plain.stepper.launch([batch, batch], count(batch))
+        assert first == plain.stepper.read(always)
+        assert torch.equal(run.weights(), plain.weights())
+
+
+def test_a_step_that_does_not_fit_without_recordings_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+    begin: Callable[..., Any],
+    make_batch: Callable[..., Batch],
+    count: Callable[[Batch], dict[str, int]],
+) -> None:
+    tries = []
+
+    def fails(self: Recorder, body: Callable[[], None]) -> Callable[[], None]:
+        tries.append(body)
+        raise torch.OutOfMemoryError("told by a test")
+
+    monkeypatch.setattr(Recorder, "_record", fails)
+    run = begin("recorded")
+    run.stepper.restart([])
+    batch = make_batch([5, 7, 2])
+    with pytest.raises(torch.OutOfMemoryError):
+        run.stepper.launch([batch], count(batch))
+    assert len(tries) == 1
+
+
+def test_what_is_released_between_steps_is_recorded_again(begin: Callable[..., Any]) -> None:
+    runs = [begin("recorded", dropout_prob=0.1) for _ in range(2)]
+    for number, run in enumerate(runs):
+        assert isinstance(run.stepper, RecordedStepper)
+        torch.manual_seed(1)
+        run.train({"steps": 4}, log_every=2)
+        if number:
+            run.stepper.release()
+            assert run.stepper.num_recordings == 0
+        run.train({"steps": 8}, log_every=2)
+        assert run.stepper.num_recordings > 0
+    assert torch.equal(runs[0].weights(), runs[1].weights())
