@@ -24,7 +24,8 @@ Layers = Annotated[
     str,
     typer.Option(
         "--layers",
-        help="embeddings, second-to-last, last, weighted-last-4, concat-last-4 or weighted-all",
+        help="embeddings, second-to-last, last, weighted-last-4, concat-last-4, weighted-all "
+        "or weighted-all-and-embeddings",
     ),
 ]
 _INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv or txt"
@@ -62,7 +63,7 @@ def evaluate_command(
     from unmask.task_options import read_task_settings
 
     words = settings or []
-    if predictions is not None and model is not None and model.startswith("task."):  # no model, but the first setting
+    if predictions is not None and model is not None and model.startswith("task."):  # not a model but the first setting
         words = [model, *words]
         model = None
     if (model is None) == (predictions is None):

@@ -37,7 +37,7 @@ Model = Annotated[Path, typer.Argument(help="a model directory, or the run that 
 def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
         line = json.dumps(row, ensure_ascii=False)
-        # Half of a surrogate pair, in a field that no model reads, is written as JSON's escape of it.
+        # A lone surrogate, in a field that no model reads, is written as its JSON escape.
         print(line.encode("utf-8", "backslashreplace").decode())
 
 
