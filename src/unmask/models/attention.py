@@ -1,8 +1,8 @@
 """Scaled dot-product attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.1).
 
-Attention alone needs to know where sequences begin and end. A GPU's flash attention is told the bounds. Elsewhere,
-sequences of one length are a reshape; ragged ones are sorted into groups of like length and padded, inside `attend`
-only. What follows from the bounds is worked out once a batch, in a `Layout`, and used by every layer. A causal
+Only attention needs to know where sequences begin and end. On a GPU, flash attention is given the bounds. Elsewhere,
+sequences of equal length need only a reshape; others are sorted into groups of similar length and padded, inside
+`attend` only. What follows from the bounds is computed once per batch, in a `Layout`, and used by every layer. A causal
 encoder's tokens attend to themselves and to those before them (Radford et al. 2018, section 3.1).
 """
 
@@ -25,7 +25,7 @@ from unmask.models.matmul_attention import attend_by_products
 Backend = Literal["varlen", "matmul", "sdpa"]
 
 _GROUP_SLACK = 16
-"""A group takes in sequences shorter than its longest by this many tokens, or by an eighth where that is more."""
+"""A group includes sequences shorter than its longest by up to this many tokens, or up to an eighth if that is more."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the sequences of a batch lie, and how they are grouped where something asks for that.
+    """Where the sequences of a batch lie, and how they are grouped, which is computed on demand.
 
     Attributes:
         bounds: (sequences + 1,) int32, as in `Batch`, on the device where attention will run.
-        lengths: (sequences,), the same as Python integers; empty of a filled batch, whose lengths nobody knows here.
-        max_length: tokens that no sequence has more of.
+        lengths: (sequences,), their lengths as Python integers; empty for a filled batch, whose lengths only the device
+            knows.
+        max_length: upper bound on the tokens of a sequence.
     """
 
     bounds: Tensor
@@ -74,7 +75,7 @@ class Layout:
 
     @cached_property
     def pads(self) -> Tensor:
-        """(pads,) int64, the slots that no token has."""
+        """(pads,) int64, the slots that hold no token."""
         assert self.slots is not None, "sequences of one length have no padding"
         is_pad = torch.ones(self.num_slots, dtype=torch.bool, device=self.slots.device)
         return is_pad.index_fill_(0, self.slots, False).nonzero().squeeze(1)
@@ -109,7 +110,7 @@ def _group_sequences(bounds: Tensor, lengths: tuple[int, ...]) -> tuple[tuple[Gr
 
 
 def _group(lengths: tuple[int, ...]) -> list[list[int]]:
-    """Sequence numbers by falling length, cut where the next would be padded by more than the slack."""
+    """Sequence numbers by descending length, cut where the next would be padded by more than the slack."""
     groups: list[list[int]] = []
     for sequence in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         longest = lengths[groups[-1][0]] if groups else 0
@@ -168,7 +169,7 @@ def _spread(packed: Tensor, layout: Layout) -> list[Tensor]:
 
 
 class _Gather(torch.autograd.Function):
-    """Takes rows of which none is taken twice: the gradient is copied to its rows, where PyTorch would add."""
+    """Selects rows, none of them twice, so that the gradient can be copied to its rows where PyTorch would add it."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
@@ -197,7 +198,7 @@ def _attend_matmul(rows: Tensor, padding: Tensor | None, prob: float, causal: bo
 
 
 def _attend_masked(query_key_value: Tensor, layout: Layout, prob: float, causal: bool) -> Tensor:
-    """All tokens of a filled batch against all, those of other sequences masked: slow, and for tests of small sizes."""
+    """Attention of all tokens of a filled batch to all, with other sequences masked: slow, for small tests only."""
     query, key, value = query_key_value.unbind(1)
     places = torch.arange(len(query), device=query.device, dtype=torch.int32)
     sequences = torch.searchsorted(layout.bounds, places, right=True)
@@ -210,18 +211,18 @@ def _attend_masked(query_key_value: Tensor, layout: Layout, prob: float, causal:
 
 
 def _attend_varlen(query_key_value: Tensor, layout: Layout, prob: float, causal: bool) -> Tensor:
-    """Flash attention on packed tokens (Dao 2023), by the operator behind `torch.nn.attention.varlen`, which has a
-    probability of dropout that the public function has not."""
+    """Flash attention on packed tokens (Dao 2023), by the operator behind `torch.nn.attention.varlen`: it takes a
+    dropout probability, which the public function does not."""
     bounds, longest = layout.bounds, layout.max_length
     context, *_ = _varlen_kernel()(*query_key_value.unbind(1), bounds, bounds, longest, longest, prob, causal, False)
     return context
 
 
 def choose_backend(device: torch.device, dtype: torch.dtype, prob: float, head_size: int) -> tuple[Backend, str]:
-    """Which of three ways attention takes, and why.
+    """Which of three backends attention uses, and why.
 
     Args:
-        dtype: that attention computes in, autocast considered.
+        dtype: the one that attention computes in, autocast included.
         prob: the dropout of the attention probabilities; 0 outside training.
     """
     if device.type == "cpu":
@@ -245,7 +246,7 @@ def choose_backend(device: torch.device, dtype: torch.dtype, prob: float, head_s
 
 
 def describe_attention(device: torch.device, dtype: torch.dtype, dropout_prob: float, head_size: int) -> str:
-    """One line for the log of a run: which backend attention takes in training and outside it, and why."""
+    """One line for the log of a run: which backend attention uses in training and outside it, and why."""
     in_training = choose_backend(device, dtype, dropout_prob, head_size)
     outside = choose_backend(device, dtype, 0.0, head_size)
     if in_training == outside:
@@ -254,7 +255,7 @@ def describe_attention(device: torch.device, dtype: torch.dtype, dropout_prob: f
 
 
 _WIDE_HEADS = ((8, 0), (9, 0), (10, 0))
-"""Compute capabilities with the shared memory that the gradient of heads over 192 takes."""
+"""Compute capabilities with enough shared memory for the gradient of heads over 192."""
 
 _VARLEN_ARGUMENTS = (
     *("query", "key", "value", "cum_seq_q", "cum_seq_k"),
@@ -269,7 +270,7 @@ def _varlen_kernel() -> Callable[..., tuple[Tensor, ...]]:
 
 @cache
 def has_varlen_kernel() -> bool:
-    """Whether this build has flash attention, and its operator, which is not public, the arguments given to it here."""
+    """Whether this build has flash attention, and its operator, which is private, takes the arguments used here."""
     if not torch.backends.cuda.is_flash_attention_available():
         return False
     try:

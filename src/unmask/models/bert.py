@@ -1,7 +1,7 @@
 """BERT's encoder, pooler and pre-training heads on packed batches (Devlin et al. 2019, section 3).
 
-With `causal` it is the left-to-right model of section 5.1, which is as its paper compares it but for the mask: `[CLS]`
-would see only itself, so the last token sums up a sequence there, as in GPT-1, and there is no pooler.
+With `causal` it is the left-to-right model that section 5.1 compares with BERT, different only in its mask: `[CLS]`
+would see only itself, so the last token stands for a sequence there, as in GPT-1, and there is no pooler.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Pooler(nn.Module):
 class BertEncoder(nn.Module):
     """Embeddings and blocks, and beside them the pooler, which the heads that read the first token call.
 
-    RoBERTa's is the same (Liu et al. 2019), but that its positions are counted from `pad_token_id` + 1, as in fairseq.
-    A padding token inside a sequence has a position like any other here; there it is left out of the count.
+    RoBERTa's is the same (Liu et al. 2019), except that its positions are counted from `pad_token_id` + 1, as in
+    fairseq. Here a padding token inside a sequence has a position like any other; fairseq leaves it out of the count.
 
     Args:
         settings: every size; kept as `encoder.settings`.
-        pooler: False leaves `encoder.pooler` None, for what reads tokens only.
+        pooler: False leaves `encoder.pooler` None, for uses that read tokens only.
 
     Raises:
-        SettingsError: a pooler is wanted of a causal encoder.
+        SettingsError: a pooler is requested for a causal encoder.
     """
 
     def __init__(self, settings: EncoderSettings, pooler: bool = True) -> None:
@@ -76,8 +76,8 @@ class BertEncoder(nn.Module):
 
         Args:
             batch: no sequence longer than `settings.num_positions`.
-            positions: (positions,) int64: the tokens whose hidden states are wanted, where it is not all of them. The
-                first tokens are `batch.first_tokens`.
+            positions: (positions,) int64: the tokens whose hidden states are wanted; None: all. The first tokens are
+                `batch.first_tokens`.
 
         Returns:
             (tokens, hidden), or (positions, hidden).
@@ -85,8 +85,8 @@ class BertEncoder(nn.Module):
         return run_blocks(self.blocks, self._embed(batch), batch, positions)
 
     def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): what stands for each whole sequence: the first token, pooled where there is a pooler; of
-        a causal encoder the last one."""
+        """(sequences, hidden): what stands for each whole sequence: the first token, pooled if there is a pooler; in a
+        causal encoder the last one."""
         if self.settings.causal:
             last: Tensor = self(batch, batch.bounds[1:].long() - 1)
             return last

@@ -1,9 +1,10 @@
 """The two-layer BiLSTM that reads frozen features and tags each token (Devlin et al. 2019, section 5.3).
 
-The paper says "a randomly initialized two-layer 768-dimensional BiLSTM before the classification layer". Taken here as
-768 units in each direction, whatever the size of the encoder, so that the classifier reads 1,536. Of dropout it says
-nothing: here between the layers and before the classifier, with the encoder's probability. Weights start as PyTorch
-starts an LSTM's. On a GPU, cuDNN repeats itself bit for bit only where CUBLAS_WORKSPACE_CONFIG is `:4096:8`.
+The paper says "a randomly initialized two-layer 768-dimensional BiLSTM before the classification layer". Here that is
+768 units in each direction, whatever the size of the encoder, so that the classifier reads 1,536. The paper says
+nothing about dropout: here it is between the layers and before the classifier, with the encoder's probability. Weights
+start as PyTorch starts an LSTM's. On a GPU, cuDNN repeats itself bit for bit only if CUBLAS_WORKSPACE_CONFIG is
+`:4096:8`.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def _dropped_out(packed: PackedSequence, prob: float, training: bool) -> PackedS
 
 
 class FeatureHead(nn.Module):
-    """Tags from frozen features: the mixture of layers where there are several, the BiLSTM, a linear classifier.
+    """Tags from frozen features: the mixture of layers if there are several, the BiLSTM, a linear classifier.
 
-    It computes in float32 whatever the precision of the run: recurrences lose most in a shorter one.
+    It computes in float32 whatever the precision of the run: recurrences lose most in a lower one.
 
     Args:
         shape: of one token's features: (width,), or (layers, hidden) where they are mixed.

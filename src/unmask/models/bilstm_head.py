@@ -1,9 +1,9 @@
-"""The BiLSTM that is put on top of the left-to-right model when it is fine-tuned (Devlin et al. 2019, section 5.1).
+"""The BiLSTM put on top of the left-to-right model for fine-tuning (Devlin et al. 2019, section 5.1).
 
-The paper says "a randomly initialized BiLSTM on top" of the left-to-right model, which is trained with it, and no more.
-Taken here: one layer, 768 units in each direction unless said otherwise, dropout before the classifier alone. What
-stands for a whole sequence is where each direction ends: the forward state of the last token beside the backward state
-of the first. It computes in float32 whatever the precision of the run: recurrences lose most in a shorter one.
+The paper says only "a randomly initialized BiLSTM on top" of the left-to-right model, trained with it. Chosen here: one
+layer, 768 units in each direction unless set otherwise, dropout only before the classifier. A whole sequence is
+represented by the state in which each direction ends: the forward state of the last token beside the backward state of
+the first. It computes in float32 whatever the precision of the run: recurrences lose most in a lower one.
 """
 
 from __future__ import annotations

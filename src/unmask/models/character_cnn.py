@@ -1,8 +1,8 @@
 """Words from their characters: convolutions, highway layers and a projection (Peters et al. 2018, section 3.4; Kim et
 al. 2016; Jozefowicz et al. 2016).
 
-A word's vector depends on its characters alone, so each word of a batch is computed once, however often it stands
-there, and only as far as its longest word reaches.
+A word's vector depends on its characters alone, so each word of a batch is computed once, however often it occurs, and
+only up to the length of the longest word.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CARRY_BIAS = -2.0
 class Highway(nn.Module):
     """carry * relu(W x) + (1 - carry) * x, where carry = sigmoid(V x) (Srivastava et al. 2015).
 
-    What the released code calls the carry gate is the share of what is new.
+    As in the released code, the carry gate is the share of the new value, not of what is carried over.
     """
 
     def __init__(self, size: int) -> None:
@@ -44,7 +44,7 @@ class Highway(nn.Module):
 
 
 class CharacterCnn(nn.Module):
-    """Characters of words to their vectors. Weights start as in the released code.
+    """Turns the characters of words into vectors. Weights start as in the released code.
 
     Args:
         settings: filters, highway layers, projection.
@@ -83,15 +83,15 @@ class CharacterCnn(nn.Module):
     def _vectors(self, words: Tensor) -> Tensor:
         embedded = functional.embedding(self._cropped(words), self.embedding).transpose(1, 2)  # (words, size, chars)
         largest = [convolution(embedded).amax(-1) for convolution in self.convolutions]
-        values = self._activation(torch.cat(largest, 1))  # after the maximum: both rise, so it is the same
+        values = self._activation(torch.cat(largest, 1))  # after the maximum: the same, as both functions increase
         for highway in self.highways:
             values = highway(values)
         projected: Tensor = self.projection(values)
         return projected
 
     def _cropped(self, words: Tensor) -> Tensor:
-        """The characters without the padding that is common to all, but for what one filter sees: the maximum over
-        places stays the same, since places that are all padding are all alike."""
+        """The characters without the padding common to all words, except as much as one filter sees: the maximum over
+        places stays the same, since places that are all padding are alike."""
         longest = int((words != PADDING).sum(1).amax()) if len(words) else 0
         return words[:, : longest + self._widest]
 
@@ -99,8 +99,8 @@ class CharacterCnn(nn.Module):
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows without repetitions, and where each of the given rows is among them.
 
-    Rows are told apart by a hash of 64 bits, and the result is compared with what was given: were two different rows
-    ever to have the same, all are returned as they are.
+    Rows are told apart by a hash of 64 bits, and the result is compared with the input: if two different rows ever have
+    the same hash, all rows are returned as they are.
 
     Args:
         rows: (n, columns) int64.

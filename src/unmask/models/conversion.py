@@ -1,7 +1,7 @@
-"""One encoder as another: BERT as ELECTRA, and any with more vocabulary entries.
+"""Converts encoders: BERT to ELECTRA, and any to one with more vocabulary entries.
 
-For pre-training that goes on from a model under another objective, or on text with words of its own. Hidden states are
-the same before and after, to rounding.
+For continued pre-training under another objective, or on text with new words. Hidden states are the same before and
+after, up to rounding.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from unmask.models.span_boundary_head import SpanBoundaryHead
 
 
 def bert_as_electra(bert: BertEncoder) -> ElectraEncoder:
-    """A BERT as an ELECTRA that computes the same hidden states: its embeddings are as wide as these, not projected.
+    """A BERT as an ELECTRA that computes the same hidden states: its embeddings are as wide as the hidden states, and
+    not projected.
 
     Args:
-        bert: which reads in both directions; left as it is.
+        bert: a bidirectional one; left as it is.
 
     Returns:
         An encoder with copies of the weights, a pooler's left out.
@@ -54,17 +55,17 @@ def widen_vocabulary(
 ) -> None:
     """Gives an encoder, and the heads tied to its word embeddings, new vocabulary entries, in place.
 
-    A new entry starts as the mean of what it was written with before: its embedding is the mean of its pieces'
-    embeddings, its bias in a head that of theirs. The tokens that were there keep their embeddings, so hidden states of
-    texts in them stay as they are. New entries take the rows of a padded vocabulary first, of which no token is, and
-    what is padded beyond them stays.
+    A new entry starts as the mean of the pieces that it was written with before: its embedding is the mean of their
+    embeddings, its bias in a head the mean of their biases. Old tokens keep their embeddings, so the hidden states of
+    texts written with them stay as they are. New entries first take the unused rows of a padded vocabulary; padding
+    beyond them stays.
 
     Args:
         encoder: its settings get the new size, where that is larger.
         heads: each with a bias for every entry; the decoders are tied and have no other weights.
         vocab_size: entries of the tokenizer afterwards, the new ones at their end.
-        pieces: of each new entry, by the ids before, such as those that the old tokenizer gives for its text; an entry
-            without any (a new special token) starts as the mean of all.
+        pieces: of each new entry, as old ids, such as those that the old tokenizer gives for its text; an entry without
+            any (a new special token) starts as the mean of all entries.
     """
     first, old_size = vocab_size - len(pieces), encoder.settings.vocab_size
     assert first <= old_size, "pieces for each new entry"
@@ -82,7 +83,7 @@ def widen_vocabulary(
 
 @torch.no_grad()
 def _widened(rows: Tensor, first: int, pieces: Sequence[Sequence[int]]) -> Tensor:
-    """The rows, but from `first` on the mean of those of each new entry's pieces."""
+    """The rows, with those from `first` on replaced by the mean over each new entry's pieces."""
     known = rows[:first]
     new = [known[list(entry)].mean(0, keepdim=True) if entry else known.mean(0, keepdim=True) for entry in pieces]
     return torch.cat([known, *new, rows[first + len(new) :]])

@@ -19,7 +19,8 @@ _ROWS = 32
 
 
 class SummedCrossEntropy(nn.Module):
-    """`summed_cross_entropy` as a module, so that what compiles blocks finds it (`unmask.training.compilation`)."""
+    """`summed_cross_entropy` as a module, so that it is found and compiled with the blocks
+    (`unmask.training.compilation`)."""
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         return summed_cross_entropy(logits, labels)
@@ -41,7 +42,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
-    """Works the gradient out in the forward pass: softmax(logits), less one at the label."""
+    """Computes the gradient in the forward pass: softmax(logits), minus one at the label."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """The loss of a decoder over the vocabulary where every token is a target, without all logits at once.
 
-Left-to-right models predict the next token of every token: of 64 sequences of 512 tokens the logits over 40,000 entries
-are 5 GB, and their gradient as much again. Here decoder, softmax and loss go through some rows at a time, gradients and
-all, so that only a slice of the logits is ever there.
+Left-to-right models predict the next token at every token: for 64 sequences of 512 tokens the logits over 40,000
+entries are 5 GB, and their gradient as much again. Here decoder, softmax and loss process some rows at a time,
+gradients included, so that only a slice of the logits exists at any time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Decoder(NamedTuple):
 
 
 class DecoderScores(NamedTuple):
-    """Of each target: its loss in nats, and whether the likeliest entry is the right one."""
+    """For each target: its loss in nats, and whether the likeliest entry is the right one."""
 
     losses: Tensor
     right: Tensor
@@ -98,7 +98,7 @@ def losses_and_probabilities(logits: Tensor, labels: Tensor) -> tuple[Tensor, Te
     if logits.device.type == "cpu":
         probabilities = torch.softmax(logits, -1, dtype=torch.float32)
         likelihoods = probabilities.gather(1, labels).squeeze(1)
-        if len(labels) and likelihoods.min() > _SMALL:  # NaN is not
+        if len(labels) and likelihoods.min() > _SMALL:  # false for NaN
             return -likelihoods.log(), probabilities
     log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)
     losses = -log_probabilities.gather(1, labels).squeeze(1)
@@ -112,7 +112,7 @@ def _slices(decoder: Decoder) -> Iterator[slice]:
 
 
 class _SummedDecoderLoss(torch.autograd.Function):
-    """Works all gradients out in the forward pass, slice by slice: softmax(logits), less one at the label."""
+    """Computes all gradients in the forward pass, slice by slice: softmax(logits), minus one at the label."""
 
     @staticmethod
     def forward(
@@ -141,7 +141,7 @@ class _SummedDecoderLoss(torch.autograd.Function):
             if of_bias is not None:
                 of_bias += torch.mv(gradient.T, (~ignored).float())
             gradient = gradient.to(precision)
-            its_states = its_states.masked_fill(ignored[:, None], 0)  # narrower than the gradient, and as good
+            its_states = its_states.masked_fill(ignored[:, None], 0)  # narrower than the gradient, with the same effect
             of_states[rows] = linear(gradient, weight.to(precision).T, None).masked_fill_(ignored[:, None], 0)
             of_weight += linear(gradient.T, its_states.to(precision).T, None)
         ctx.save_for_backward(of_states, of_weight[:vocab_size], None if of_bias is None else of_bias[:vocab_size])

@@ -1,8 +1,9 @@
 """Dropout (Srivastava et al. 2014): elements are zeroed with some probability, and the others scaled up.
 
-PyTorch's own draws a number for each element on the CPU, which makes a pre-training step of BERT-Small 8 % longer. Here
-it takes 16 random bits: the probability is rounded to a multiple of 1/65,536, and the scale is that of the rounded one.
-They are drawn from PyTorch's generator of the device, so its saved state resumes a run bit for bit.
+On the CPU, PyTorch's own dropout draws a number for each element, which makes a pre-training step of BERT-Small 8 %
+longer. Here an element takes 16 random bits: the probability is rounded to a multiple of 1/65,536, and the scale is
+that of the rounded one. The bits are drawn from PyTorch's generator of the device, so its saved state resumes a run bit
+for bit.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def add_dropout(values: Tensor, addend: Tensor, prob: float, training: bool) -> 
 
 
 def threshold_of(prob: float) -> int:
-    """A probability in [0, 1) as a multiple of 1 / 65,536, below 1 as well."""
+    """A probability in [0, 1) as a multiple of 1 / 65,536, still below 1."""
     return min(round(prob * _STEPS), _STEPS - 1)
 
 
@@ -53,7 +54,7 @@ def draw_kept(shape: torch.Size, threshold: int) -> Tensor:
 
 
 def scale_of_kept(threshold: int) -> float:
-    """What is left is multiplied by this."""
+    """The factor for the elements that stay."""
     return _STEPS / (_STEPS - threshold)
 
 
@@ -90,8 +91,8 @@ class _AddDropout(torch.autograd.Function):
 
 
 def as_factors(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 for what stays and 0 for the rest: a product of a bool and a float tensor takes a slow path on the CPU, and the
-    same bytes as uint8 convert fast."""
+    """1 for what stays and 0 for the rest: a product of a bool and a float tensor takes a slow path on the CPU, while
+    the same bytes as uint8 convert fast."""
     return keep.view(torch.uint8).to(dtype)
 
 

@@ -1,7 +1,7 @@
 """ELECTRA's encoder and pre-training heads on packed batches (Clark et al. 2020, sections 2 and 3.2).
 
-BERT's encoder, but that the embeddings may be narrower than the blocks and are then projected, and that there is no
-pooler. Discriminator and generator are of this one kind; their heads differ, and mostly their widths.
+BERT's encoder, except that the embeddings may be narrower than the blocks and are then projected, and that there is no
+pooler. Discriminator and generator are both of this kind; their heads differ, and usually their widths.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unmask.models.transformer import check_lengths, every_hidden_state, new_blo
 
 
 class ElectraEmbeddings(nn.Module):
-    """BERT's embeddings, projected where their size is not that of the hidden states (section 3.2)."""
+    """BERT's embeddings, projected if their size is not that of the hidden states (section 3.2)."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
@@ -78,23 +78,23 @@ class ElectraEncoder(nn.Module):
 
 
 def embedding_size(settings: EncoderSettings) -> int:
-    """Of the embeddings, which is that of the hidden states where nothing is said."""
+    """The width of the embeddings; if none is set, that of the hidden states."""
     return settings.embedding_size or settings.hidden_size
 
 
 def generator_settings(settings: EncoderSettings, size: float, tied: bool) -> EncoderSettings:
     """The sizes of a generator: as deep as its discriminator, and `size` times as wide.
 
-    The width is rounded to whole attention heads of the discriminator's head size (in the paper 64), and where it is
-    less than one such head there is one head of that width. The feed-forward layers are as many times wider than it as
-    the discriminator's, and dropout is the same. So Small with 1/4 has 64 dimensions in 1 head, Base with 1/3 and Large
-    with 1/4 have 256 in 4 heads, as in the released code, which differs where the width is no whole number of heads.
+    The width is rounded to whole attention heads of the discriminator's head size (in the paper 64); if it is less than
+    one such head, there is one head of that width. The ratio of feed-forward size to width, and dropout, are those of
+    the discriminator. So Small with 1/4 has 64 dimensions in 1 head, Base with 1/3 and Large with 1/4 have 256 in 4
+    heads, as in the released code, which differs where the width is not a whole number of heads.
 
     Args:
         settings: of the discriminator.
-        size: the share of its width, over 0 and at most 1, which gives the same sizes in everything.
-        tied: True: its embeddings are the discriminator's, and as wide as those; False: they are its own, and as wide
-            as its blocks.
+        size: the generator's share of that width, over 0 and at most 1; 1 makes all sizes the same.
+        tied: True: the generator's embeddings are the discriminator's, and as wide; False: they are its own, and as
+            wide as its blocks.
     """
     if size == 1:
         return settings

@@ -1,9 +1,9 @@
 """ELMo's encoder on packed batches (Peters et al. 2018, section 3): a character CNN under two stacks of LSTMs.
 
 One stack reads forwards, the other backwards; neither sees the other, and only the vectors of the words are shared.
-Each reads the words of a text with nothing before them, and the two texts of a pair apart. (The released code goes on,
-at its use too, from what it read last, so that its features depend on whatever was computed before; here the same text
-has the same features.)
+Each reads a text starting from an empty memory, and the two texts of a pair separately. (The released code, even when
+used for features, goes on from the memory of what it read last, so that features depend on what was computed before;
+here the same text has the same features.)
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ FORWARD, BACKWARD = 0, 1
 
 
 class CharacterTable(Protocol):
-    """Ids of words to their characters: an array of one row a word, or what grows as a tokenizer meets new words."""
+    """From ids of words to their characters: an array with a row per word, or a table that grows with new words."""
 
     def __getitem__(self, ids: NDArray[np.int64], /) -> NDArray[np.integer]:
         """(ids, characters)."""
 
 
 class LstmStack(nn.Module):
-    """LSTMs on one another, which read in one direction."""
+    """Stacked LSTMs that read in one direction."""
 
     def __init__(self, settings: ElmoSettings) -> None:
         super().__init__()
@@ -46,10 +46,10 @@ class LstmStack(nn.Module):
         self.dropout_prob = settings.hidden_dropout_prob
 
     def forward(self, values: Tensor, active: tuple[int, ...], memory: Memory) -> tuple[list[Tensor], Memory]:
-        """The outputs of each layer, and what they remember; see `ProjectedLstm.forward` for the order of tokens.
+        """The outputs of each layer, and their memory; see `ProjectedLstm.forward` for the order of tokens.
 
-        The input that a layer's output is added to has lost the same elements to dropout as the layer's own, as in the
-        released code; what is remembered is the layer's output without it.
+        The input that is added to a layer's output has lost the same elements to dropout as the layer's own input, as
+        in the released code; the memory holds the layer's output without that addition.
         """
         outputs: list[Tensor] = []
         remembered: list[Memory] = []
@@ -65,7 +65,7 @@ class LstmStack(nn.Module):
 
 
 class ElmoEncoder(nn.Module):
-    """The character CNN and both stacks. What a word is, the batch says, or `set_words`.
+    """The character CNN and both stacks. The characters of words come from the batch, or from `set_words`.
 
     Args:
         settings: every size; kept as `encoder.settings`.
@@ -80,9 +80,9 @@ class ElmoEncoder(nn.Module):
         self._words: CharacterTable | None = None
 
     def set_words(self, words: CharacterTable) -> None:
-        """Says what characters the words have that `input_ids` name, for batches without the column `characters`.
+        """Sets the characters of the words that `input_ids` name, for batches without the column `characters`.
 
-        The table is looked up at every batch, so one that grows need not be set again. It is no part of the weights.
+        The table is looked up at every batch, so one that grows need not be set again. It is not part of the weights.
         """
         self._words = words
 
@@ -100,8 +100,8 @@ class ElmoEncoder(nn.Module):
         return last if positions is None else last[positions]
 
     def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): what each direction gives when it has read all of a sequence, of a pair the last text
-        forwards and the first backwards. (What classifies reads all layers: `unmask.models.elmo_classifier`.)"""
+        """(sequences, hidden): the output of each direction once it has read all of a sequence; of a pair, the last
+        text forwards and the first backwards. (Classifiers read all layers: `unmask.models.elmo_classifier`.)"""
         forward, backward = self(batch).chunk(2, 1)
         return torch.cat([forward[batch.bounds[1:].long() - 1], backward[batch.first_tokens]], 1)
 
@@ -110,10 +110,10 @@ class ElmoEncoder(nn.Module):
         return self.read(batch)[0]
 
     def read(self, batch: Batch, memories: tuple[Memory, Memory] | None = None) -> tuple[list[Tensor], list[Memory]]:
-        """As `hidden_states`, from what each direction remembers on; also what they remember then.
+        """As `hidden_states`, starting from the memory of each direction; also returns their memory afterwards.
 
         Args:
-            memories: of each direction, (layers, texts, size); None: nothing.
+            memories: of each direction, (layers, texts, size); None: empty.
         """
         vectors = self.embeddings(self._characters(batch))
         states = [torch.cat([vectors, vectors], 1)]
@@ -134,7 +134,7 @@ class ElmoEncoder(nn.Module):
             direction: `FORWARD` or `BACKWARD`.
             vectors: (tokens, projection) float, the words of each sequence in the order in which they are read.
             lengths: of the sequences.
-            memory: (layers, sequences, size) each; None: nothing.
+            memory: (layers, sequences, size) each; None: empty.
 
         Returns:
             Each layer's outputs (tokens, projection), in the order of `vectors`, and the memory afterwards.
@@ -151,7 +151,7 @@ class ElmoEncoder(nn.Module):
         )
 
     def empty_memory(self, num_sequences: int, device: torch.device) -> Memory:
-        """Of one direction that has read nothing."""
+        """The memory of one direction that has read nothing."""
         layers = self.settings.num_hidden_layers
         return Memory(
             torch.zeros(layers, num_sequences, self.settings.projection_size, device=device),
@@ -167,7 +167,7 @@ class ElmoEncoder(nn.Module):
 
 
 def text_lengths(batch: Batch) -> tuple[int, ...]:
-    """Of every text, in tokens: a sequence is one, or where it has tokens of segment 1 two."""
+    """The length of every text, in tokens: a sequence is one text, or two if it has tokens of segment 1."""
     segments = batch.token_type_ids.cpu().numpy()
     if not segments.any():
         return batch.lengths
@@ -177,7 +177,8 @@ def text_lengths(batch: Batch) -> tuple[int, ...]:
 
 
 def _by_steps(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """The order of tokens step after step, the longest sequence first; that of sequences; how many go on each step."""
+    """The order of tokens (step by step, the longest sequence first) and of sequences; how many are read at each
+    step."""
     sizes = np.array(lengths)
     sequences = np.argsort(-sizes, kind="stable")
     starts = (np.cumsum(sizes) - sizes)[sequences]
@@ -187,7 +188,7 @@ def _by_steps(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, T
 
 
 def _reversed(lengths: tuple[int, ...], device: torch.device) -> Tensor:
-    """(tokens,) int64: the places of tokens with each sequence turned round; turning it again gives the first order."""
+    """(tokens,) int64: the places of tokens with each sequence reversed; reversing again restores the order."""
     sizes = np.array(lengths)
     ends = np.cumsum(sizes)
     mirrored = np.repeat(2 * ends - sizes - 1, sizes) - np.arange(int(ends[-1]))

@@ -1,9 +1,9 @@
-"""What classifies texts by ELMo's layers: their mixture, each text's words taken together, and both texts compared.
+"""Classifies texts by ELMo's layers: mixes the layers, pools each text's words, and compares the texts of a pair.
 
-Peters et al. 2018 mix the layers by learned weights (section 3.2) and leave the rest to each task's own model. Taken
-here: a text is the mean and the largest of its words' vectors, side by side, where asked for behind a BiLSTM (Conneau
-et al. 2017, "Supervised Learning of Universal Sentence Representations from Natural Language Inference Data"), and two
-texts u and v are compared as that paper does, by [u; v; |u - v|; u * v]. A text alone has nothing beside it: v is 0.
+Peters et al. 2018 mix the layers by learned weights (section 3.2) and leave the rest to each task's own model. Chosen
+here: a text is the mean and the maximum, side by side, of its words' vectors or, if asked for, of a BiLSTM's over them
+(Conneau et al. 2017, "Supervised Learning of Universal Sentence Representations from Natural Language Inference Data"),
+and two texts u and v are compared as in that paper, by [u; v; |u - v|; u * v]. For a single text, v is 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMPARED = 4
 class ElmoClassifier(nn.Module):
     """One answer for each text or pair of texts.
 
-    It computes in float32 whatever the precision of the run: recurrences lose most in a shorter one.
+    It computes in float32 whatever the precision of the run: recurrences lose most in a lower one.
 
     Args:
         settings: of the encoder.
@@ -63,7 +63,7 @@ class ElmoClassifier(nn.Module):
 
 
 def _pooled(words: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """(texts, 2 * width): the mean and the largest over the words of each text."""
+    """(texts, 2 * width): the mean and the maximum over the words of each text."""
     sizes = torch.tensor(lengths, device=words.device)
     means = torch.segment_reduce(words, "mean", lengths=sizes)
     largest = torch.segment_reduce(words, "max", lengths=sizes)

@@ -74,12 +74,12 @@ def save_elmo(
 
 
 def is_elmo(config: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is of such a directory."""
+    """Whether a `config.json` is that of an ELMo."""
     return config.get("model_type") == MODEL_TYPE
 
 
 def holds_elmo(directory: Path) -> bool:
-    """Whether a directory is such a one.
+    """Whether a directory holds an ELMo.
 
     Raises:
         ModelError: its `config.json` is damaged.
@@ -88,7 +88,7 @@ def holds_elmo(directory: Path) -> bool:
 
 
 def load_elmo(directory: Path) -> LoadedModel:
-    """Everything in a directory; of a head of fine-tuning the weights.
+    """Everything in a directory; of a fine-tuned head, only the weights.
 
     Raises:
         ModelError: a file is missing or damaged, a setting is missing or not possible, or a weight is missing, left

@@ -13,7 +13,7 @@ from unmask.errors import SettingsError
 from unmask.models.settings import Count, ModelSettings, Probability, Scale, reasons
 
 NUM_CHARACTERS = 261
-"""The 256 bytes, the begin and the end of a sentence, the begin and the end of a word, padding."""
+"""The 256 bytes, the start and the end of a sentence, the start and the end of a word, padding."""
 
 ElmoPreset = Literal["original", "small", "mini", "tiny"]
 
@@ -22,15 +22,16 @@ class ElmoSettings(BaseModel):
     """Every size of one ELMo.
 
     Attributes:
-        vocab_size: words that the language models predict, `<S>`, `</S>` and `<UNK>` among them; the input has none.
-        max_characters: of a word, the marks of its begin and its end included.
+        vocab_size: words that the language models predict, `<S>`, `</S>` and `<UNK>` among them; the input has no
+            vocabulary.
+        max_characters: of a word, the marks of its start and end included.
         character_size: of a character's embedding.
         filters: width in characters and number of each kind of filter of the CNN, in this order.
         activation: of the filters.
         num_highway_layers: after the CNN (Srivastava et al. 2015).
-        projection_size: of a word's vector, and of what each LSTM gives.
+        projection_size: of a word's vector, and of each LSTM's output.
         cell_size: of an LSTM's memory.
-        num_hidden_layers: LSTMs on one another in each direction.
+        num_hidden_layers: stacked LSTMs in each direction.
         cell_clip, projection_clip: bounds on the absolute value of each memory and each output; None sets none.
         residual: True adds the input of each layer but the first to its output.
         hidden_dropout_prob: on the input of each layer, and on what the softmax reads.
@@ -66,7 +67,7 @@ class ElmoSettings(BaseModel):
 
     @property
     def causal(self) -> bool:
-        """A token's hidden state is of what stands before it and behind it, one beside the other."""
+        """A token's hidden state covers what stands before it and what stands behind it, side by side."""
         return False
 
     @property
@@ -76,7 +77,7 @@ class ElmoSettings(BaseModel):
 
     @property
     def type_vocab_size(self) -> int:
-        """The two texts of a pair are told apart: each is read by itself."""
+        """2: the two texts of a pair are told apart, since each is read by itself."""
         return 2
 
     @property
@@ -85,17 +86,17 @@ class ElmoSettings(BaseModel):
 
     @property
     def num_filters(self) -> int:
-        """Filters of all widths: what the highway layers read and give."""
+        """Filters of all widths: the width of the highway layers."""
         return sum(number for _, number in self.filters)
 
     @property
     def hidden_size(self) -> int:
-        """Of a token's hidden state: both directions side by side."""
+        """The width of a token's hidden state: both directions side by side."""
         return 2 * self.projection_size
 
     @property
     def num_positions(self) -> int:
-        """The longest sequence: there are no positions to run out of, so as long as a batch can count."""
+        """The longest sequence: there are no positions to run out of, so this is just a large number."""
         return 1 << 20
 
 
@@ -150,7 +151,7 @@ class ElmoModelSettings(BaseModel):
 
         Args:
             vocab_size: words that the tokenizer's vocabulary holds.
-            pad_token_id: is not looked at: words have no padding.
+            pad_token_id: ignored: words have no padding.
 
         Raises:
             SettingsError: `vocab_size` here is not the tokenizer's, or sizes contradict each other.

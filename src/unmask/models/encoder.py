@@ -28,13 +28,13 @@ def new_encoder(settings: EncoderSettings | ElmoSettings, pooler: bool = True) -
 
 
 def new_encoder(settings: EncoderSettings | ElmoSettings, pooler: bool = True) -> Encoder:
-    """A fresh encoder of these sizes, from PyTorch's default generator.
+    """A fresh encoder of these sizes, its weights drawn from PyTorch's default generator.
 
     Args:
-        pooler: whether it shall have one, where its family knows poolers: BERT and RoBERTa.
+        pooler: whether it gets a pooler, if its family has them: BERT and RoBERTa.
 
     Raises:
-        SettingsError: a pooler is wanted of BERT's left-to-right model.
+        SettingsError: a pooler is requested for BERT's left-to-right model.
     """
     if isinstance(settings, ElmoSettings):
         return ElmoEncoder(settings)

@@ -2,11 +2,11 @@
 models on recent GPUs, whose tensor cores take such products at twice the rate of bfloat16's.
 
 Micikevicius et al. 2022, "FP8 Formats for Deep Learning", section 3: weights and activations in E4M3, gradients in
-E5M2. Each tensor has one scale, which takes its largest magnitude to the format's; it is found anew for each product
-and never leaves the device. The padding of a filled batch has a part in it, and so in the rounding of the rest.
-Gradients' products are summed in fp32, the forward pass's with the fewer bits that the tensor cores' fast sums keep.
-Attention, LayerNorm, embeddings and heads compute as in bfloat16; weights, their gradients and what the optimizer keeps
-have the precision that they have there.
+E5M2. Each tensor has one scale, which takes its largest magnitude to the format's; it is computed for each product and
+never leaves the device. The padding of a filled batch affects the scale, and so the rounding of the rest. Products for
+gradients are summed in fp32, those of the forward pass with the fewer bits that the tensor cores' fast sums keep.
+Attention, LayerNorm, embeddings and heads compute as under bfloat16; weights, their gradients and the optimizer's state
+have the same precision as there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ E5M2 = torch.float8_e5m2
 """Two bits of fraction, up to 57,344: by 1 part in 8, over the range that gradients need."""
 
 MULTIPLE = 16
-"""Of which the sizes of a layer must be multiples: the kernel reads 16 bytes at a time."""
+"""The sizes of a layer must be multiples of this: the kernel reads 16 bytes at a time."""
 
 _SMALLEST_AMAX = 1e-30
 """A tensor of zeros is scaled as if this were its largest magnitude; the scale and its inverse are finite."""
@@ -48,7 +48,7 @@ class Quantised(NamedTuple):
 
 
 def quantise(matrix: Tensor, dtype: torch.dtype) -> Quantised:
-    """The nearest matrix in 8 bits; a value that is not finite makes one that is not, which the loss will show.
+    """The nearest matrix in 8 bits; a value that is not finite leaves one that is not, which the loss will show.
 
     Args:
         matrix: (rows, columns) float, at least one element.
@@ -56,7 +56,7 @@ def quantise(matrix: Tensor, dtype: torch.dtype) -> Quantised:
     """
     largest = torch.finfo(dtype).max
     unit = matrix.abs().amax().float().clamp(min=_SMALLEST_AMAX) / largest
-    # The conversion does not saturate: the largest value, which rounding may have put above the format's, would be NaN.
+    # The conversion does not saturate: the largest value would be NaN if rounding put it above the format's.
     values = (matrix.contiguous().float() / unit).clamp(-largest, largest).to(dtype)
     return Quantised(values, unit)
 
@@ -111,7 +111,7 @@ class _LinearProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         rows, matrix = quantise(values, E4M3), quantise(weight, E4M3)
-        ctx.save_for_backward(*rows, *matrix)  # a byte an element: half of what bfloat16 keeps for the way back
+        ctx.save_for_backward(*rows, *matrix)  # a byte per element: half of what bfloat16 keeps for the backward pass
         ctx.dtypes = values.dtype, weight.dtype, None if bias is None else bias.dtype
         short_bias = None if bias is None else bias.to(torch.bfloat16)
         return product(rows, matrix, torch.bfloat16, short_bias, fast=True)
@@ -135,7 +135,7 @@ class _LinearProduct(torch.autograd.Function):
 
 class Fp8Linear(Linear):
     """A linear layer that computes in 8 bits where everything around it computes in bfloat16, and elsewhere (figures
-    that are taken in fp32, samples) as it does without."""
+    measured in fp32, samples) like a plain `Linear`."""
 
     def forward(self, values: Tensor) -> Tensor:
         if compute_dtype(values) != torch.bfloat16 or values.shape[0] == 0:
@@ -146,8 +146,8 @@ class Fp8Linear(Linear):
 def with_fp8_linears(module: AnyModule) -> AnyModule:
     """Turns the linear layers of every Transformer block in `module` into `Fp8Linear`, in place.
 
-    Parameters and their names stay: an optimizer or a checkpoint made before fits afterwards, and a model that is saved
-    is the same as any.
+    Parameters and their names stay: an optimizer or a checkpoint made before fits afterwards, and a saved model is like
+    any other.
 
     Raises:
         SettingsError: there is no block, or its sizes are not multiples of `MULTIPLE`.

@@ -1,10 +1,10 @@
 """Google's released checkpoints of BERT and ELECTRA in the layout that `transformers` writes; TensorFlow is not needed.
 
 A release is `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*` (Devlin et al. 2019, google-research/bert).
-ELECTRA's (Clark et al. 2020, google-research/electra) come without `bert_config.json`: whoever puts one there, with
-ELECTRA's sizes under BERT's names, gets the discriminator.
+ELECTRA's (Clark et al. 2020, google-research/electra) come without `bert_config.json`: with one added by hand,
+ELECTRA's sizes under BERT's names, the discriminator is read.
 
-Of `gelu` Google's code has had two forms, exact and by tanh; `transformers` takes the releases for exact, and so do we.
+Google's code has had two forms of `gelu`, exact and by tanh; `transformers` reads the releases as exact, and so do we.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BEGINNINGS = (
     "electra/",
     "discriminator_predictions/",
 )
-"""Of the variables that are BERT's or ELECTRA's."""
+"""Prefixes of the variables that are BERT's or ELECTRA's."""
 
 RENAMED_MODULES: tuple[tuple[str, str], ...] = (
     (r"/layer_(\d+)/", r"/layer/\1/"),
@@ -48,7 +48,7 @@ RENAMED_MODULES: tuple[tuple[str, str], ...] = (
     (r"^output_(?=weights|bias)", "classifier/output_"),
     (r"^discriminator_predictions/dense_1/", "discriminator_predictions/dense_prediction/"),
 )
-"""Patterns of variables whose module is called otherwise by `transformers`, and what it says; the rest is the same."""
+"""Patterns in variables whose module has another name in `transformers`, and that name; the rest is the same."""
 
 ENDINGS = {
     "kernel": "weight",
@@ -64,7 +64,7 @@ ENDINGS = {
 """The last part of a variable's name, and of a weight's."""
 
 TRANSPOSED = "kernel"
-"""Variables that end so are (inputs, outputs), where a weight is (outputs, inputs)."""
+"""Variables with this ending are (inputs, outputs), where a weight is (outputs, inputs)."""
 
 ARCHITECTURES: tuple[tuple[str, str], ...] = (
     ("classifier.", "BertForSequenceClassification"),
@@ -75,7 +75,7 @@ ARCHITECTURES: tuple[tuple[str, str], ...] = (
     ("electra.", "ElectraModel"),
     ("bert.", "BertModel"),
 )
-"""The first weight that is there decides the architecture."""
+"""The first prefix that some weight has decides the architecture."""
 
 TRANSFORMERS_DEFAULTS = {
     "hidden_act": "gelu",
@@ -84,7 +84,7 @@ TRANSFORMERS_DEFAULTS = {
     "tie_word_embeddings": True,
     "dtype": "float32",
 }
-"""What `transformers` says in every `config.json`, and Google's code has written into it."""
+"""What `transformers` says in every `config.json`, and Google's code has hard-coded."""
 
 
 def is_google_checkpoint(directory: Path) -> bool:
@@ -96,16 +96,16 @@ def read_google_checkpoint(directory: Path) -> tuple[dict[str, Any], dict[str, T
     """What a directory in the Hugging Face layout would hold.
 
     Args:
-        directory: one for which `is_google_checkpoint` is True. Where it has several checkpoints, the one is read that
-            the file `checkpoint` names.
+        directory: one for which `is_google_checkpoint` is True. If it has several checkpoints, the one that the file
+            `checkpoint` names is read.
 
     Returns:
         `config.json`, and the weights by name, views of the mapped files (see `TensorBundle.read`), kernels transposed.
         Optimizer slots, `global_step` and ELECTRA's generator are left out.
 
     Raises:
-        ModelError: a file is missing, cut short or damaged, it is not to be told which checkpoint is meant, or the
-            checkpoint has variables that neither BERT nor ELECTRA has.
+        ModelError: a file is missing, cut short or damaged, it is unclear which checkpoint is meant, or the checkpoint
+            has variables that neither BERT nor ELECTRA has.
     """
     given = _read_config(directory / CONFIG)
     index = _find_index(directory)
@@ -134,7 +134,7 @@ def _as_weight(variable: str, tensor: Tensor) -> Tensor:
 
 
 def _config(given: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """`config.json` from `bert_config.json`, and from the weights what that does not say."""
+    """`config.json`, from `bert_config.json` and, for what that does not say, from the weights."""
     architecture = _architecture(weights)
     config = {
         **TRANSFORMERS_DEFAULTS,

@@ -1,7 +1,7 @@
 """GPT-1's encoder on packed batches (Radford et al. 2018, sections 3.1 and 4.1): a causal Transformer.
 
-Beside BERT's: every token sees only itself and those before it, the embeddings are those of words and positions alone,
-neither normalised nor with segments, and there is no pooler. Blocks are post-norm, as BERT's.
+It differs from BERT's: every token sees only itself and those before it, the embeddings are those of words and
+positions only, without segments or normalisation, and there is no pooler. Blocks are post-norm, as in BERT.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unmask.models.transformer import check_lengths, every_hidden_state, new_blo
 
 
 class Gpt1Embeddings(nn.Module):
-    """Word and position embeddings: summed and dropped out."""
+    """Word and position embeddings: summed, with dropout."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Gpt1Embeddings(nn.Module):
 
 
 class Gpt1Encoder(nn.Module):
-    """Embeddings and causal blocks; `token_type_ids` of a batch are not looked at.
+    """Embeddings and causal blocks; `token_type_ids` of a batch are ignored.
 
     Args:
         settings: every size; kept as `encoder.settings`.

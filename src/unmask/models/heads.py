@@ -1,4 +1,4 @@
-"""What stands on an encoder: the heads of pre-training, and those of fine-tuning by kind and family.
+"""The heads on an encoder: those of pre-training, and those of fine-tuning by kind and family.
 
 Devlin et al. 2019, sections 3.1 and 4; Clark et al. 2020, section 2. Every head sees only the hidden states that it
 needs. The heads of fine-tuning are those of `transformers`, family by family, so that their directories open there.
@@ -99,8 +99,8 @@ class Classifier(nn.Module):
     """Dropout, then a linear layer: on the summary of a sequence, or on each token.
 
     Args:
-        num_labels: one for a regression, and for a choice, which has one logit an alternative.
-        bias: False has none, as on GPT-1.
+        num_labels: 1 for a regression, and for multiple choice, which has one logit per alternative.
+        bias: False: no bias, as on GPT-1.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TwoOrderClassifier(nn.Module):
     section 3.3), then dropout and a linear layer.
 
     Args:
-        classifier: whose weights and dropout it takes.
+        classifier: the one whose weights and dropout it takes over.
     """
 
     def __init__(self, classifier: Classifier) -> None:
@@ -246,13 +246,13 @@ HEADS: dict[AnyArchitecture, dict[HeadKind, HeadBuilder]] = {
     },
     "elmo": {"token_classification": _linear},
 }
-"""The head of each kind on each family, an LSTM's as GPT-1's; ELMo's texts have a
-`ElmoClassifier`. Question answering has no dropout, as in the released code of BERT."""
+"""The head of each kind on each family; an LSTM has GPT-1's. Texts read by ELMo have an `ElmoClassifier`. Question
+answering has no dropout, as in the released code of BERT."""
 
 POOLED: frozenset[tuple[Architecture, HeadKind]] = frozenset(
     {("bert", "sequence_classification"), ("bert", "multiple_choice"), ("roberta", "multiple_choice")}
 )
-"""Where the head stands on the pooled first token."""
+"""Where the head reads the pooled first token."""
 
 
 def needs_pooler(settings: Sizes, kind: HeadKind) -> bool:

@@ -1,8 +1,8 @@
 """Model directories in the Hugging Face layout: `config.json` and `model.safetensors`, written and strictly read.
 
 A directory written here opens in `transformers` with nothing missing or left over, and the other way round, for every
-class in `unmask.models.hub_config.CLASSES`. A head that `transformers` has no class for stands in `head.safetensors`
-beside its encoder, which opens there alone. Google's own checkpoints are read too.
+class in `unmask.models.hub_config.CLASSES`. A head that `transformers` has no class for is saved in `head.safetensors`
+beside its encoder; `transformers` opens the encoder alone. Google's own checkpoints are read too.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def weights_of(
     """The weights under their names in the layout, the tied decoder left out; detached, on their device, not copied.
 
     Args:
-        prefixed: whether the encoder's names have the prefix; None: where there is a head.
+        prefixed: whether the encoder's names have the prefix; None: if there is a head.
     """
     heads = (masked_lm_head, next_sentence_head, discriminator_head, head)
     if prefixed is None:
@@ -112,13 +112,13 @@ def save_model(
         directory: made where it is missing.
         span_boundary_head: SpanBERT's, which goes to a file of its own: `transformers` has no class for it.
         softmax: of ELMo's language models.
-        causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's has its
-            `masked_lm_head`.
+        causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's needs
+            `masked_lm_head` as well.
         head: of fine-tuning, by `new_head` or any other. One that `transformers` has no class for goes to
             `head.safetensors`, and the encoder is saved alone.
         head_kind: of `head`.
         labels: of a classifier of sequences or tokens, in the order of its logits; left out they are `LABEL_0` ...
-        problem_type: how a sequence classifier's logits are meant.
+        problem_type: how a sequence classifier's logits are to be read.
         extra_config: further keys for `config.json`.
 
     Raises:
@@ -212,9 +212,8 @@ def load_model(directory: Path) -> LoadedModel:
     source = read_source(directory)
     parts = source.model_class.parts
     may_be_left = left_prefixes(source.model_class)
-    if (
-        parts == {"pooler"} and source.settings().causal
-    ):  # `transformers` gives one to a bare encoder, which cannot learn
+    # `transformers` gives a bare causal encoder a pooler too, which cannot learn.
+    if parts == {"pooler"} and source.settings().causal:
         parts, may_be_left = frozenset(), (*may_be_left, source.family.pooler_prefix)
     elif parts == {"pooler"} and not source.has_pooler:
         parts = frozenset()
@@ -223,12 +222,12 @@ def load_model(directory: Path) -> LoadedModel:
 
 
 def load_encoder(directory: Path, head: HeadKind | None = None, *, pooler: bool = True) -> LoadedModel:
-    """The encoder of a directory of any class, for fine-tuning; its heads are left, and named in `unused`.
+    """The encoder of a directory of any class, for fine-tuning; its heads are not loaded, but named in `unused`.
 
     Args:
         head: the kind of head that will stand on it: it decides whether the encoder has a pooler.
-        pooler: whether it shall have one, where no `head` is given and its family knows poolers. Where the directory
-            has none, it is freshly initialised from PyTorch's default generator, and named in `fresh`.
+        pooler: whether the encoder gets a pooler, if no `head` is given and its family has them. If the directory has
+            none, it is freshly initialised from PyTorch's default generator, and named in `fresh`.
 
     Raises:
         ModelError: as in `load_model`.
@@ -310,7 +309,7 @@ def _assemble(source: Source, parts: frozenset[Part], may_be_left: tuple[str, ..
     """Builds the encoder and `parts` without initialising them, and gives them the weights.
 
     Args:
-        may_be_left: beginnings of the names of weights that need not find a place.
+        may_be_left: name prefixes of weights that may be left over.
     """
     settings = source.settings()
     kind = head_kind_in(parts)
@@ -344,7 +343,8 @@ def _blank_head(
 
 
 def _with_head_apart(source: Source, model: LoadedModel) -> LoadedModel:
-    """The model with the head that stands in `head.safetensors`, or with its weights where `new_head` has none such."""
+    """The model with the head in `head.safetensors`, or only with its weights if `new_head` does not build such a
+    head."""
     path = source.directory / HEAD_WEIGHTS
     kind = head_kind_apart(source.config_path, source.config)
     weights = read_head_weights(source.directory)

@@ -1,7 +1,7 @@
 """What `config.json` says of a model: its class and family, its sizes, its labels; read and written.
 
-The classes are those of `transformers` that open here and that a directory written here opens in, and those of our
-own for what it does not know: LSTMs.
+The classes are those of `transformers` whose directories are read and written here, and our own for what it does not
+know: LSTMs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from unmask.models.weight_names import FAMILIES, Part
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 
 HEAD_KIND = "unmask_head"
-"""The key of the kind of a head that stands in a file of its own."""
+"""The key for the kind of a head that is saved in a file of its own."""
 HEAD_CLASS = "unmask_head_class"
-"""The key of our class of such a head."""
+"""The key for the name of such a head's class here."""
 
 MODEL_TYPES: dict[Architecture, str] = {
     "bert": "bert",
@@ -41,9 +41,10 @@ class ModelClass:
     """A class of `transformers`, or of our own.
 
     Attributes:
-        parts: what it has beside embeddings and blocks. A bare encoder may be without its pooler, and is where it is
+        parts: what it has beside embeddings and blocks. A bare encoder may lack its pooler, and always does if it is
             causal.
-        may_be_left: parts whose weights may be there as well: released models say that they are masked LMs, and more.
+        may_be_left: parts whose weights may be there as well: released models call themselves masked LMs, and hold
+            more.
     """
 
     family: Architecture
@@ -81,8 +82,8 @@ CLASSES: dict[str, ModelClass] = {
 }
 
 MAY_BE_CAUSAL = ("BertModel", "BertLMHeadModel")
-"""Classes whose `is_decoder` may be true: BERT's left-to-right model. It is loaded with no other, since their heads
-read the first token, or see what they should predict."""
+"""Classes whose `is_decoder` may be true: BERT's left-to-right model. No other class loads it, since their heads read
+the first token, or see what they should predict."""
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "is_decoder": (False, "an encoder"),
@@ -90,7 +91,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "position_embedding_type": ("absolute", "learned absolute positions"),
     "tie_word_embeddings": (True, "a decoder that is tied to the word embeddings"),
 }
-"""Keys with the one value that is supported, which is also meant where they are left out, and why."""
+"""Keys with the one value that is supported, which is also meant if they are left out, and what it stands for."""
 
 REFUSED_BY_CLASS: dict[str, dict[str, tuple[Any, str]]] = {
     "ElectraForMultipleChoice": {
@@ -102,8 +103,8 @@ REFUSED_BY_CLASS: dict[str, dict[str, tuple[Any, str]]] = {
 """The same for one class."""
 
 DROPOUT_KEYS: dict[str, tuple[str, float | None]] = {"ElectraForMultipleChoice": ("summary_last_dropout", 0.1)}
-"""Where a class has its head's dropout under another key than `classifier_dropout`, and what is meant where it is left
-out."""
+"""For classes that have their head's dropout under another key than `classifier_dropout`: the key, and what is meant if
+it is left out."""
 
 _BERT_KEYS = (
     "vocab_size",
@@ -246,7 +247,7 @@ def settings_of(path: Path, config: Mapping[str, Any], class_name: str) -> Encod
 
 
 def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The labels in the order of the logits; two unnamed ones where nothing is said, as in `transformers`.
+    """The labels in the order of the logits; two unnamed ones if there are none, as in `transformers`.
 
     Raises:
         ModelError: `id2label` does not name a label for each of 0, 1 ...
@@ -258,7 +259,7 @@ def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def problem_type_of(path: Path, config: Mapping[str, Any]) -> ProblemType | None:
-    """How the logits of a sequence classifier are meant; None where nothing is said.
+    """How the logits of a sequence classifier are to be read; None if that is not said.
 
     Raises:
         ModelError: it is none of `ProblemType`.
@@ -276,7 +277,7 @@ def dropout_of(path: Path, config: Mapping[str, Any], class_name: str) -> float 
     """The dropout of a fine-tuned head; None takes the encoder's.
 
     Raises:
-        ModelError: it is no probability.
+        ModelError: it is not a probability.
     """
     key, left_out = DROPOUT_KEYS.get(class_name, ("classifier_dropout", None))
     value = config.get(key, left_out)
@@ -295,7 +296,7 @@ def head_kind_apart(path: Path, config: Mapping[str, Any]) -> HeadKind:
     """The kind of the head that stands in a file of its own, as `unmask_head` says.
 
     Raises:
-        ModelError: it is no kind of head.
+        ModelError: it is not a kind of head.
     """
     named = config[HEAD_KIND]
     kind = head_kind_in([named])
@@ -305,14 +306,14 @@ def head_kind_apart(path: Path, config: Mapping[str, Any]) -> HeadKind:
 
 
 def classes_with(part: Part, without: Part | None = None) -> str:
-    """The names of the classes that have a part, and have not another one, for a message."""
+    """The names of the classes that have one part and lack another, for a message."""
     return ", ".join(
         name for name, model_class in CLASSES.items() if part in model_class.parts and without not in model_class.parts
     )
 
 
 def left_prefixes(model_class: ModelClass) -> tuple[str, ...]:
-    """What the names of weights begin with that may be there beside those of a class."""
+    """Name prefixes of the weights that may be there beside those of a class."""
     family = FAMILIES[model_class.family]
     return tuple(
         f"{family.prefix if part == 'pooler' else ''}{name}."

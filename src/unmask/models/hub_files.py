@@ -1,4 +1,4 @@
-"""The files of a model directory, `config.json` and the safetensors: read with every failure told, and written.
+"""The files of a model directory, `config.json` and the safetensors: read with every failure reported, and written.
 
 Nothing here knows what the weights mean. Pickles are never opened.
 """

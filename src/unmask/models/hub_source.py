@@ -21,7 +21,7 @@ from unmask.models.weight_names import FAMILIES, FamilyNames, modernise
 
 @dataclass(frozen=True)
 class Source:
-    """A model directory as it was read, the names of its weights made modern."""
+    """A model directory as it was read, with the names of its weights modernised."""
 
     directory: Path
     config: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Source:
 
 
 def read_source(directory: Path) -> Source:
-    """Reads a directory in the Hugging Face layout, or one of Google's checkpoints as what it would be there.
+    """Reads a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout.
 
     Raises:
         ModelError: a file is missing or damaged, or the class is not supported.
@@ -82,7 +82,7 @@ def _source(directory: Path, config: Mapping[str, Any], weights: Mapping[str, Te
 
 
 def untie(source: Source) -> None:
-    """Takes out the second copies of tied weights, which must be equal to the first (else ModelError)."""
+    """Removes the second copies of tied weights, which must be equal to the first (else ModelError)."""
     for copy, original in source.family.tied.items():
         if copy not in source.weights:
             continue

@@ -49,7 +49,7 @@ _ONEDNN_MIN_ROWS = 64
 
 
 def linear(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """values W^T + bias; in fp32 on the processors where that is faster, computed by oneDNN.
+    """values W^T + bias; in fp32, computed by oneDNN on processors where that is faster.
 
     Args:
         values: (rows, inputs) float.
@@ -77,7 +77,7 @@ def _onednn_beats_mkl() -> bool:
     """Whether fp32 matrix products are faster by oneDNN.
 
     PyTorch gives them to MKL. On an AMD EPYC with AVX-512 oneDNN is 1.8 times as fast, forward and backward together,
-    the copies into its layout and back counted. Intel's processors, which MKL is made for, are left to it, unmeasured.
+    including the copies into its layout and back. Intel's processors, which MKL is made for, keep MKL, unmeasured.
     """
     cpuinfo = Path("/proc/cpuinfo")
     return (
@@ -90,10 +90,11 @@ def _onednn_beats_mkl() -> bool:
 
 
 class Linear(nn.Linear):
-    """PyTorch's, computed by `linear`, or once it is packed, without gradients, from weights laid out for oneDNN.
+    """PyTorch's linear layer, computed by `linear` or, once packed and without gradients, from weights laid out for
+    oneDNN.
 
     Attributes:
-        packed: the weight as `pack_weights` laid it out; None where it has not, and again as soon as training begins.
+        packed: the weight as `pack_weights` laid it out; None before that, and again as soon as training begins.
     """
 
     packed: Tensor | None = None
@@ -123,10 +124,10 @@ class Linear(nn.Linear):
 
 
 def pack_weights(module: nn.Module) -> None:
-    """Lays the weights of every `Linear` in `module` out for oneDNN, beside those that are there, where that is faster.
+    """Adds copies of the weights of every `Linear` in `module`, laid out for oneDNN, where that is faster.
 
-    For modules in eval mode on the CPU whose weights stay as they are: a matrix product takes 7 to 17 % less
-    time, with 16 rows half. The copies take as much memory again.
+    For modules in eval mode on the CPU whose weights stay as they are: a matrix product takes 7 to 17 % less time, with
+    16 rows half the time. The copies take as much memory again.
     """
     for part in module.modules():
         if not isinstance(part, Linear) or part.weight.device.type != "cpu" or not _packs(part.weight.dtype):
@@ -162,11 +163,11 @@ class Embeddings(nn.Module):
         self.dropout_prob = dropout_prob
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """The first hidden states; all arguments and the result stand over packed tokens.
+        """The first hidden states; all arguments and the result are by packed token.
 
         Under autocast the result has autocast's precision. On a CPU so do all hidden states after it, with no casts
-        between the layers; on a GPU autocast makes those that leave a LayerNorm float32, but not in recorded steps,
-        which do without it. LayerNorm computes in fp32 whatever it is given.
+        between the layers; on a GPU autocast makes the outputs of a LayerNorm float32, except in recorded steps, which
+        do not use autocast. LayerNorm computes in fp32 whatever it is given.
         """
         summed = self.word(input_ids) + self.token_type(token_type_ids) + self.position(position_ids)
         hidden: Tensor = self.norm(summed)  # (tokens, hidden)
@@ -179,14 +180,14 @@ def to_autocast(hidden: Tensor) -> Tensor:
 
 
 def compute_dtype(values: Tensor) -> torch.dtype:
-    """What matrix products of these are computed in: autocast's precision where that is on, else their own."""
+    """The precision of matrix products of these values: autocast's where that is on, else their own."""
     device = values.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else values.dtype
 
 
 def new_embedding(num_entries: int, hidden_size: int, padding_idx: int | None = None) -> nn.Embedding:
-    """An embedding whose weights `initialise` gives: PyTorch's own draws them too, and on the meta device, where models
-    are built that get their weights from a file, that draw alone imports a second's worth of modules."""
+    """An embedding whose weights `initialise` draws. PyTorch's own would draw them too, and on the meta device, where
+    models are built whose weights come from a file, that draw alone spends a second on imports."""
     weight = torch.empty(num_entries, hidden_size)
     embedding: nn.Embedding = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
         weight, freeze=False, padding_idx=padding_idx

@@ -47,7 +47,7 @@ def read_table(file: bytes) -> dict[bytes, bytes]:
         handle, position = _read_handle(value, 0)
         end = _next_to(end, *handle)
         items.update(_read_entries(_read_block(file, *handle)))
-    _read_block(file, *metaindex)  # of no use here, but its checksum is
+    _read_block(file, *metaindex)  # not used here, but its checksum is verified
     end = _next_to(_next_to(end, *metaindex), *index)
     if end != len(file) - FOOTER_BYTES:
         raise Damaged("its blocks do not fill it")
@@ -125,8 +125,8 @@ def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _unpack_snappy(packed: bytes) -> bytes:
     """Snappy's raw format, by its `format_description.txt`: literals, and copies of what was unpacked before.
 
-    TensorFlow writes its indexes uncompressed; version 1.1 alone compressed them. There are too few of those, and they
-    are too small, for a library.
+    TensorFlow writes its indexes uncompressed; only version 1.1 compressed them. Those are too few and too small to be
+    worth a library.
     """
     size, position = read_varint(packed, 0)
     unpacked = bytearray()

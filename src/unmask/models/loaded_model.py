@@ -21,9 +21,9 @@ class LoadedModel:
     Attributes:
         architecture: `architectures[0]` of its `config.json`.
         softmax: over words, of ELMo's language models.
-        head: what it was fine-tuned with, as `new_head` builds it.
+        head: the one it was fine-tuned with, as `new_head` builds it.
         head_kind: of the head, or of `head_weights`.
-        head_weights: of a head that `new_head` does not build, by our names: the task that saved it does.
+        head_weights: of a head that `new_head` does not build but the task that saved it does, by our names.
         labels: in the order of the head's logits, from `id2label`; None where it has none.
         problem_type: of a sequence classifier, where the directory says it.
         config: all of `config.json`.

@@ -1,12 +1,11 @@
 """The LSTM that stands in the Transformer's place in GPT-1's ablation (Radford et al. 2018, section 5, table 5).
 
-Of it the paper says "a single layer 2048 unit LSTM", and no code of it was released. Taken here: word embeddings as
-wide as GPT-1's (768), the LSTM with 2,048 units, and a linear projection of its output back to that width, so that
-language modelling is decoded by the word embeddings as GPT-1's is; where the units are as many as that, there is no
-projection. Everything else that a task or an objective asks of an encoder is as in GPT-1: the last token sums up a
-sequence, there are no segments and no pooler. There are no positions either. The LSTM's weights start as PyTorch starts
-them.
-`transformers` has no such model: its directories are in our layout alone.
+The paper says only "a single layer 2048 unit LSTM", and its code was not released. Chosen here: word embeddings as wide
+as GPT-1's (768), the LSTM with 2,048 units, and a linear projection of its output back to that width, so that the word
+embeddings are the decoder, as in GPT-1; with as many units as that, there is no projection. Everything else that a task
+or an objective asks of an encoder is as in GPT-1: the last token stands for a sequence, there are no segments and no
+pooler. There are no positions either. The LSTM's weights start as PyTorch starts them. `transformers` has no such
+model: its directories are in a layout of our own.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from unmask.models.transformer import check_lengths
 
 
 class LstmEmbeddings(nn.Module):
-    """Word embeddings, dropped out."""
+    """Word embeddings, with dropout."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class LstmEmbeddings(nn.Module):
 class LstmLayer(nn.Module):
     """An LSTM that reads each sequence from its beginning, and the projection of its output.
 
-    The recurrence computes in float32 whatever the precision of the run: it loses most in a shorter one.
+    The recurrence computes in float32 whatever the precision of the run: it loses most in a lower one.
     """
 
     def __init__(self, hidden_size: int, num_units: int, dropout_prob: float) -> None:
@@ -58,10 +57,10 @@ class LstmLayer(nn.Module):
 
 
 class LstmEncoder(nn.Module):
-    """Embeddings and LSTMs, one on another; `token_type_ids` and `position_ids` of a batch are not looked at.
+    """Embeddings and stacked LSTMs; `token_type_ids` and `position_ids` of a batch are ignored.
 
     Args:
-        settings: every size; kept as `encoder.settings`. `intermediate_size` are the units.
+        settings: every size; kept as `encoder.settings`. `intermediate_size` is the number of units.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:

@@ -1,7 +1,7 @@
-"""Attention as its formula stands, on the CPU, for sequences of one length: PyTorch's own has no dropout there.
+"""Attention computed by its formula, on the CPU, for sequences of one length: PyTorch's own has no dropout there.
 
-Queries, keys and values come and go in one tensor each way, and scales are left to the matrix products: autograd would
-copy each of the three gradients twice over, and go through the probabilities twice more.
+Queries, keys and values come in one tensor, and so do their gradients, and the matrix products do the scaling: autograd
+would copy each of the three gradients twice over, and go through the probabilities twice more.
 """
 
 from __future__ import annotations

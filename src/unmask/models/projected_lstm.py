@@ -1,10 +1,10 @@
 """An LSTM whose output is projected and whose memory and output are clipped (Sak et al. 2014; Peters et al. 2018).
 
 `torch.nn.LSTM` has a projection (`proj_size`) but clips neither: with both clips off it computes the same, given
-the forget gate's extra 1 in its bias; with them it cannot be used, on any device. Here the product of all inputs with
-their weights is one, the four gates of a step are one product more, and the gradient of each weight is one product
-over all steps, where automatic differentiation would add up one matrix a step. It computes in float32 whatever the
-precision of the run: recurrences lose most in a shorter one.
+the forget gate's extra 1 in its bias; with them it cannot be used, on any device. Here one matrix product takes all
+inputs, one more per step gives its four gates, and the gradient of each weight is one product over all steps, where
+automatic differentiation would add up one matrix per step. It computes in float32 whatever the precision of the run:
+recurrences lose most in a lower one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Memory:
 
 
 class ProjectedLstm(nn.Module):
-    """One LSTM in one direction. Weights start evenly between Glorot's bounds, biases from 0, as in the released code.
+    """One LSTM in one direction. Weights start uniform within Glorot's bounds, biases at 0, as in the released code.
 
     Args:
         input_size: of a token's vector.
@@ -76,9 +76,9 @@ class ProjectedLstm(nn.Module):
         """Reads sequences.
 
         Args:
-            values: (tokens, inputs) float, step after step: at each step the tokens of the sequences still going on,
+            values: (tokens, inputs) float, step by step: at each step the tokens of the sequences that have not ended,
                 the longest sequence first.
-            active: how many sequences go on at each step; never rising.
+            active: how many sequences have not ended at each step; never increasing.
             memory: at the beginning, (sequences, size) each, the longest sequence first.
 
         Returns:
@@ -105,7 +105,7 @@ class ProjectedLstm(nn.Module):
 
 
 class _Steps(torch.autograd.Function):
-    """All steps of the recurrence; the memory it ends with carries no gradient on."""
+    """All steps of the recurrence; no gradient flows through the memory it ends with."""
 
     @staticmethod
     def forward(
@@ -179,7 +179,7 @@ class _Steps(torch.autograd.Function):
 
 
 def _before(values: Tensor, first: Tensor, active: tuple[int, ...]) -> Tensor:
-    """(tokens, size): what each sequence had a step before."""
+    """(tokens, size): the value that each sequence had a step before."""
     bounds = list(pairwise(accumulate(active, initial=0)))
     steps = [values[start : start + count] for (start, _), count in zip(bounds, active[1:], strict=False)]
     return torch.cat([first[: active[0]], *steps])

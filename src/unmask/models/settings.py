@@ -24,7 +24,8 @@ AnyArchitecture = Literal[Architecture, "elmo"]
 """With ELMo (Peters et al. 2018), whose sizes are of other kinds: `unmask.models.elmo_settings`."""
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "mish", "tanh"]
-"""The names in `unmask.models.layers.ACTIVATIONS`: `gelu` is exact, `gelu_new` and `gelu_pytorch_tanh` go by tanh."""
+"""The names in `unmask.models.layers.ACTIVATIONS`: `gelu` is exact, `gelu_new` and `gelu_pytorch_tanh` approximate it
+by tanh."""
 
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
@@ -103,14 +104,14 @@ FIXED_IN_LSTM = (
     "type_vocab_size",
     "layer_norm_eps",
 )
-"""What an LSTM has not, or not of another kind."""
+"""Settings that an LSTM does not have, or not with another value."""
 
 LEFT_TO_RIGHT: tuple[Architecture, ...] = ("gpt1", "lstm")
 """Architectures whose tokens never see what stands behind them; BERT's do not where `causal` is True."""
 
 
 class Sizes(Protocol):
-    """What the settings of every encoder tell, ELMo's too; see `EncoderSettings`."""
+    """What the settings of every encoder provide, ELMo's too; see `EncoderSettings`."""
 
     @property
     def architecture(self) -> AnyArchitecture: ...
@@ -136,17 +137,17 @@ class EncoderSettings(BaseModel):
     Attributes:
         architecture: the family.
         causal: True for BERT's left-to-right model (Devlin et al. 2019, section 5.1): every token sees only itself and
-            those before it. `is_causal` tells it of every family.
+            those before it. `is_causal` covers every family.
         intermediate_size: of the feed-forward layers; the units of an LSTM, whose output is projected to `hidden_size`
             where that is another.
         embedding_size: of the embeddings, where they are projected to `hidden_size` (ELECTRA); None: there is no such
             projection.
         hidden_act: the activation in the feed-forward layers and in BERT's masked-LM head.
         hidden_dropout_prob: dropout after the embeddings and after each sublayer.
-        embedding_dropout_prob: dropout after the embeddings, where it is another (GPT-1 has a key for each).
+        embedding_dropout_prob: dropout after the embeddings, if it is a different one (GPT-1 has a key for each).
         attention_probs_dropout_prob: dropout of the attention probabilities.
         max_position_embeddings: rows of the position embeddings; `num_positions` is the longest sequence. An LSTM has
-            no such rows, and is given no longer sequence.
+            no such rows, but gets no longer sequences either.
         type_vocab_size: how many segments are told apart: 2 for A and B, 0 for GPT-1 and LSTMs, which have none.
         initializer_range: the standard deviation of fresh weights.
         pad_token_id: the id whose embedding gets no gradient as an input; None where there is no such id. RoBERTa's
@@ -270,9 +271,9 @@ class EncoderSettings(BaseModel):
 class ModelSettings(BaseModel):
     """`model.*` of a recipe: a preset, and what differs from it (None: as in the preset).
 
-    Where `hidden_size` is given and `intermediate_size` is not, the latter is 4 x the former, but for an LSTM, whose
-    units are the preset's. RoBERTa's `max_position_embeddings` counts the rows up to `pad_token_id`, which no token
-    has: 514 for 512 tokens.
+    Where `hidden_size` is given and `intermediate_size` is not, the latter is 4 x the former, except for an LSTM, whose
+    units are the preset's. RoBERTa's `max_position_embeddings` includes the rows up to `pad_token_id`, which no token
+    uses: 514 for 512 tokens.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -337,7 +338,7 @@ def reasons(error: ValidationError, keys: Mapping[str, str] | None = None) -> st
     """What is wrong, in one line: each key with its value, and what was expected.
 
     Args:
-        keys: what our names are called where the values came from, if otherwise.
+        keys: what our names are called in the source of the values, if different.
     """
     called = keys or {}
     return "; ".join(

@@ -26,7 +26,7 @@ POSITION_SIZE = 200
 """Width of the position embeddings in the released code; the paper does not say."""
 
 _ROWS_MAY_DIFFER = ("position.weight", "bias")
-"""One row a place in a span, one entry a vocabulary entry."""
+"""They have one row per place in a span, and one number per vocabulary entry."""
 
 
 class SpanBoundaryHead(nn.Module):
@@ -103,11 +103,11 @@ def write_span_boundary(directory: Path, head: SpanBoundaryHead | None) -> None:
 
 
 def restore_span_boundary(directory: Path, head: SpanBoundaryHead) -> bool:
-    """Gives a fresh head the weights that a model directory has for it; rows that it has not, stay fresh: those of new
+    """Loads a model directory's weights into a fresh head; rows that the directory lacks stay fresh: those of new
     vocabulary entries, which come last, and of places that no span of the earlier run had.
 
     Returns:
-        Whether there are any.
+        Whether the directory has any.
 
     Raises:
         ModelError: the file is damaged, or its weights are of another encoder.

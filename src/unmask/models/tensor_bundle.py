@@ -4,8 +4,8 @@ A checkpoint `NAME` is `NAME.index`, a table from the names of variables to wher
 shards `NAME.data-00000-of-00001` that hold the bytes. The entries are protocol buffers (`tensor_bundle.proto`). Shards
 are memory-mapped: what is not asked for is not read.
 
-Checksums cover the whole index and the bytes of every tensor that is read. What no checksum covers, and nothing reads,
-are bytes of a shard between tensors and after the last one.
+Checksums cover the whole index and the bytes of every tensor that is read. Bytes of a shard between tensors and after
+the last one are neither covered nor read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unmask.models.leveldb_table import Damaged, read_table, read_varint
 
 HEADER_KEY = b""
 SLICE_MARK = b"\0"
-"""Keys that begin so tell of a slice of a partitioned variable; the variable has an entry of its own, too."""
+"""Keys with this prefix are of slices of a partitioned variable; the variable has an entry of its own, too."""
 
 FORMAT_VERSION = 1
 LITTLE_ENDIAN = 0

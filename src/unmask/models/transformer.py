@@ -1,6 +1,6 @@
 """The Transformer's blocks, on packed tokens (Vaswani et al. 2017, section 3; Devlin et al. 2019, section 3).
 
-Post-norm, as in BERT and GPT-1: each sublayer's output is dropped out, added to its input and then normalised.
+Post-norm, as in BERT and GPT-1: each sublayer's output goes through dropout, is added to its input and then normalised.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Block(nn.Module):
         Args:
             hidden: (tokens, hidden) float, packed.
             layout: of the batch.
-            positions: (positions,) int64: the tokens whose output is wanted, where it is not all of them. They still
-                attend to all tokens of their sequences; what nobody reads is not computed.
+            positions: (positions,) int64: the tokens whose output is wanted; None: all. They still attend to all tokens
+                of their sequences; outputs that are not wanted are not computed.
 
         Returns:
             (tokens, hidden), or (positions, hidden).
@@ -94,7 +94,7 @@ def new_blocks(settings: EncoderSettings, causal: bool = False) -> nn.ModuleList
 
 
 def check_lengths(batch: Batch, settings: EncoderSettings) -> None:
-    """Fails where a sequence is longer than there are positions: whoever reads texts cuts or refuses them before."""
+    """Asserts that no sequence is longer than the positions: longer texts are cut or refused where they are read."""
     longest, limit = batch.max_length, settings.num_positions
     assert longest <= limit, f"a sequence of {longest} tokens, and {limit} positions"
 
@@ -104,9 +104,8 @@ def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions:
 
     Args:
         embedded: (tokens, hidden) float, the embeddings' output.
-        positions: (positions,) int64: the tokens whose hidden states are wanted, where it is not all of them: the last
-            block then computes those alone, with the same result (a tenth of a pre-training step of BERT-Small is
-            saved).
+        positions: (positions,) int64: the tokens whose hidden states are wanted; None: all. The last block then
+            computes only those, with the same result (which saves a tenth of a pre-training step of BERT-Small).
 
     Returns:
         (tokens, hidden), or (positions, hidden).

@@ -1,4 +1,4 @@
-"""Logits over a vocabulary, in the shape that the device multiplies fast."""
+"""Logits over a vocabulary, in a shape that the device computes fast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def vocabulary_logits(states: Tensor, words: Tensor, bias: Tensor | None) -> Ten
         bias: (vocab,), or None for none.
 
     Returns:
-        (targets, vocab), or with columns of minus infinity behind these.
+        (targets, vocab), with columns of minus infinity added behind if padded.
     """
     if states.device.type == "cuda" and torch.is_grad_enabled():
         words, bias = padded_vocabulary(words, bias)
@@ -32,7 +32,7 @@ def vocabulary_logits(states: Tensor, words: Tensor, bias: Tensor | None) -> Ten
 
 
 def padded_vocabulary(words: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Embeddings and bias with entries up to a multiple of 128 that no text is ever likely to have."""
+    """Embeddings and bias with entries of probability 0 added up to a multiple of 128."""
     missing = -len(words) % _MULTIPLE
     if not missing:
         return words, bias

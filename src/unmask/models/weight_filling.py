@@ -1,4 +1,4 @@
-"""Weights of a model directory put into modules: every one of them, and none left over."""
+"""Puts the weights of a model directory into modules: every one of them, and none left over."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def fill(
     where: Path,
     may_be_left: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Gives modules on the meta device copies of their weights, free of the file.
+    """Gives modules on the meta device copies of their weights, independent of the file.
 
     Args:
         places: of every parameter of the modules.
         where: the directory or file of the weights, for messages.
-        may_be_left: beginnings of the names of weights that need not find a place.
+        may_be_left: name prefixes of weights that may be left over.
 
     Returns:
-        The names of those that found none.
+        The names of the weights left over.
 
     Raises:
         ModelError: a weight is missing, left over, of another shape, or not of floats.

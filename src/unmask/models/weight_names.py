@@ -19,7 +19,7 @@ from unmask.models.heads import HeadKind
 from unmask.models.settings import Architecture
 
 Names = dict[str, tuple[str, ...]]
-"""Our name of a module -> theirs; several where ours is theirs one under another."""
+"""Our name of a module -> theirs; several if ours stacks theirs."""
 
 Part = Literal["pooler", "masked_lm_head", "next_sentence_head", "discriminator_head", "causal_lm"] | HeadKind
 """What stands beside embeddings and blocks. `causal_lm` has no weights of its own."""
@@ -54,7 +54,7 @@ class FamilyNames:
         embeddings: of the encoder.
         layer: stands before the number of a block.
         block: of each block.
-        parts: of what stands beside them; the pooler's are the encoder's, and have the prefix.
+        parts: of the other parts; the pooler belongs to the encoder, and has the prefix.
         tied: weights that some directories hold twice -> the one that they must equal.
         constants: names, without the prefix, of what older versions of `transformers` stored among the weights.
         transposed: endings of the names of blocks' matrices that are stored with the inputs first.
@@ -203,7 +203,7 @@ class Place:
     """Where a parameter stands in the layout.
 
     Attributes:
-        names: one, or several where it is theirs one under another.
+        names: one, or several if the parameter stacks theirs.
         transposed: True where it is stored with the inputs first.
     """
 
@@ -253,7 +253,7 @@ def split(place: Place, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def join(place: Place, weights: Mapping[str, Tensor]) -> Tensor:
-    """The opposite of `split`: a float32 copy of what stands in a place."""
+    """The opposite of `split`: a float32 copy of a place's tensor."""
     stored = torch.cat([weights[name].to(torch.float32) for name in place.names])
     return stored.t().contiguous() if place.transposed else stored
 

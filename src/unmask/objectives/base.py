@@ -24,7 +24,7 @@ class Saved:
 
     Attributes:
         encoder: of the model.
-        parts: what else `unmask.models.hub.save_model` is given: heads by name, `causal_lm`.
+        parts: the other arguments of `unmask.models.hub.save_model`: heads by name, `causal_lm`.
     """
 
     encoder: Encoder
@@ -50,7 +50,7 @@ class ObjectiveModule(Protocol):
 
 @runtime_checkable
 class StagedModule(Protocol):
-    """What the module of an objective offers beside that where its run may have stages, in which it learns otherwise.
+    """What the module of an objective offers in addition if its run may have stages, which train different weights.
 
     Attributes:
         stage: the present one, from 0. It is part of the `state_dict`, so that a checkpoint has it.
@@ -63,17 +63,17 @@ class StagedModule(Protocol):
         """The shares of the budget at which each stage ends, ascending; the last is 1."""
 
     def begin_stage(self, number: int) -> None:
-        """Goes over to a stage, which is the present one or the next."""
+        """Enters a stage: the present one or the next."""
 
 
 class Objective(Protocol):
     """A way to pre-train.
 
     Attributes:
-        columns: those that a batch must have: what a packing format has to provide.
+        columns: those that a batch must have, which the packing format has to provide.
         needs_pooler: whether the encoder's pooler is trained.
-        perplexities: scores of the module that are mean losses in nats per token: their exponentials are told as well,
-            with `_loss` replaced by `_perplexity`.
+        perplexities: scores of the module that are mean losses in nats per token: their exponentials are reported as
+            well, named with `_perplexity` in place of `_loss`.
     """
 
     columns: tuple[str, ...]
@@ -84,22 +84,22 @@ class Objective(Protocol):
         """Draws masks and labels from the batch's keys; there is no other source of chance."""
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets in a prepared batch of each loss term that the module may return for it."""
+        """The number of targets in a prepared batch, for each loss term that the module may return."""
 
     def build(self, encoder: Encoder) -> ObjectiveModule:
         """The module that learns, with fresh heads on `encoder`."""
 
     def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
-        """Gives a fresh module the heads (and the generator) that a model directory has, where it has them.
+        """Loads the heads (and the generator) of a model directory, if it has them, into a fresh module.
 
         Raises:
             ModelError: as in `unmask.models.hub.load_model`.
         """
 
     def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """What is had by how often each entry occurs and, where a target's place shows something, by the token shown
-        there, without any context: `loss/...` or `eval/..._accuracy` -> name -> value. The first of a loss is the one
-        to be passed.
+        """What a guess without any context reaches, from how often each entry occurs and, if a target's place shows a
+        token, from that token: `loss/...` or `eval/..._accuracy` -> name -> value. The first floor of a loss is the one
+        to beat.
 
         Args:
             token_counts: (vocabulary,) of the store.

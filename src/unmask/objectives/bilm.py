@@ -1,15 +1,16 @@
 """A forward and a backward language model, trained jointly (Peters et al. 2018, section 3.1).
 
-They share the character CNN and the softmax; only the LSTMs are separate. What the LSTMs remember of a lane is carried
-from each window to the next, without its gradient, is part of every checkpoint, and is never emptied in training, at
-the ends of documents and epochs neither, as in the released code.
+They share the character CNN and the softmax; only the LSTMs are separate. The LSTMs' memory of a lane is carried from
+each window to the next, without its gradient, is part of every checkpoint, and is never emptied in training, not even
+at the ends of documents and epochs, as in the released code.
 
-The loss `lm` is the mean over the targets of both directions, which are as many: half the sum of the two models' mean
-losses, as in the released code, and its exponential is the perplexity that the paper gives ("the average of forward
-and backward"). Sampled softmax makes the training loss lower than the true one; evaluation uses the full softmax.
+The loss `lm` is the mean over the targets of both directions, which have equally many: half the sum of the two models'
+mean losses, as in the released code, and its exponential is the perplexity that the paper gives ("the average of
+forward and backward"). Sampled softmax makes the training loss lower than the true one; evaluation uses the full
+softmax.
 
 The released code multiplies the loss by the number of steps in a window before it takes the gradient. Under Adagrad
-with a first accumulator of 1 and clipping at 10 that is the same as this loss with 1 / 400 and .5, for windows of 20.
+with an initial accumulator of 1 and clipping at 10, that equals this loss with 1 / 400 and .5 for windows of 20.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class BiLM:
     """The objective: draws the words that the softmax is sampled from.
 
     Args:
-        settings: how many.
-        vocabulary: of a word tokenizer, by falling frequency.
+        settings: how many words.
+        vocabulary: of a word tokenizer, by descending frequency.
     """
 
     columns: tuple[str, ...] = ("characters", "labels", "backward_characters", "backward_labels", "lane", "window")
@@ -68,7 +69,7 @@ class BiLM:
         return batch.with_columns(negatives=torch.from_numpy(negatives), num_draws=torch.tensor([num_draws]))
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `lm`: one a token in each direction."""
+        """Targets of `lm`: one per token in each direction."""
         return {"lm": 2 * batch.num_tokens}
 
     def build(self, encoder: Encoder) -> BiLMModule:
@@ -94,11 +95,11 @@ class BiLM:
         module.softmax.load_state_dict(softmax.state_dict())
 
     def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """The entropy of single words, the end of the sentence among them.
+        """The unigram entropy of words, the end of the sentence among them.
 
         Args:
-            token_counts: (vocabulary,), as `unmask.data.stream.target_counts` counts: with the marks of sentences. Of
-                the two marks, which each direction has one of, one is left out.
+            token_counts: (vocabulary,), as `unmask.data.stream.target_counts` counts: with both marks of sentences.
+                Each direction predicts only one of the two marks, so one is left out.
         """
         counts = token_counts.copy()
         counts[self._vocabulary.special_ids[0]] = 0
@@ -106,7 +107,7 @@ class BiLM:
 
 
 class BiLMModule(nn.Module):
-    """An encoder with the softmax, and what its LSTMs remember of each lane.
+    """An encoder with the softmax, and its LSTMs' memory of each lane.
 
     The buffers `remembered_outputs` (directions, layers, lanes, projection) and `remembered_cells` (..., cell) grow as
     lanes are first seen.
@@ -129,7 +130,7 @@ class BiLMModule(nn.Module):
         return [self.encoder.empty_memory(num_lanes, device) for _ in (FORWARD, BACKWARD)]
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `lm`; the lanes of the batch remember what they have read."""
+        """The term `lm`; updates the memory of the batch's lanes."""
         lanes = batch.columns["lane"]
         self._make_room(int(lanes.amax()) + 1)
         remembered = [
@@ -159,7 +160,7 @@ class BiLMModule(nn.Module):
             self.remembered_cells = torch.cat([self.remembered_cells, cells], 2)
 
     def _read(self, batch: Batch, memories: list[Memory]) -> tuple[Tensor, list[Memory]]:
-        """(2 * tokens, projection): the outputs of both directions, each in the order of its reading."""
+        """(2 * tokens, projection): the outputs of both directions, each in its reading order."""
         characters = torch.cat([batch.columns["characters"], batch.columns["backward_characters"]])
         vectors = self.encoder.embeddings(characters).chunk(2)  # one pass, in which a word is computed once
         read = [
@@ -171,7 +172,7 @@ class BiLMModule(nn.Module):
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
         """`lm_loss` and `lm_accuracy` over the targets of both directions, and the loss of each.
 
-        An evaluation has a memory of its own, which is empty at its first window and goes on from batch to batch.
+        An evaluation has a memory of its own, which is empty at its first window and carried from batch to batch.
         """
         if self._evaluated is None or int(batch.columns["window"][0]) == 0:
             self._evaluated = self._nothing(batch.num_sequences, batch.input_ids.device)

@@ -46,8 +46,8 @@ class CausalLM:
         del settings, vocabulary
 
     def prepare(self, batch: Batch) -> Batch:
-        """Adds `target_positions` (targets,) int64, the tokens that another one follows, and `labels` (tokens,) int64,
-        the token that follows each, -100 where there is none."""
+        """Adds `target_positions` (targets,) int64, the tokens followed by another, and `labels` (tokens,) int64, the
+        token that follows each, -100 where there is none."""
         positions = torch.arange(batch.num_tokens, device=batch.bounds.device)
         targets = positions[~torch.isin(positions, batch.bounds[1:] - 1)]
         labels = torch.full_like(batch.input_ids, IGNORE_INDEX)
@@ -59,10 +59,10 @@ class CausalLM:
         return {"lm": batch.num_tokens - batch.num_sequences}
 
     def build(self, encoder: Encoder) -> CausalLMModule:
-        """The module that learns, with a fresh head on a BERT.
+        """The module that learns, with a fresh head if the encoder is a BERT.
 
         Raises:
-            SettingsError: the encoder's tokens see what they should predict.
+            SettingsError: the encoder's tokens see the ones that they should predict.
         """
         wrong = why_not_trained(CausalLMSettings(), encoder.settings.architecture, encoder.settings.is_causal)
         if wrong is not None:
@@ -70,7 +70,7 @@ class CausalLM:
         return CausalLMModule(encoder)
 
     def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
-        """Gives a BERT the head that a model directory has: a left-to-right one, or that of a masked LM."""
+        """Loads a model directory's head, a left-to-right one or a masked LM's, if the module is a BERT."""
         assert isinstance(module, CausalLMModule), "a module of this objective"
         head = None if module.masked_lm_head is None else load_model(directory).masked_lm_head
         if head is not None:
@@ -98,7 +98,7 @@ class CausalLMModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings:
-        """How the columns that `forward` reads grow in a filled batch."""
+        """How the columns that `forward` reads are padded in a filled batch."""
         return {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
 
     def forward(self, batch: Batch) -> list[LossTerm]:

@@ -1,6 +1,6 @@
-"""What every way to choose targets draws with: chance by token, ranks within a sequence, budgets.
+"""What every way of choosing targets uses: random draws by token, ranks within a sequence, budgets.
 
-All of it works on whole batches at once: packed values are laid out as rows, a sequence each, where they are sorted.
+All of it works on whole batches at once: to be sorted, packed values are laid out as rows, one for each sequence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_DRAWN = 2.0
 
 @dataclass(frozen=True)
 class Rows:
-    """A batch's tokens as the places of a table, a sequence a row.
+    """A batch's tokens as the places of a table with a row for each sequence.
 
     Attributes:
         sequence: (tokens,) int64, each token's row.
@@ -41,11 +41,11 @@ class Rows:
     width: int
 
     def draw(self, stream: int, tokens: Tensor | None = None) -> Tensor:
-        """Numbers in [0, 1) from the sequences' keys and the tokens' positions, so the same in whatever batch.
+        """Numbers in [0, 1) from the sequences' keys and the tokens' positions, so the same in any batch.
 
         Args:
             stream: of chance, see `unmask.chance.uniform`.
-            tokens: (n,) int64, where it is not all of them.
+            tokens: (n,) int64, those to draw for; None: all.
 
         Returns:
             (tokens,) or (n,) float64.
@@ -77,7 +77,7 @@ class Rows:
         return self.collect(torch.empty_like(order).scatter_(1, order, columns))
 
     def budgets(self, target_prob: float) -> Tensor:
-        """(sequences,) int64: how many targets each sequence shall have: this share of its tokens, rounded, or one."""
+        """(sequences,) int64: how many targets each sequence gets: this share of its tokens, rounded, at least one."""
         return torch.floor(self.lengths * target_prob + 0.5).long().clamp(min=1)
 
     def take_in_turn(self, turns: Tensor, target_prob: float) -> Tensor:
@@ -91,7 +91,7 @@ class Rows:
             (tokens,) bool, True for a token that is taken.
         """
         never = torch.iinfo(torch.int64).max
-        order = (turns * self.width + self.position).masked_fill(self.special, never)  # of ordinary ones no two equal
+        order = (turns * self.width + self.position).masked_fill(self.special, never)  # distinct for ordinary tokens
         budgets = self.budgets(target_prob)
         earliest = torch.topk(self.spread(order, fill=never), int(budgets.max()), dim=1, largest=False).values
         last = earliest.gather(1, budgets[:, None] - 1).squeeze(1)

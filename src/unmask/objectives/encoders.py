@@ -1,4 +1,4 @@
-"""Which encoders an objective trains: what no paper describes, or cannot be, is refused.
+"""Which encoders an objective trains: combinations that no paper describes, or that cannot work, are refused.
 
 A message names what was written: keys of the recipe, or the directory that pre-training goes on from.
 """
@@ -17,7 +17,7 @@ ARCHITECTURES: dict[str, tuple[AnyArchitecture, ...]] = {
 """The families that an objective trains."""
 
 BECOMES: dict[tuple[str, AnyArchitecture], AnyArchitecture] = {("replaced_token", "bert"): "electra"}
-"""What pre-training under an objective makes of a model that it goes on from, where that is another family."""
+"""The family that continued pre-training under an objective turns a model into, if that is another one."""
 
 _WHY = {
     "masked_lm": "a masked token is predicted from both sides",
@@ -35,7 +35,7 @@ def why_not_trained(
     Args:
         objective: of the recipe.
         architecture: of the encoder to train, as `BECOMES` makes it.
-        is_causal: of a BERT, whether its tokens see only what stands before them; in other families all do or none.
+        is_causal: whether its tokens see only what stands before them; a setting in BERT, fixed in other families.
         init_from: where the encoder comes from, if not from `model.*`.
     """
     name, fitting = objective.name, ARCHITECTURES[objective.name]

@@ -2,8 +2,8 @@
 sentences (next sentence, sentence order), on the boundaries of spans (SpanBERT, section 3.2), or both.
 
 The loss is the mean over the masked tokens, plus the mean over the pairs, plus the mean over the tokens predicted from
-boundaries. The encoder's last block, the heads and the vocabulary logits are computed at the places that are asked for
-only, which changes no figure.
+boundaries. The encoder's last block, the heads and the vocabulary logits are computed only at the places that are
+needed, which changes no figure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SENTENCE_OBJECTIVE = "unmask_sentence_objective"
 
 
 SPAN_MASKINGS = ("span", "entity", "noun_phrase")
-"""Those whose targets share their fate with the rest of their span, as in SpanBERT's released code."""
+"""Maskings in which a whole span is masked, replaced or left together, as in SpanBERT's released code."""
 
 
 class MaskedLM:
@@ -52,7 +52,8 @@ class MaskedLM:
         vocabulary: facts about the tokenizer's entries.
 
     Raises:
-        SettingsError: the vocabulary has no mask token, or words are asked for and it does not tell them.
+        SettingsError: the vocabulary has no mask token, or the masking needs words and the vocabulary does not mark
+            them.
     """
 
     perplexities: tuple[str, ...] = ("mlm_loss",)
@@ -120,7 +121,7 @@ class MaskedLM:
         return choose_annotated(batch, prob, self._continuation, annotation)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `mlm`, of `nsp` or `sop`, and of `sbo`, as far as they are asked for."""
+        """Targets of `mlm` and, if they are in use, of `nsp` or `sop`, and of `sbo`."""
         counts = {"mlm": len(batch.columns["target_positions"])}
         if self._settings.sentence_objective != "none":
             counts[self._settings.sentence_objective] = batch.num_sequences
@@ -132,7 +133,7 @@ class MaskedLM:
         """The module that learns, with fresh heads on `encoder`.
 
         Raises:
-            SettingsError: no token of the encoder sees what follows it, or its family has no head for the sentences.
+            SettingsError: the encoder is causal, or its family has no masked-LM head or none for the sentences.
         """
         sizes, sentences = encoder.settings, self._settings.sentence_objective
         wrong = why_not_trained(self._settings, sizes.architecture, sizes.is_causal)
@@ -145,9 +146,9 @@ class MaskedLM:
         )
 
     def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
-        """Gives a fresh module the heads that a model directory has, where it has them.
+        """Loads the heads of a model directory, if it has them, into a fresh module.
 
-        A sentence head that was trained for the other sentence objective stays out.
+        A sentence head that was trained for the other sentence objective is not loaded.
 
         Raises:
             ModelError: as in `unmask.models.hub.load_model`, or the boundary head is damaged or of another model.
@@ -163,10 +164,10 @@ class MaskedLM:
             restore_span_boundary(directory, module.span_boundary_head)
 
     def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """What is had without context of every loss over the vocabulary, and of its accuracy, as if every token of the
-        store were as likely a target.
+        """The floors, without context, of every loss over the vocabulary and of its accuracy, as if every token of the
+        store were equally likely to be a target.
 
-        The boundary head does not read its target, so without context it has the frequencies alone, whatever is shown
+        The boundary head does not read its target, so without context it has only the frequencies, whatever is shown
         there: the tokens beside the span are context.
         """
         settings = self._settings
@@ -188,8 +189,8 @@ class MaskedLMModule(nn.Module):
 
     Args:
         encoder: with a pooler where there is a sentence objective.
-        sentence_objective: None has no head for it and no loss term.
-        max_boundary_targets: of a span; None has no boundary head and no loss term.
+        sentence_objective: None: no head for it and no loss term.
+        max_boundary_targets: of a span; None: no boundary head and no loss term.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class MaskedLMModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings:
-        """How the columns that `forward` reads grow in a filled batch."""
+        """How the columns that `forward` reads are padded in a filled batch."""
         fillings = {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
         if self.sentence_objective is not None:
             fillings[LABEL_COLUMNS[self.sentence_objective]] = Filling(SEQUENCES, NO_LABEL)
@@ -225,7 +226,7 @@ class MaskedLMModule(nn.Module):
         return fillings
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `mlm` and, as far as they are asked for, `nsp` or `sop`, and `sbo`."""
+        """The term `mlm` and, if they are in use, `nsp` or `sop`, and `sbo`."""
         token_logits, labels, sentence_logits, boundary_logits = self._all_logits(batch)
         terms = [LossTerm("mlm", self.cross_entropy(token_logits, labels), len(labels))]
         if self.sentence_objective is not None and sentence_logits is not None:
@@ -267,7 +268,7 @@ class MaskedLMModule(nn.Module):
         return self._all_logits(batch)[:3]
 
     def _all_logits(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """What `logits` gives, and the logits over the vocabulary (boundary targets, vocabulary), or None."""
+        """What `logits` returns, and the boundary head's logits (boundary targets, vocabulary), or None."""
         columns, words = batch.columns, self.encoder.word_embeddings
         targets = columns["target_positions"]
         first = batch.first_tokens if self.next_sentence_head is not None else targets[:0]

@@ -41,7 +41,7 @@ class Words:
     Attributes:
         begins: (tokens,) bool, True for the first token of a word.
         first: (words,) int64, the places of these tokens.
-        start: (tokens,) int64, the place of the first token of each token's word; of a special token, something.
+        start: (tokens,) int64, the place of the first token of each token's word; undefined for a special token.
     """
 
     begins: Tensor

@@ -3,18 +3,20 @@ replaced (ELECTRA, Clark et al. 2020, section 2).
 
 Targets are chosen as for masked language modelling and `mask_token_prob` of them become `[MASK]`; the rest stay as they
 are (15 % do in the released code, none in the paper), and none becomes a random entry. The generator learns to predict
-all of them. In each one's place the discriminator sees a draw from the generator's softmax in the same pass, through
-which no gradient goes. Its label is 1 where the draw is not the original token, as in the released code and
-`transformers` (the paper writes D for the probability of an original one), and 0 everywhere else: a draw that equals
-the original counts as original. Its loss is the mean over all real tokens, the special ones included, which are never
-replaced, as in the released code and by the paper's sum over t = 1..n.
+all of them. At each target the discriminator sees a sample from the generator's softmax in the same pass, through which
+no gradient goes. Its label is 1 where the sample is not the original token, as in the released code and `transformers`
+(the paper writes D for the probability of an original one), and 0 everywhere else: a sample that equals the original
+counts as original. Its loss is the mean over all real tokens, the special ones included, which are never replaced, as
+in the released code and by the paper's sum over t = 1..n.
 
 Two stages (section 3.2): the generator is trained alone; then the discriminator starts from its weights and is trained
-alone, with the generator frozen. Nothing is tied there, since shared embeddings would be frozen with the generator or
-move it. The paper does not say whether a frozen generator drops out: here it is in eval mode, as all that is frozen.
-The heads differ, so the discriminator's starts fresh. Its loss then stands alone and has no weight.
+alone, with the generator frozen. Nothing is tied there, since shared embeddings would be frozen with the generator, or
+change it. The paper does not say whether a frozen generator uses dropout: here it is in eval mode, like everything
+frozen. The heads differ, so the discriminator's starts fresh. The discriminator's loss is then the only one, and has no
+weight.
 
-Departure from the released code: the targets of a sequence are all different, where it draws them with replacement.
+Departure from the released code: the targets of a sequence are all different, while that code draws them with
+replacement.
 """
 
 from __future__ import annotations
@@ -55,15 +57,15 @@ GENERATOR = "generator"
 """The folder of the generator inside the discriminator's model directory."""
 
 _SAMPLE = 7
-"""Stream of chance: what the generator's softmax is inverted at."""
+"""Stream of chance: the numbers by which the generator's softmax is sampled."""
 
 _NOT_COMPARED = {"hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout_prob", "initializer_range"}
-"""Settings of a generator that may be others than its discriminator's make them: they shape neither weights nor what
-they compute."""
+"""Settings of a generator that need not follow from its discriminator's: they change neither the shapes of weights nor
+what they compute."""
 
 
 class ReplacedToken:
-    """The objective: chooses and masks targets, draws what their samples are taken by, counts the targets.
+    """The objective: chooses and masks targets, draws the numbers by which they are sampled, counts them.
 
     Raises:
         SettingsError: the vocabulary has no `[MASK]`.
@@ -98,7 +100,7 @@ class ReplacedToken:
         return masked.with_columns(sample_fractions=uniform(keys, batch.position_ids[targets], _SAMPLE))
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `generator` and of `discriminator`, of which each of two stages trains one."""
+        """Targets of `generator` and of `discriminator`; with two stages, each trains one of them."""
         return {"generator": len(batch.columns["target_positions"]), "discriminator": batch.num_tokens}
 
     def build(self, encoder: Encoder) -> ReplacedTokenModule:
@@ -107,7 +109,7 @@ class ReplacedToken:
         With two stages the generator, which is trained first, has the encoder's weights.
 
         Raises:
-            SettingsError: the encoder is no ELECTRA.
+            SettingsError: the encoder is not an ELECTRA.
         """
         wrong = why_not_trained(self._settings, encoder.settings.architecture, encoder.settings.is_causal)
         if wrong is not None:
@@ -116,13 +118,14 @@ class ReplacedToken:
         return ReplacedTokenModule(encoder, self._settings)
 
     def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
-        """Gives a fresh module the discriminator's head and the generator of a model directory, where it has them.
+        """Loads the discriminator's head and the generator of a model directory, if it has them, into a fresh module.
 
-        A masked LM is the generator where that is of the same size. Tied embeddings stay the discriminator's.
+        A masked LM becomes the generator if generator and discriminator are of one size. Tied embeddings stay the
+        discriminator's.
 
         Raises:
-            ModelError: as in `unmask.models.hub.load_model`, or what stands in `generator/` is none.
-            SettingsError: the generator is of other sizes than the settings make one for this discriminator.
+            ModelError: as in `unmask.models.hub.load_model`, or `generator/` does not hold a generator.
+            SettingsError: the generator's sizes are not those that the settings give it beside this discriminator.
         """
         assert isinstance(module, ReplacedTokenModule), "a module of this objective"
         model = load_model(directory)
@@ -142,8 +145,8 @@ class ReplacedToken:
             share_embeddings(module.generator, module.encoder)
 
     def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """Of the generator alone, without context: how many tokens are replaced, and so what always saying "original"
-        comes to, depends on how good the generator is."""
+        """Of the generator only, without context. The discriminator has none: how many tokens are replaced, and so what
+        always saying "original" scores, depends on how good the generator is."""
         prob = self._settings.mask_token_prob
         return NoContext.of(token_counts, prob, 0.0, self._mask_id, self._special_ids).floors("generator")
 
@@ -189,7 +192,7 @@ class ReplacedTokenModule(nn.Module):
 
     @property
     def is_tied(self) -> bool:
-        """Whether both share their embeddings."""
+        """Whether generator and discriminator share their embeddings."""
         return self._settings.tie_embeddings == "all" and self._settings.schedule == "joint"
 
     @property
@@ -206,10 +209,10 @@ class ReplacedTokenModule(nn.Module):
         return self._settings.schedule == "joint" or self.stage == 1
 
     def begin_stage(self, number: int) -> None:
-        """Goes over to a stage: to stage 1 with the generator's weights for the discriminator.
+        """Enters a stage; at stage 1 the discriminator starts from the generator's weights.
 
-        It may be called before every step: where the module is in that stage already, nothing happens. Optimizers need
-        not know of it, since what is not trained gets no gradient.
+        It may be called before every step: if the module is in that stage already, nothing happens. Optimizers need not
+        be told, since what is not trained gets no gradient.
 
         Args:
             number: 0 or 1, never one before the present stage.
@@ -223,7 +226,7 @@ class ReplacedTokenModule(nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
-        """As every module's, but that a frozen generator stays in eval mode."""
+        """As in any module, except that a frozen generator stays in eval mode."""
         super().train(mode)
         if not self.trains_generator:
             self.generator.eval()
@@ -241,7 +244,7 @@ class ReplacedTokenModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings:
-        """How the columns that `forward` reads grow in a filled batch."""
+        """How the columns that `forward` reads are padded in a filled batch."""
         return {
             "labels": Filling(TOKENS, NO_LABEL),
             "target_positions": Filling("targets", LAST_TOKEN),
@@ -250,7 +253,7 @@ class ReplacedTokenModule(nn.Module):
         }
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The terms `generator` and `discriminator`; with two stages, that of the one that is trained."""
+        """The terms `generator` and `discriminator`; with two stages, only that of the model being trained."""
         logits, originals = self.generator_logits(batch)
         terms = []
         if self.trains_generator:
@@ -263,9 +266,9 @@ class ReplacedTokenModule(nn.Module):
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
-        """`generator_loss` and `generator_accuracy`, then, unless the generator is trained alone, of all tokens
-        `discriminator_loss`, `discriminator_accuracy` and `replaced_share`, of those called replaced
-        `discriminator_precision`, and of the replaced ones `discriminator_recall`."""
+        """`generator_loss` and `generator_accuracy`; then, unless the generator is trained alone, `discriminator_loss`,
+        `discriminator_accuracy` and `replaced_share` over all tokens, `discriminator_precision` over those called
+        replaced, and `discriminator_recall` over those that are."""
         logits, originals = self.generator_logits(batch)
         scores = {
             "generator_loss": (summed_cross_entropy(logits, originals), len(originals)),
@@ -313,7 +316,7 @@ class ReplacedTokenModule(nn.Module):
         """
         targets = batch.columns["target_positions"]
         samples = sample_from_softmax(generator_logits, batch.columns["sample_fractions"])
-        samples = samples.clamp(max=self.generator.settings.vocab_size - 1)  # of NaN, where there are padded entries
+        samples = samples.clamp(max=self.generator.settings.vocab_size - 1)  # logits of NaN may pick a padded entry
         replaced = torch.zeros(batch.num_tokens, dtype=torch.bool, device=samples.device)
         replaced[targets] = samples != batch.columns["labels"][targets]
         corrupted = batch.with_input_ids(batch.input_ids.scatter(0, targets, samples))

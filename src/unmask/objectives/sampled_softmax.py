@@ -1,9 +1,9 @@
 """Sampled softmax: the loss of a large vocabulary from a few of its words (Jean et al. 2015; Jozefowicz et al. 2016).
 
 As TensorFlow computes it, which ELMo's released code calls: candidates are drawn without repetition, word r of a
-vocabulary sorted by falling frequency with probability log((r + 2) / (r + 1)) / log(size + 1), from each logit the
-logarithm of how often the word is expected among them is subtracted, and a candidate that is the target itself does
-not count. One departure: both directions of a window have the same candidates, which makes them one matrix product.
+vocabulary sorted by descending frequency with probability log((r + 2) / (r + 1)) / log(size + 1); each logit is reduced
+by the logarithm of how often its word is expected among them; and a candidate that is the target itself does not count.
+One departure: both directions of a window have the same candidates, so that one matrix product does for both.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from unmask.models.word_softmax import WordSoftmax
 _CANDIDATES = 1
 """The stream of chance."""
 _ROWS = 256
-"""Whose logits there are at once."""
+"""Rows whose logits are in memory at once."""
 
 
 def draw_candidates(chance_key: int, num_candidates: int, vocab_size: int) -> tuple[NDArray[np.int64], int]:
     """Distinct words, drawn one after another until there are enough.
 
     Args:
-        chance_key: what they are drawn from.
+        chance_key: the key that they are drawn from.
         num_candidates: under `vocab_size`.
 
     Returns:

@@ -34,7 +34,7 @@ AnnotationKind = Literal["entity", "noun_phrase"]
 
 
 class _OfAnyObjective(Settings):
-    """What the rest of a run asks of an objective, and the answer of those that do not say otherwise."""
+    """What the rest of a run asks of an objective, with the answers that hold unless it says otherwise."""
 
     @property
     def annotations(self) -> AnnotationKind | None:
@@ -79,8 +79,8 @@ class MaskedLMSettings(_OfAnyObjective):
     """Share of a sequence's tokens that become targets."""
 
     mask_token_prob: float = Field(0.8, ge=0, le=1)
-    """Share of the targets replaced by `[MASK]`; of the spans, with `masking: span`, `entity` or `noun_phrase`, whose
-    tokens share one fate."""
+    """Share of the targets replaced by `[MASK]`; with `masking: span`, `entity` or `noun_phrase` share of the spans,
+    whose tokens are all treated alike."""
 
     random_token_prob: float = Field(0.1, ge=0, le=1)
     """Share of the targets replaced by a random entry of the vocabulary; the rest stay as they are."""
@@ -140,12 +140,13 @@ class BiLMSettings(_OfAnyObjective):
     name: Literal["bilm"] = "bilm"
 
     num_negatives: int = Field(8192, ge=1)
-    """Words that each window's softmax is sampled from, beside its targets; as many as the vocabulary has or more:
-    the full softmax."""
+    """Words that each window's softmax is sampled from, beside its targets; if the vocabulary has no more, the full
+    softmax is taken."""
 
 
 class ReplacedTokenSettings(_OfAnyObjective):
-    """Replaced-token detection (ELECTRA, section 2): a small generator proposes, the discriminator tells."""
+    """Replaced-token detection (ELECTRA, section 2): a small generator replaces tokens, the discriminator tells
+    which."""
 
     name: Literal["replaced_token"] = "replaced_token"
 
@@ -159,17 +160,18 @@ class ReplacedTokenSettings(_OfAnyObjective):
     """As in `masked_lm`."""
 
     generator_size: float = Field(0.25, gt=0)
-    """The generator's width as a share of the discriminator's: hidden size, feed-forward size and heads; as deep."""
+    """The generator's width as a share of the discriminator's: hidden size, feed-forward size and heads; the depth is
+    the same."""
 
     tie_embeddings: Literal["all", "none"] = "all"
     """`all`: both share their token, position and segment embeddings (section 3.2)."""
 
     discriminator_weight: float = Field(50.0, gt=0)
-    """lambda: what the discriminator's mean loss counts beside the generator's."""
+    """lambda: the weight of the discriminator's mean loss beside the generator's."""
 
     schedule: Literal["joint", "two_stage"] = "joint"
     """`two_stage`: the generator alone for half of the run, then a discriminator of equal size that starts from its
-    weights, with the generator frozen (section 3.2, where it is the weaker one)."""
+    weights, with the generator frozen (section 3.2, where it does worse than `joint`)."""
 
     @property
     def is_static(self) -> bool:
@@ -207,10 +209,10 @@ class ReplacedTokenSettings(_OfAnyObjective):
 
 
 def _refuse_without_effect(settings: Settings, needed: Mapping[str, tuple[str, object]]) -> None:
-    """Refuses keys away from their defaults that mean nothing beside the others.
+    """Refuses keys that differ from their defaults but have no effect beside the others.
 
     Args:
-        needed: of such a key the other key, and the value that this must have.
+        needed: for each such key, the other key and the value that it must have.
     """
     for key, (other, value) in needed.items():
         given, found = getattr(settings, key), getattr(settings, other)

@@ -1,4 +1,4 @@
-"""Drawing from a softmax over a large vocabulary, by numbers drawn before (Clark et al. 2020, section 2)."""
+"""Sampling from a softmax over a large vocabulary, by numbers drawn beforehand (Clark et al. 2020, section 2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 _ROWS = 32
-"""Taken together on the CPU: the probabilities of all rows are larger than any cache."""
+"""Rows taken together on the CPU: the probabilities of all rows are larger than any cache."""
 
 _BELOW_ONE = 1 - 2.0**-24
 """The largest float32 below 1."""
@@ -14,10 +14,10 @@ _BELOW_ONE = 1 - 2.0**-24
 
 @torch.no_grad()
 def sample_from_softmax(logits: Tensor, uniforms: Tensor) -> Tensor:
-    """One class a row, drawn from softmax(logits) by inverting its cumulative sum; no gradient goes through it.
+    """One class per row, drawn from softmax(logits) by inverting its cumulative sum; no gradient goes through it.
 
     The released code of ELECTRA adds Gumbel noise to all logits and takes the largest, which gives the same
-    distribution; here one number a row decides, so that the draw can be keyed by the place in the text.
+    distribution; here one number per row decides, so that the draw can be keyed by the place in the text.
 
     Args:
         logits: (rows, classes) float; softmax and sums are computed in float32.
@@ -34,6 +34,6 @@ def sample_from_softmax(logits: Tensor, uniforms: Tensor) -> Tensor:
         cumulative = torch.softmax(rows, -1, dtype=torch.float32).cumsum(-1)
         thresholds = its_fractions[:, None] * cumulative[:, -1:]  # the last sum is 1 but for rounding
         drawn.append(torch.searchsorted(cumulative, thresholds, right=True).squeeze(1))
-    # No sum of a row of NaN is over its number, so that its place is behind the last class, which no embedding has: the
-    # run is to come to its loss, which tells that it has diverged.
+    # In a row of NaN no sum exceeds the number: the index found is past the last class, where there is no embedding. It
+    # is clamped so that the run gets to its loss, which shows that it has diverged.
     return torch.cat(drawn).clamp_(max=logits.shape[-1] - 1)

@@ -19,7 +19,7 @@ def with_boundaries(batch: Batch, chosen: Tensor, max_targets: int) -> Batch:
     Args:
         batch: with the column `special_tokens_mask`.
         chosen: (tokens,) bool, the masked-LM targets.
-        max_targets: of a span, its first ones.
+        max_targets: the most targets of a span; its first ones are taken.
 
     Returns:
         The batch with `boundary_positions` (boundaries,) int64, the tokens beside spans, ascending, each once;

@@ -1,12 +1,12 @@
 """Targets that are runs of words: random spans, named entities, noun phrases (SpanBERT, sections 3.1 and 5.1).
 
-Things are drawn until the budget of a sequence is spent, `target_prob` of its tokens; the last one is cut there, in the
-middle of a word if need be, as in the released code. What overlaps or touches is one span from then on. Nothing reaches
-over a special token, nor over the end of a sequence.
+Spans are drawn until the budget of a sequence, `target_prob` of its tokens, is spent; the last one is cut there, in the
+middle of a word if need be, as in the released code. Spans that overlap or touch become one. None crosses a special
+token or the end of a sequence.
 
-Departures, both from the released code: a span starts at any word with the same chance, as the paper says, not at that
-of a token drawn evenly; and it may start inside one drawn before (there such a start is drawn again), though at each
-word only once.
+Departures, both from the released code: every word is equally likely to start a span, as the paper says (that code
+draws a token evenly and takes its word); and a span may start inside an earlier one (that code draws such a start
+again), though only once at each word.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def choose_spans(
     """
     rows, words = lay_out(batch), find_words(batch, continuation)
     turns = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
-    # The spans that begin in a sequence's first turns spend its budget: they reach a word each at least.
+    # The spans of a sequence's first turns suffice to spend its budget: each covers at least one word.
     starts = torch.nonzero(words.begins & (turns < rows.budgets(target_prob)[rows.sequence])).squeeze(1)
     lengths = span_lengths(rows.draw(_LENGTH, starts), span_length_prob, max_span_words)
-    span = torch.repeat_interleave(lengths)  # for each word of each span, which span that is
+    span = torch.repeat_interleave(lengths)  # for each word of each span, the number of the span
     distance = torch.arange(len(span), device=span.device) - (torch.cumsum(lengths, 0) - lengths)[span]
     number = torch.cumsum(words.begins, 0) - 1
     word = words.first[(number[starts][span] + distance).clamp(max=len(words.first) - 1)]  # by its first token
@@ -79,7 +79,7 @@ def span_lengths(draws: Tensor, prob: float, most: int) -> Tensor:
 
 def choose_annotated(batch: Batch, target_prob: float, continuation: Tensor, annotation: Tensor) -> Tensor:
     """Chooses annotations and words: each draw is one or the other with the same chance, words alone once no annotation
-    is left. Drawing what is a target already spends nothing.
+    is left. Drawing what is already a target spends nothing.
 
     Args:
         batch: with keys and the column `special_tokens_mask`.
@@ -99,7 +99,7 @@ def choose_annotated(batch: Batch, target_prob: float, continuation: Tensor, ann
 
     word_rank = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))[words.start]
     its_rank = rows.ranks(rows.draw(_ANNOTATION).masked_fill(~opens, NOT_DRAWN))[opening]
-    # After two draws for each token of the budget it is spent: on so many words, or so many annotations.
+    # Two draws for each token of the budget suffice to spend it: half of them, at least, are words or are annotations.
     most = 2 * int(rows.budgets(target_prob).max())
     word_turn, its_turn = _turns(rows, words.begins, opens, most)
     last = word_turn.shape[1] - 1
@@ -113,7 +113,7 @@ def _turns(rows: Rows, begins_word: Tensor, begins_annotation: Tensor, most: int
 
     Args:
         begins_word, begins_annotation: (tokens,) bool.
-        most: draws that are made, where there are so many words and annotations.
+        most: draws that are made, if there are that many words and annotations.
 
     Returns:
         (sequences, draws + 1) int64 each; the number of draws where the n-th is not drawn and in the last column.

@@ -18,4 +18,4 @@ OBJECTIVES: dict[str, Callable[[Any, Vocabulary], Objective]] = {
     "bilm": BiLM,
     "replaced_token": ReplacedToken,
 }
-"""Each is made of its own settings, a member of `unmask.objectives.settings.ObjectiveSettings`."""
+"""Each is built from its own settings, a member of `unmask.objectives.settings.ObjectiveSettings`."""

@@ -1,11 +1,11 @@
-"""AdamW (Loshchilov and Hutter 2019) with its moments corrected or, as in BERT's released code, as they are.
+"""AdamW (Loshchilov and Hutter 2019) with bias-corrected moments or, as in BERT's released code, uncorrected ones.
 
     m <- m + (1 - beta1) (g - m)        v <- beta2 v + (1 - beta2) g^2
     parameter <- parameter - rate (m / (sqrt(v) + epsilon) + weight_decay parameter)
 
-with m / (1 - beta1^t) and v / (1 - beta2^t) in their place where they are corrected. All parameters of a group are
-updated by one kernel, PyTorch's, which may also scale the gradients and be told on the device to do nothing: a step
-then waits for no answer from there.
+with m / (1 - beta1^t) and v / (1 - beta2^t) in place of m and v where they are corrected. All parameters of a group are
+updated by one PyTorch kernel, which may also scale the gradients, or be told by a value on the device to do nothing, so
+that a step need not wait for the device.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import torch
 from torch import Tensor
 
 _MANY_STEPS = 2.0**24
-"""At so many steps 1 - beta^t is 1 for every beta below 1 - 2^-20, so that nothing is corrected."""
+"""After this many steps 1 - beta^t is 1 for every beta below 1 - 2^-20, so that nothing is corrected."""
 
 
 class AdamW(torch.optim.Optimizer):
     """The optimizer; its state has the names of `torch.optim.AdamW`'s.
 
     Args:
-        groups: `params`, and what differs from the rest.
+        groups: each with `params` and the options that differ from the rest.
         learning_rate: of groups without `lr`.
         bias_correction: False leaves the moments as they are (`AdamWeightDecayOptimizer` of BERT's released code).
 
     Attributes:
         grad_scale: () float32 on the device; gradients are divided by it first, in place. None: they are not.
         found_inf: () float32 on the device; 1: the step does nothing. None: every step is taken.
-        rates: () float32 on the device, the learning rate of each group in place of its `lr`; None: that.
+        rates: one () float32 tensor on the device for each group, in place of its `lr`; None: `lr` is used.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AdamW(torch.optim.Optimizer):
                 torch._foreach_sub_(steps, [self.found_inf] * len(steps))
 
     def start(self, group: dict[str, Any]) -> list[Tensor]:
-        """Gives the parameters of a group that have a gradient their state, where they have none, and returns them."""
+        """Returns the parameters of a group that have a gradient, with fresh state for those that had none."""
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
         for parameter in parameters:
             state = self.state[parameter]

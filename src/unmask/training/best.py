@@ -19,11 +19,11 @@ class Best:
     """The best evaluation of a run so far; the first of equal ones.
 
     Attributes:
-        step: it was made after.
+        step: the one after which it was made.
         evaluation: its figures, by name.
         weights: the module's parameters and buffers at the time, by name, on the CPU; one tensor under several names
             where parts of the module share it.
-        evaluations_since: made since then, none of them better.
+        evaluations_since: evaluations since then, none of them better.
     """
 
     step: int
@@ -33,7 +33,7 @@ class Best:
 
 
 def copy_weights(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of all parameters and buffers, on the CPU; what parts of the module share is shared in it too."""
+    """A copy of all parameters and buffers, on the CPU; tensors that parts of the module share are shared in it too."""
     weights = module.state_dict(keep_vars=True)
     copies: dict[int, Tensor] = {}
     for tensor in weights.values():
@@ -60,7 +60,7 @@ def choose_metric(evaluation: Mapping[str, float], name: str | None) -> str:
 
 
 def is_better(metric: str, value: float, than: float) -> bool:
-    """Whether one value of a metric is better than another; not a number is worse than any."""
+    """Whether one value of a metric is better than another; NaN is worse than any number."""
     if math.isnan(value) or math.isnan(than):
         return not math.isnan(value)
     return value < than if metric in LOWER_IS_BETTER else value > than

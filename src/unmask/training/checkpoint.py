@@ -10,7 +10,7 @@
                                 row, recent losses, how large micro-batches may be, the newest evaluation, sizes and
                                 checksums of the other files and a checksum of itself
 
-A checkpoint is written beside its place and renamed, and is used only if every checksum is right.
+A checkpoint is written under another name and then renamed, and is used only if every checksum is right.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ def save_checkpoint(
 ) -> Path:
     """Writes a checkpoint of the step just done and removes the oldest ones beyond `keep_last`.
 
-    Checkpoints of later steps, which a resumed run has passed over as damaged, neither count nor are they removed.
+    Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
 
     Args:
         checkpoints: the run's directory of checkpoints.
         position: the loader's next position, as JSON.
         keep_last: checkpoints kept, this one included.
-        save_every: the newest one of a multiple of this is kept beside them, however often the run was stopped since:
-            `find_checkpoint` looks for it when a run rolls back.
+        save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
+            since: `find_checkpoint` looks for it when a run rolls back.
 
     Returns:
         The checkpoint's directory.
@@ -127,7 +127,7 @@ def save_checkpoint(
     for old in saved_steps[keep_last:]:
         if old not in due[:1]:
             shutil.rmtree(old)
-    for left in checkpoints.glob(f"{UNFINISHED}*"):  # by a kill in the middle of a save
+    for left in checkpoints.glob(f"{UNFINISHED}*"):  # left by a kill in the middle of a save
         shutil.rmtree(left)
     return target
 
@@ -137,7 +137,7 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
 
     Args:
         checkpoints: the run's directory of checkpoints.
-        save_every: those of steps that are no multiple of this are taken only where there is no other.
+        save_every: checkpoints at steps that are not multiples of this are used only if there is no other.
 
     Raises:
         CheckpointError: there are checkpoints, but none is sound; each is named with what is wrong.
@@ -197,7 +197,7 @@ def restore(
     _restore_random(load_file(checkpoint.directory / RANDOM))
     saved = checkpoint.state
     schedule.warmup_end = saved["warmup_end"]
-    stage, newest = saved.get("stage"), saved.get("newest")  # old checkpoints have not what is read with `get`
+    stage, newest = saved.get("stage"), saved.get("newest")  # old checkpoints lack what is read with `get`
     schedule.stage = None if stage is None else Stage(**stage)
     return TrainState(
         step=saved["step"],
@@ -238,7 +238,7 @@ def _step_of(directory: Path) -> int:
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         save_file(tensors, path)
-    except SafetensorError as error:  # a full disk is no OSError there
+    except SafetensorError as error:  # a full disk raises no OSError there
         reason = "the disk is full" if "os error 28" in str(error) else str(error)
         raise OutputError(
             f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
@@ -247,7 +247,7 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def _write_best(path: Path, best: Best) -> dict[str, Any]:
-    """Writes its weights, and returns what else there is to keep."""
+    """Writes its weights, and returns the rest of what is kept of it."""
     _write_tensors(path, _once(best.weights))
     return {
         "step": best.step,
@@ -263,7 +263,7 @@ def _read_best(checkpoint: Checkpoint, module: nn.Module) -> Best | None:
 
 
 def _once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without those that stand under an earlier name already: a file holds no tensor twice."""
+    """The weights, each under the first of its names only: a file cannot hold a tensor twice."""
     seen: set[int] = set()
     once = {}
     for name, tensor in weights.items():
@@ -274,7 +274,7 @@ def _once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _under_every_name(weights: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """The opposite of `_once`: what parts of the module share, under the names that it has in each of them."""
+    """The opposite of `_once`: weights that parts of the module share stand under all of their names again."""
     named = dict(weights)
     first_names: dict[int, str] = {}
     own = module.state_dict(keep_vars=True)  # held here, so that no two of its tensors have the same id

@@ -1,8 +1,8 @@
-"""Parts of a model compiled by `torch.compile`, once for all of a kind, and only while steps are recorded.
+"""Compiles parts of a model with `torch.compile`, once for each kind of part, and only while steps are recorded.
 
 What a block computes between its matrix products (biases and activations, dropout, residuals, LayerNorm) becomes a few
 kernels in place of a dozen, and so does the softmax over a vocabulary with its gradient. A whole encoder would take
-minutes to compile; its blocks are one program with other weights.
+minutes to compile; its blocks share one program, with different weights.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def compiled_parts(module: nn.Module) -> Iterator[None]:
 
 @cache
 def _compiled(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    # It asks the device, which no program can.
+    # It queries the device, which compiled code cannot do.
     torch.compiler.assume_constant_result(choose_backend)  # type: ignore[no-untyped-call]
     program: Callable[..., Tensor] = torch.compile(plain)
 

@@ -1,4 +1,4 @@
-"""Where a run computes and in which precision: the one place that decides, and says why and what the device is.
+"""Chooses a run's device and precision: the one place that decides, says why, and describes the device.
 
 Nothing here touches CUDA where a recipe asks for the CPU.
 """
@@ -29,7 +29,7 @@ TRAINING_PRECISIONS = (*PRECISIONS, "fp8")
 _FIRST_WITH_BF16 = (8, 0)
 _FIRST_WITH_FP8 = (8, 9)
 _LITTLE_MEMORY = 0.2
-"""The free share of a GPU's memory below which a run is warned: somebody else holds most of it."""
+"""The free share of a GPU's memory below which a run is warned: something else holds most of it."""
 _CPU_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -43,7 +43,7 @@ class Compute:
         device: where modules and batches are.
         dtype: of matrix products; weights are always float32.
         reason: why, for the log.
-        fp8: True: the linear layers of Transformer blocks take theirs in 8 bits, `dtype` is of all others.
+        fp8: True: the linear layers of Transformer blocks compute theirs in 8 bits, and `dtype` is that of all others.
         autocasts: False: a module's weights have been cast to `dtype`, once, and nothing is cast as it computes.
     """
 
@@ -61,16 +61,16 @@ class Compute:
         return partial(torch.autocast, self.device.type, dtype=self.dtype)
 
     def place(self, module: AnyModule) -> AnyModule:
-        """Takes a module to the device, and its linear layers to 8 bits where that is the precision, in place.
+        """Moves a module to the device and, under fp8, turns its linear layers to 8 bits, in place.
 
         Raises:
-            SettingsError: 8 bits, and the module has no Transformer blocks, or blocks of sizes that do not go.
+            SettingsError: under fp8, the module has no Transformer blocks, or blocks of sizes that 8 bits do not allow.
         """
         module.to(self.device)
         return with_fp8_linears(module) if self.fp8 else module
 
     def describe(self) -> str:
-        """One line for the log of a run: the device with what there is of it now, the precision and why, versions."""
+        """One line for the log of a run: the device and its present state, the precision and why, versions."""
         about = describe_gpu(look_at_gpu(self.device)) if self.device.type == "cuda" else describe_cpu()
         precision = str(self.dtype).removeprefix("torch.")
         if self.fp8:
@@ -86,10 +86,10 @@ class Gpu:
     """A GPU as it is at this moment.
 
     Attributes:
-        capability: major and minor number of what it can do.
+        capability: major and minor number of its compute capability.
         index: among those that PyTorch sees.
         num_visible: how many it sees.
-        free: bytes of memory that this process can have, what its own PyTorch keeps in reserve included.
+        free: bytes of memory that this process can allocate, including what its own PyTorch keeps in reserve.
         total: bytes of its memory.
     """
 
@@ -130,12 +130,11 @@ def choose_compute(device: str = "auto", precision: str = "auto", *, training: b
         device: `auto` (a GPU where there is one), `cpu` or `cuda`.
         precision: `auto` (bf16 where the device computes in it), `fp32`, `bf16`, or `fp8` (bf16, and the linear layers
             of Transformer blocks in 8 bits).
-        training: True where the model is trained, and goes through `Compute.place`. Elsewhere there is no `fp8`: its
-            scales are a batch's, so that what is predicted for one text would depend on those beside it.
+        training: True where the model is trained, and goes through `Compute.place`. Otherwise there is no `fp8`: it
+            scales by the batch, so the prediction for a text would depend on the texts beside it.
 
     Raises:
-        SettingsError: `cuda` where there is none or it cannot be used, `fp8` where it cannot be computed in, or another
-            name.
+        SettingsError: `cuda` without a GPU that can be used, `fp8` where it is not supported, or an unknown name.
     """
     precisions = TRAINING_PRECISIONS if training else PRECISIONS
     for name, value, known in (("device", device, DEVICES), ("precision", precision, precisions)):
@@ -216,12 +215,12 @@ def has_kernels(capability: tuple[int, int], architectures: list[str]) -> bool:
     """Whether a build of PyTorch runs on a GPU.
 
     Machine code (`sm_80`) runs on its own major version from its minor version on, machine code with a suffix
-    (`sm_90a`) is taken at its word alone; what is compiled on the spot (`compute_90`) runs on anything later.
+    (`sm_90a`) runs on exactly that version; what is compiled when it is loaded (`compute_90`) runs on anything later.
 
     Args:
         capability: of the GPU.
-        architectures: that the build has code for; with none of NVIDIA's among them (a build for other GPUs), it is
-            taken to be fit.
+        architectures: that the build has code for; if none is NVIDIA's (a build for other GPUs), the build is assumed
+            to fit.
     """
     parsed = [match for each in architectures if (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", each))]
     if not parsed:
@@ -290,7 +289,7 @@ def describe_cpu() -> str:
 
 
 def _computes_bf16(gpu: Gpu | None) -> tuple[bool, str]:
-    """Whether matrix products in bfloat16 are quicker there, and what says so."""
+    """Whether matrix products in bfloat16 are faster on the device, and why."""
     if gpu is not None:
         if gpu.capability >= _FIRST_WITH_BF16:
             return True, "the GPU computes in it"
@@ -304,7 +303,7 @@ def _computes_bf16(gpu: Gpu | None) -> tuple[bool, str]:
 
 @cache
 def _warn(message: str) -> None:
-    """Logs a warning, once in a process: many runs may follow each other."""
+    """Logs a warning, once per process: many runs may follow each other."""
     logger.warning(message)
 
 

@@ -5,7 +5,7 @@
         figures.json            what was wrong, the losses, the gradient's norm, the rate, the losses before
 
 The rule of a spike: the loss is over `train.spike_factor` times the median of the losses of the last 100 steps taken,
-where there are at least 20 of them. A median does not move with the few large losses that it is to tell apart.
+if there are at least 20 of them. The few large losses that are to be detected do not move a median.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from unmask.errors import OutputError
 from unmask.files import write_json, writing_directory
 
 WINDOW = 100
-"""Steps whose losses a spike is told by."""
+"""Steps against whose losses a spike is judged."""
 FEWEST = 20
-"""Of them, before which nothing is a spike."""
+"""Steps that must have been taken before anything counts as a spike."""
 
 BATCHES, FIGURES = "batches.safetensors", "figures.json"
 
@@ -45,7 +45,7 @@ class BadStep:
         loss: of the step.
         terms: the mean of each loss term, unweighted.
         counts: the targets of each.
-        learning_rate: that it would have been taken with.
+        learning_rate: the one it would have been taken with.
         gradient_norm: before clipping.
         recent_losses: of the steps before, the newest last.
     """
@@ -75,7 +75,7 @@ def find_fault(
         loss: of the step.
         gradient_norm: before clipping.
         recent_losses: of the steps taken before, at most `WINDOW`.
-        spike_factor: the loss is a spike over this times their median; None: no loss is.
+        spike_factor: a loss over this times their median is a spike; None: none is.
     """
     if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
         return f"the loss or its gradient is not finite at step {step:,}: the run has diverged"
@@ -94,11 +94,11 @@ def keep_bad_step(directory: Path, bad: BadStep, num_before: int) -> Path:
     """Writes a step's batches and figures for inspection.
 
     Args:
-        directory: of all that a run keeps of this kind.
-        num_before: how often the run has rolled back before: it may have been at the same step then.
+        directory: where the run keeps all its bad steps.
+        num_before: how often the run has rolled back before, perhaps at the same step.
 
     Returns:
-        Where they are.
+        The directory with both.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.
@@ -123,7 +123,7 @@ def keep_bad_step(directory: Path, bad: BadStep, num_before: int) -> Path:
     with writing_directory(target, overwrite=True) as unfinished:
         try:
             save_file(tensors, unfinished / BATCHES)
-        except SafetensorError as error:  # a full disk is no OSError there
+        except SafetensorError as error:  # a full disk raises no OSError there
             raise OutputError(f"cannot write the batches of step {bad.step:,} to {directory}: {error}") from error
         write_json(unfinished / FIGURES, figures)
     return target

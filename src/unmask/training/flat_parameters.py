@@ -1,6 +1,6 @@
 """All trained parameters of a module in one tensor, and their gradients in another.
 
-Zeroing, summing, scaling and rounding then take one kernel each, where a module has hundreds of parameters. The
+Zeroing, summing, scaling and rounding then take one kernel each, not one for each of hundreds of parameters. The
 parameters themselves stay what they are: each becomes a view, so that optimizers and checkpoints see no difference.
 """
 
@@ -13,21 +13,21 @@ import torch
 from torch import Tensor, nn
 
 _ALIGNMENT = 64
-"""Elements: every parameter begins where wide loads may, in two bytes an element too."""
+"""In elements: every parameter begins at an address that wide loads may use, even at two bytes per element."""
 
 
 class FlatParameters:
     """The weights that matrix products read, and where their gradients go.
 
     Args:
-        module: whose parameters move into one tensor.
-        trained: the names of those that get a gradient; each under one of its names.
-        dtype: that matrix products compute in. In float32 the module's own parameters are read; else a rounded copy,
-            whose gradients are rounded too, and summed over micro-batches in float32.
+        module: its trained parameters move into one tensor.
+        trained: the names of the parameters that get a gradient, one name for each.
+        dtype: of matrix products. In float32 they read the module's own parameters; otherwise a rounded copy, whose
+            gradients are rounded too, and summed over micro-batches in float32.
 
     Attributes:
         weights, gradients: (elements,) float32.
-        working: by name, the rounded weights that a forward pass reads; none in float32.
+        working: by name, the rounded weights that a forward pass reads; empty in float32.
     """
 
     def __init__(self, module: nn.Module, trained: list[str], dtype: torch.dtype) -> None:
@@ -58,11 +58,11 @@ class FlatParameters:
             self.working[name] = weight
         trained_ids = {id(parameter) for parameter in parameters}
         for name, parameter in named.items():
-            if id(parameter) not in trained_ids:  # frozen, or of no use: it stays as it is
+            if id(parameter) not in trained_ids:  # frozen or unused: it does not move
                 self.working[name] = parameter.detach().to(dtype)
         rounded = {id(parameter): self.working[name] for name, parameter in named.items()}
-        # Each part once, whatever its names: `torch.func.functional_call` takes a part with two names twice, and leaves
-        # the weights that it was lent in it.
+        # Each part once, however many names it has: `torch.func.functional_call` takes a part with two names twice, and
+        # leaves the lent weights in it.
         self._places = [
             (part, name, parameter, rounded[id(parameter)])
             for part in module.modules()
@@ -89,20 +89,20 @@ class FlatParameters:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Brings what forward passes read up to the weights, which have changed."""
+        """Updates the rounded weights after the weights have changed."""
         if self._rounded is not None:
             self._rounded.copy_(self.weights)
 
     @torch.no_grad()
     def zero(self) -> None:
-        """Forgets all gradients, of a backward pass that was broken off too."""
+        """Zeroes all gradients, also those of a backward pass that was broken off."""
         self.gradients.zero_()
         if self._rounded_gradients is not None:
             self._rounded_gradients.zero_()
 
 
 def _starts(parameters: list[nn.Parameter]) -> Iterator[int]:
-    """Where each begins, then where the last one's place ends."""
+    """The offset at which each begins, then the end of the last one's place."""
     start = 0
     for parameter in parameters:
         yield start

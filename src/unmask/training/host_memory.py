@@ -1,4 +1,4 @@
-"""Memory of the processor that is given back is kept for what is asked for next.
+"""Keeps CPU memory that has been freed for the next allocation.
 
 The C library hands large blocks back to the system as soon as they are freed, and the system clears each page when it
 is touched again: a step on the CPU, whose every tensor is such a block, spends a tenth of its time on that.
@@ -10,13 +10,13 @@ import ctypes
 import platform
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-"""Of `mallopt`: how much may be free at the end of the heap, in bytes, and how many blocks may lie outside it."""
+"""Options of `mallopt`: how many bytes may be free at the end of the heap, and how many blocks may lie outside it."""
 
 
 def keep_freed_memory() -> bool:
-    """Has this process keep the memory that it frees, up to 2 GiB at the end of its heap.
+    """Makes this process keep the memory that it frees, up to 2 GiB at the end of its heap.
 
-    It then stays as large as it has been at most.
+    The process then stays as large as it has ever been.
 
     Returns:
         Whether the C library can do so: glibc's, on Linux.

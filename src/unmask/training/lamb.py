@@ -1,8 +1,8 @@
 """LAMB, for batches of thousands of sequences (You et al. 2020, algorithm 2).
 
 As in the code released with ALBERT, the norms are not bounded (phi is the identity), and biases and LayerNorm get the
-update of Adam, without a trust ratio. The projections to queries, keys and values are one parameter here, and have a
-ratio each, as the three matrices that they are there.
+update of Adam, without a trust ratio. The projections to queries, keys and values are one parameter here, but each has
+a ratio of its own, as the three separate matrices have there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 NUM_MATRICES = {"query_key_value.weight": 3}
-"""How many matrices of one shape stand one above another in a parameter, by how its name ends; one in all others."""
+"""How many matrices of one shape are stacked in a parameter, by the ending of its name; all others hold one."""
 
 
 def fused_matrices(module: nn.Module) -> dict[Tensor, int]:
-    """The parameters of a module that hold several matrices, with how many they are."""
+    """The parameters of a module that hold several matrices, and how many each holds."""
     return {
         parameter: count
         for name, parameter in module.named_parameters()

@@ -1,12 +1,12 @@
 """The one training loop, for pre-training and fine-tuning alike.
 
-It knows nothing of objectives or tasks: it gets a module whose forward pass returns loss terms, the batches of each
+It knows nothing of objectives or tasks: it is given a module whose forward pass returns loss terms, the batches of each
 step, a function that counts targets, an optimizer, a schedule, and one hook. The loss of a step is the sum over its
 terms of coefficient x (sum of totals / sum of counts), the sums taken over the whole step, so cutting a step into
-micro-batches changes nothing but memory, and which elements dropout takes: its generator is drawn from batch by batch.
+micro-batches changes nothing but memory use and which elements dropout zeroes: dropout draws batch by batch.
 
-A `Stepper` takes the steps: it looks at loss and gradient norm of each before its update is taken, on the device where
-it can, so that the loop waits for figures only when one is due.
+A `Stepper` takes the steps: it checks the loss and gradient norm of each before its update is taken, on the device if
+possible, so that the loop waits for figures only when they are due.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class TrainState:
         tokens: tokens shown.
         epochs: passes over the data done.
         seconds: time spent training, evaluations and stops not counted.
-        position: the loader's next position; as JSON where it has just been restored.
+        position: the loader's next position; JSON if it has just been restored.
         newest: what the newest step did.
         totals: summed loss terms since `take_means` was last called.
         counts: the targets they were summed over.
         logged_tokens, logged_seconds: `tokens` and `seconds` when it was called.
-        recent_losses: of the last steps taken, the newest last; what a spike is told by.
+        recent_losses: of the last steps taken, the newest last; spikes are judged against them.
         roll_backs: how often the run has gone back to a checkpoint.
-        micro_batch_tokens: of a micro-batch at most, were its sequences as long as the longest, where the memory has
-            had a say; see `unmask.training.memory`.
+        micro_batch_tokens: the most tokens of a micro-batch, every sequence counted as long as the longest; None unless
+            the memory has limited it, see `unmask.training.memory`.
         evaluation: the newest held-out figures, by name.
         evaluated_step: the step they were measured after; None before the first time.
         best: the best evaluation so far, where the run may end early; None before the first one.
@@ -110,11 +110,12 @@ class TrainState:
         return means
 
     def roll_back_to(self, earlier: TrainState) -> None:
-        """Becomes an earlier state, but for what has been read since and the time that it took; counted."""
+        """Becomes an earlier state, but keeps the place in the data and the time spent; counts the roll-back."""
         kept: dict[str, Any] = {"position": self.position, "epochs": self.epochs, "seconds": self.seconds}
         kept["roll_backs"] = self.roll_backs + 1
         kept["micro_batch_tokens"] = self.micro_batch_tokens
-        kept["logged_seconds"] = earlier.logged_seconds + self.seconds - earlier.seconds  # what was lost has no rate
+        # Lost steps do not count in the rate.
+        kept["logged_seconds"] = earlier.logged_seconds + self.seconds - earlier.seconds
         for each in fields(self):
             setattr(self, each.name, kept.get(each.name, getattr(earlier, each.name)))
 
@@ -156,14 +157,14 @@ def train(
     is_due: Callable[[TrainState], bool] | None = None,
     reads_ahead: bool = False,
 ) -> None:
-    """Trains until the budget is spent, or the hook has noted in `state.best` that nothing gets better.
+    """Trains until the budget is spent, or the hook has noted in `state.best` that evaluations get no better.
 
     Args:
         module: takes a prepared batch, returns its `LossTerm`s.
-        steps: the batches of each step, from `state.position` on. When they are asked for a step's batches, `state` is
-            that before the step.
+        steps: the batches of each step, from `state.position` on. When a step's batches are requested, `state` is still
+            as before that step.
         prepare: draws masks and labels; called once for each batch.
-        counts: targets in a prepared batch of each loss term that the module may return for it.
+        counts: the number of targets in a prepared batch, for each loss term that the module may return.
         optimizer: its groups' rates at this point are the peak rates.
         schedule: the factor on the peak rates.
         settings: the budget and the clipping.
@@ -171,19 +172,19 @@ def train(
         device: where the module is.
         autocast: a context in which the forward pass runs.
         on_step: called after each step that is due: logs, evaluates, saves; stops the run by raising.
-        before_step: called before each step: may begin a stage of the schedule and change what is trained. The first
-            time after a resume, it finds a module whose weights alone have been restored.
-        on_bad_step: called in place of an update that `find_fault` finds a fault with; raises, or puts module,
-            optimizer, schedule and `state` back to where the next step is to begin. None: no fault is looked for,
-            which is for steps that are computed as they come.
-        on_out_of_memory: called where a step does not fit into the device's memory, with the step and what the device
-            says; raises, or returns the batches from `state.position` on anew, in smaller micro-batches. None: the
+        before_step: called before each step: may begin a stage of the schedule and change what is trained. At the first
+            call after a resume, only the weights of the module have been restored.
+        on_bad_step: called in place of an update in which `find_fault` finds a fault; raises, or resets module,
+            optimizer, schedule and `state` to where the next step is to begin. None: faults are not looked for, which
+            only steps that are not recorded allow.
+        on_out_of_memory: called when a step does not fit into the device's memory, with the step and the error's
+            message; raises, or returns the batches from `state.position` on again, in smaller micro-batches. None: the
             error is raised.
         stepper: takes the steps; None computes every batch as it comes.
-        is_due: whether something is to be done after the step just launched, where a device may run ahead; None: after
-            every step.
-        reads_ahead: True makes the next step's batches before this step's figures are waited for, which keeps a GPU
-            busy; a budget in minutes, or a run that ends early, may then ask for one step too many.
+        is_due: whether the hook has anything to do after the step just launched, if the device may run ahead; None: it
+            has after every step.
+        reads_ahead: True prepares the next step's batches before waiting for this step's figures, which keeps a GPU
+            busy; a budget in minutes, or a run that ends early, may then read one step too many.
     """
     peaks = [group["initial_lr"] if "initial_lr" in group else group["lr"] for group in optimizer.param_groups]
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
@@ -221,7 +222,7 @@ def train(
                 state.seconds += time.monotonic() - began
                 continue
         elif not launched:
-            break  # it is out of batches
+            break  # the batches have run out
         ledger = _Ledger(state, launched, settings.spike_factor, looks_for_faults=on_bad_step is not None)
         figures = stepper.read(ledger.enter)
         state.seconds += time.monotonic() - began
@@ -239,13 +240,13 @@ def train(
 
 
 _MOST_LAUNCHED = 256
-"""Steps that a device may be ahead of what is known of them."""
+"""Steps that may be launched before their figures are read."""
 
 
 def _launch(stepper: Stepper, step: _PreparedStep, counts: dict[str, int], *, raises: bool) -> str | None:
-    """Launches a step, and returns what the device says where it does not fit into the memory.
+    """Launches a step; returns the error's message if it does not fit into the memory, else None.
 
-    The error itself is not kept: its traceback holds on to what the step has allocated.
+    The error itself is dropped: its traceback keeps what the step has allocated.
     """
     try:
         stepper.launch(step.batches, counts)
@@ -285,7 +286,7 @@ class _Launched:
     Attributes:
         counts: targets of each loss term.
         rate: the learning rate.
-        step, tokens: of the state after it.
+        step, tokens: those of the state after the step.
     """
 
     prepared: _PreparedStep
@@ -310,7 +311,7 @@ class _Ledger:
     fault: str | None = None
 
     def enter(self, place: int, figures: StepFigures) -> bool:
-        """Whether a step may be taken; if so, it counts."""
+        """Returns whether a step may be taken; if so, adds its figures to the state."""
         step, state = self.launched[place], self.state
         loss = figures.loss(step.counts)
         if self.looks_for_faults:
@@ -324,7 +325,7 @@ class _Ledger:
         return True
 
     def bad_step(self, step: _Launched, figures: StepFigures) -> BadStep:
-        """All that is known of the step that is not taken."""
+        """All that is known of the step that was not taken."""
         assert self.fault is not None
         return BadStep(
             step.step,
@@ -340,10 +341,10 @@ class _Ledger:
 
 
 def set_training_mode(module: nn.Module) -> None:
-    """Training mode, but for what is frozen: that stays in eval mode, so that it is one fixed function of its input.
+    """Sets training mode, except for frozen parts: they stay in eval mode, so each is a fixed function of its input.
 
-    Its dropout is off (in `transformers`, frozen layers keep theirs): a frozen encoder gives the same features in every
-    epoch, those that `unmask features` writes.
+    Their dropout is off (in `transformers`, frozen layers keep theirs), so a frozen encoder gives the same features in
+    every epoch, those that `unmask features` writes.
     """
     module.train()
     for part in module.modules():

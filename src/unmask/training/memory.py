@@ -1,9 +1,9 @@
-"""How steps are cut into micro-batches that a device's memory holds: the largest that fits, found on request, and the
-answer to a step that does not fit, which is to halve them.
+"""Cuts steps into micro-batches that fit into a device's memory: finds the largest that fits, on request, and halves
+them when a step does not fit.
 
-Neither changes which sequences a step has, their masks, or the gradient but for rounding and dropout. What was decided
-stands in the run's state, in tokens: so it holds for sequences of any length, and a resumed run has the micro-batches,
-and with them the dropout, of one that never stopped, wherever it goes on and however much memory is free there.
+Neither changes which sequences a step has, their masks, or (rounding and dropout aside) the gradient. The decision is
+kept in the run's state, in tokens: so it holds for sequences of any length, and a resumed run has the micro-batches,
+and with them the dropout, of one that never stopped, wherever it resumes and however much memory is free there.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from unmask.training.stepper import weigh
 logger = logging.getLogger("unmask")
 
 _PROBED_TOKENS = 8192
-"""Of the smaller one of the two batches that are measured, were its sequences as long as the longest."""
+"""Tokens of the smaller of the two batches that are measured, every sequence counted as long as the longest."""
 _USED_SHARE = 0.9
-"""Of the free memory: what is freed leaves gaps that not everything fits into."""
+"""Share of the free memory to use: freed blocks leave gaps that not everything fits into."""
 _MOMENTS_BYTES = 8
-"""A trained parameter's, for the optimizer: two numbers in float32, which come with the first update."""
+"""The optimizer's state for each trained parameter: two float32 numbers, allocated at the first update."""
 _ROUNDED_BYTES = 4
-"""A trained parameter's beside them, where matrix products are computed in bfloat16 and steps are recorded: weight and
-gradient, rounded."""
+"""More for each trained parameter where matrix products are in bfloat16 and steps are recorded: the rounded weight and
+gradient."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Cut:
 
     Attributes:
         batch_size: sequences of a step.
-        micro_batch_size: sequences of a batch, at most.
-        longest: tokens that no sequence has more of.
-        size_key, length_key: the settings that say the two, for messages.
+        micro_batch_size: sequences of a micro-batch, at most.
+        longest: upper bound on the tokens of a sequence.
+        size_key, length_key: the settings of `micro_batch_size` and `longest`, for messages.
     """
 
     batch_size: int
@@ -58,8 +58,8 @@ class Cut:
     length_key: str = "packing.max_length"
 
     def at_most(self, tokens: int | None) -> Cut:
-        """The same in batches of so many tokens or one sequence, were every sequence as long as the longest, and then
-        of about equal sizes.
+        """The same steps in micro-batches of at most so many tokens (every sequence counted as long as the longest) or
+        of one sequence, all of about the same size.
 
         Args:
             tokens: None: as many as a batch can hold.
@@ -72,8 +72,8 @@ class Cut:
 
 
 class StepSource(Protocol):
-    """The batches of a run's steps, from any place on and in micro-batches of any size; a step has the same sequences
-    and masks in each."""
+    """The batches of a run's steps, from any position on and in micro-batches of any size, which changes neither the
+    sequences nor the masks of a step."""
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """How steps are cut; arguments as in `steps`."""
@@ -82,48 +82,48 @@ class StepSource(Protocol):
         """The steps from a position on.
 
         Args:
-            progress: tells the share of the budget that is done.
-            position: of the next step, or the JSON of one; None where the run's sitting begins.
-            most_tokens: of a micro-batch, were all its sequences as long as the longest; None: as the recipe says.
+            progress: returns the share of the budget that is done.
+            position: of the next step, or the JSON of one; None: the beginning.
+            most_tokens: of a micro-batch, every sequence counted as long as the longest; None: as the recipe says.
         """
 
 
 class GpuMemory:
-    """A GPU's memory, as `torch.cuda` tells of it."""
+    """A GPU's memory, as `torch.cuda` reports it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     @property
     def free(self) -> int:
-        """Bytes that this process can have."""
+        """Bytes that this process can allocate."""
         return look_at_gpu(self._device).free
 
     def peak_of(self, work: Callable[[], None]) -> int:
-        """Bytes that are allocated while something is done, at their peak, beside those that are before it."""
+        """The peak of the bytes allocated while `work` runs, beyond those allocated before."""
         torch.cuda.reset_peak_memory_stats(self._device)
         before = torch.cuda.memory_allocated(self._device)
         work()
         return torch.cuda.max_memory_allocated(self._device) - before
 
     def release(self) -> None:
-        """Gives back what PyTorch keeps in reserve, which may lie in pieces."""
+        """Gives back what PyTorch keeps in reserve, which may be fragmented."""
         torch.cuda.empty_cache()
 
 
 def memory_of(device: torch.device) -> GpuMemory | None:
-    """A device's memory where it can be asked; None for the processor's."""
+    """A device's memory, if it can be queried; None for the CPU."""
     return GpuMemory(device) if device.type == "cuda" else None
 
 
 class MicroBatches:
-    """Cuts the steps of a sitting.
+    """Cuts the steps of one session of a run.
 
     Args:
         source: of the steps.
-        module: on the device; what its buffers carry from batch to batch is put back where a step is broken off.
-        compute: where, and in which precision.
-        progress: tells the share of the budget that is done.
+        module: on the device; what its buffers carry from batch to batch is restored when a step is broken off.
+        compute: the device and the precision.
+        progress: returns the share of the budget that is done.
     """
 
     def __init__(self, source: StepSource, module: nn.Module, compute: Compute, progress: Callable[[], float]) -> None:
@@ -172,7 +172,7 @@ class MicroBatches:
         return self.steps(state)
 
     def explain(self, state: TrainState, error: torch.OutOfMemoryError) -> UserError:
-        """What to tell of memory that was wanting for something else than a micro-batch: the update, an evaluation."""
+        """The error for memory that ran out in something other than a micro-batch: the update, an evaluation."""
         cut = self._source.cut(state.position, state.micro_batch_tokens)
         return UserError(
             f"the memory does not suffice for the update or an evaluation after step {state.step:,} "
@@ -184,9 +184,9 @@ class MicroBatches:
     def choose(
         self, state: TrainState, prepare: Callable[[Batch], Batch], counts: Callable[[Batch], dict[str, int]]
     ) -> None:
-        """Notes in a new run's state how large the largest micro-batch is that fits, by what two small ones take.
+        """Notes in a new run's state the size of the largest micro-batch that fits, estimated from two small ones.
 
-        Where that is less than was thought, the first step that does not fit halves it.
+        If less fits than estimated, the first step that does not fit halves it.
         """
         whole = self._source.cut(state.position, None)
         if self._memory is None:
@@ -237,9 +237,9 @@ class MicroBatches:
         return prepare(max(step.batches, key=lambda batch: batch.num_tokens))
 
     def _measure(self, batch: Batch, counts: dict[str, int]) -> int | None:
-        """Bytes that a forward and backward pass takes at its peak; None where there are not so many.
+        """Bytes that a forward and backward pass takes at its peak; None if memory runs out.
 
-        The module, and what dropout draws from, are afterwards as they were.
+        The module, and the generator that dropout draws from, are restored afterwards.
         """
         assert self._memory is not None
 
@@ -278,7 +278,7 @@ _Buffers = list[tuple[nn.Module, str, Tensor]]
 
 
 def _copy_buffers(module: nn.Module) -> _Buffers:
-    """Copies of all buffers, each with the part of the module that has it; of most modules there are none."""
+    """Copies of all buffers, each with the part of the module that holds it; most modules have none."""
     return [
         (part, name, buffer.clone()) for part in module.modules() for name, buffer in part.named_buffers(recurse=False)
     ]
@@ -286,7 +286,7 @@ def _copy_buffers(module: nn.Module) -> _Buffers:
 
 def _restore_buffers(copies: _Buffers) -> None:
     for part, name, buffer in copies:
-        setattr(part, name, buffer)  # which may have had another size
+        setattr(part, name, buffer)  # its size may have changed
 
 
 def _counted(cut: Cut) -> tuple[str, str]:
@@ -294,5 +294,5 @@ def _counted(cut: Cut) -> tuple[str, str]:
 
 
 def _first_sentences(reason: str) -> str:
-    """What matters of an error of PyTorch, which goes on about its settings."""
+    """The part of PyTorch's error message that matters; the rest is about its settings."""
     return ". ".join(reason.split(". ")[:2]).rstrip(".") or "out of memory"

@@ -2,9 +2,9 @@
 
 The matrices' updates are scaled to the size of AdamW's (Liu et al. 2025, "Muon is scalable for LLM training", section
 2.2), so that a rate and a weight decay that suit AdamW suit them too. Departure: the projections to queries, keys and
-values are one matrix here, and are orthogonalised as one. An LSTM's gates go to AdamW: each of its matrices holds four
-maps whose gradients are of unlike size, which are applied anew at every step, and Muon is for one linear map each. What
-projects its output is such a map, and goes to Muon.
+values are one matrix here, and are orthogonalised as one. An LSTM's gates go to AdamW: each of their matrices holds
+four maps with gradients of different sizes, applied again at every token, and Muon is for matrices that are one linear
+map. The projection of an LSTM's output is one, and goes to Muon.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from unmask.errors import SettingsError
 
 _GATES = ("weight_ih", "weight_hh", "input_weight", "hidden_weight")
-"""How the names of matrices begin that hold the four gates of an LSTM: PyTorch's, and those of `ProjectedLstm`."""
+"""Name prefixes of the matrices that hold an LSTM's four gates: PyTorch's, and those of `ProjectedLstm`."""
 
 
 def split_groups(
@@ -56,8 +56,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
     """Two optimizers that step, save and restore as one.
 
     Args:
-        others: has the parameters that are no matrices of layers.
-        matrices: has those that are.
+        others: for the parameters that are not matrices of layers.
+        matrices: for those that are.
     """
 
     def __init__(self, others: torch.optim.Optimizer, matrices: torch.optim.Muon) -> None:

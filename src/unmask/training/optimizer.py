@@ -29,7 +29,7 @@ def parameter_groups(module: nn.Module, weight_decay: float, learning_rate: floa
     """Two groups: weights, which decay, and biases and LayerNorm, which do not (BERT's released `optimization.py`).
 
     Scalars do not decay either: one such as ELMo's gamma scales all features, and at 0 would leave nothing of them.
-    Parameters without gradient are left out.
+    Frozen parameters are left out.
 
     Returns:
         `params`, `lr`, `weight_decay` and `is_weight` of each.
@@ -58,7 +58,7 @@ def layered_groups(
 
     A parameter at depth d of an encoder with L layers learns at learning_rate x layer_decay ^ (L + 2 - d), as in
     ELECTRA's released `optimization.py`. No depth is L + 1 there, so the last layer learns at the head's rate times the
-    decay squared, where appendix B of the paper would have it once.
+    decay squared; by appendix B of the paper, it would be the decay once.
 
     Raises:
         SettingsError: the module's encoder has no layers.
@@ -79,7 +79,7 @@ def layered_groups(
 
 
 def depth(name: str, num_layers: int) -> int:
-    """How far up a parameter of an encoder stands, as ELECTRA's code counts.
+    """The depth of an encoder's parameter, as ELECTRA's code counts it.
 
     Args:
         name: in the encoder: `blocks.3.attention.output.weight`; of ELMo's backward direction `blocks.1.layers.3.bias`.
@@ -155,7 +155,7 @@ def clip_gradients(module: nn.Module, max_norm: float | None) -> Tensor:
 
 
 def clipping_divisor(norm: Tensor, max_norm: float | None) -> Tensor | None:
-    """What gradients of this norm are divided by so that it is `max_norm` at most, as PyTorch clips; None: nothing."""
+    """What gradients of this norm are divided by to bring it down to `max_norm`, as PyTorch clips; None: nothing."""
     return None if max_norm is None else ((norm + 1e-6) / max_norm).clamp(min=1.0)
 
 
@@ -190,9 +190,9 @@ class Schedule:
 
     Attributes:
         settings: shape and warm-up.
-        warmup_end: what was done when the warm-up steps were over, as in `share_done`, once known. Saved in
-            checkpoints, since with a budget in tokens or epochs nobody can tell beforehand what share a number of steps
-            is; amounts and not the share, since a resumed run may have another budget.
+        warmup_end: what was done when the warm-up steps ended, as in `share_done`; None until then. Saved in
+            checkpoints, since with a budget in tokens or epochs it is not known beforehand what share of it some steps
+            are; saved as amounts, not as a share, since a resumed run may have another budget.
         stage: the part of the run that the shape covers; None is all of it. Saved in checkpoints too.
     """
 
@@ -201,7 +201,7 @@ class Schedule:
     stage: Stage | None = None
 
     def begin_stage(self, done: Mapping[str, float], until_share: float = 1.0) -> None:
-        """Starts the schedule anew, warm-up included: its end is now that of a stage.
+        """Starts the schedule again, warm-up included; it now ends with the stage.
 
         Args:
             done: how much is done when the stage begins, as in `share_done`.
@@ -270,4 +270,4 @@ SHAPES: dict[str, Callable[[float, float, ScheduleSettings], float]] = {
     "inverse_sqrt": _inverse_sqrt,
     "wsd": _warmup_stable_decay,
 }
-"""The factor after warm-up, by the share that is done and that of the warm-up."""
+"""The factor after warm-up, from the share that is done and the share of the warm-up."""

@@ -1,4 +1,4 @@
-"""The rule of a spike, as in `unmask.training.divergence`, where a device decides by it and nobody waits for that."""
+"""The rule of a spike, as in `unmask.training.divergence`, applied on the device so that nothing waits for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from unmask.training.divergence import FEWEST, WINDOW
 
 
 class RecentLosses:
-    """The losses of the last `WINDOW` steps taken, on the device; what a spike is told by, as in `find_fault`."""
+    """The losses of the last `WINDOW` steps taken, on the device; spikes are judged against them, as in
+    `find_fault`."""
 
     def __init__(self, device: torch.device) -> None:
         self._losses = torch.full((WINDOW,), torch.inf, dtype=torch.float64, device=device)
@@ -19,11 +20,11 @@ class RecentLosses:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All there is to keep."""
+        """All of its state."""
         return self._losses, self._num_taken
 
     def restart(self, losses: Sequence[float]) -> None:
-        """Takes over others, the newest last."""
+        """Replaces all losses by others, the newest last."""
         self._losses.fill_(torch.inf)
         self._losses[: len(losses)] = torch.tensor(losses, dtype=torch.float64)
         self._num_taken.fill_(len(losses))
@@ -31,7 +32,7 @@ class RecentLosses:
     def is_spike(self, loss: Tensor, factor: float) -> Tensor:
         """() bool, whether a loss is over `factor` times their median, where there are enough of them."""
         number = self._num_taken.clamp(max=WINDOW)
-        ascending = self._losses.sort().values  # places not taken yet come last
+        ascending = self._losses.sort().values  # unused places, which are infinite, come last
         median = (ascending[(number - 1).clamp(min=0) // 2] + ascending[(number // 2).clamp(max=WINDOW - 1)]) / 2
         return ((loss > factor * median) & (number >= FEWEST)).squeeze()
 

@@ -1,12 +1,13 @@
-"""Steps that are recorded once for each shape of batch and then replayed: on a GPU as CUDA graphs.
+"""Steps recorded once for each shape of batch and then replayed, on a GPU as CUDA graphs.
 
-A step of a small model, or of few tokens, is hundreds of kernels of some microseconds, which Python cannot launch as
-fast as the device computes them. Batches get shapes that return (`unmask.filling`), parameters and gradients stand in
-one tensor each (`unmask.training.flat_parameters`), and what follows from loss and gradient norm is decided on the
-device: a step that is not finite, or a spike, and all steps after it, change nothing until the loop has looked.
+A step of a small model, or of few tokens, is hundreds of kernels of a few microseconds, which Python cannot launch as
+fast as the device computes them. Batches are padded to shapes that recur (`unmask.filling`), parameters and gradients
+are kept in one tensor each (`unmask.training.flat_parameters`), and the device decides by loss and gradient norm
+whether a step is taken: one that is not finite, or a spike, and all steps after it change nothing until the loop has
+read the figures.
 
-The weights are rounded once a step, not once a use; their gradients are rounded as under autocast, and summed over
-micro-batches in float32. Elsewhere than on a GPU the same is computed without recording, for tests.
+Weights are rounded once per step, not once per use; their gradients are rounded as under autocast, and summed over
+micro-batches in float32. On other devices the same is computed without recording, for tests.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from unmask.training.restoring import random_state, restoring, set_random_state
 from unmask.training.stepper import Judge, StepFigures, weigh
 
 _MOST_LAUNCHED = 512
-"""Steps whose figures there is room for."""
+"""Steps whose figures can be held until they are read."""
 
 
 @dataclass
@@ -38,8 +39,8 @@ class _Recording:
     """A forward and backward pass over batches of one shape.
 
     Attributes:
-        batch: whose tensors each batch is copied into.
-        replay: computes it.
+        batch: its tensors take in each batch before it is computed.
+        replay: computes what `batch` holds.
     """
 
     batch: Batch
@@ -51,12 +52,12 @@ class RecordedStepper:
 
     Args:
         module: takes a filled batch, returns its `LossTerm`s.
-        optimizer: over its parameters, whose groups have the rates of the step.
-        max_grad_norm: gradients are scaled down to it; None: they are not.
+        optimizer: over the module's parameters; its groups hold the learning rates of the step.
+        max_grad_norm: gradients are scaled down to this norm; None: they are not.
         spike_factor: as in `TrainSettings`.
-        compute: where, and in which precision.
-        fillings: of the columns that the module reads.
-        longest: tokens that no sequence of the run has more of.
+        compute: the device and the precision.
+        fillings: how the columns that the module reads are padded.
+        longest: upper bound on the tokens of any sequence of the run.
         compiles: whether the encoder's blocks are compiled before they are recorded.
     """
 
@@ -88,7 +89,7 @@ class RecordedStepper:
         self._flat: FlatParameters | None = None
         self._num_launched = 0
         self._recent = RecentLosses(compute.device)
-        # What recordings read and write stands in these tensors for good.
+        # Recordings read and write these tensors, so they keep their place in memory.
         self._halted = torch.zeros((), device=compute.device)
         self._rates = [torch.zeros((), device=compute.device) for _ in optimizer.param_groups]
         self._row = torch.zeros(1, dtype=torch.int64, device=compute.device)
@@ -100,7 +101,7 @@ class RecordedStepper:
 
     @property
     def num_recordings(self) -> int:
-        """Shapes that there have been so far."""
+        """How many shapes are recorded."""
         return len(self._recordings)
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
@@ -108,7 +109,7 @@ class RecordedStepper:
         assert self._num_launched < _MOST_LAUNCHED, "read comes earlier"
         random = random_state(self._compute.device)
         if not self._begin(batches, counts, is_last_try=False):
-            gc.collect()  # the error has held on to what the step has allocated
+            gc.collect()  # the error's traceback kept what the step had allocated
             set_random_state(random, self._compute.device)
             self._begin(batches, counts, is_last_try=True)
         assert self._update is not None
@@ -116,14 +117,14 @@ class RecordedStepper:
         self._num_launched += 1
 
     def _begin(self, batches: Sequence[Batch], counts: Mapping[str, int], *, is_last_try: bool) -> bool:
-        """Launches all of a step but the update, which is recorded.
+        """Launches all of a step but the update, which is only recorded.
 
         Returns:
-            False: the memory did not suffice beside that of the recordings there were, which lies in pieces of the
-            sizes of their batches. They are forgotten, and the step may fit.
+            False: memory ran out while earlier recordings held some of it, fragmented by the sizes of their batches.
+            They are discarded, and the step may now fit.
 
         Raises:
-            torch.OutOfMemoryError: it did not suffice without any, or at the last try.
+            torch.OutOfMemoryError: memory ran out without any recordings, or at the last try.
         """
         try:
             if self._flat is None:
@@ -151,7 +152,7 @@ class RecordedStepper:
         return True
 
     def leave(self) -> None:
-        """Leaves module and optimizer to another stepper, as they were before a first step that could not be taken."""
+        """Hands module and optimizer to another stepper, as they were before a first step that could not be taken."""
         self._forget()
         self._flat = None
         for parameter in self._module.parameters():
@@ -160,9 +161,9 @@ class RecordedStepper:
         optimizer.found_inf = optimizer.grad_scale = optimizer.rates = None
 
     def _forget(self) -> None:
-        """Forgets all recordings, whose memory is free then, and what there is of a step that was broken off."""
+        """Discards all recordings, which frees their memory, and the sums of a step that was broken off."""
         if self._is_cuda:
-            torch.cuda.synchronize(self._compute.device)  # steps launched before are still replayed
+            torch.cuda.synchronize(self._compute.device)  # replays of earlier steps may still be running
         self._recordings.clear()
         self._update = None
         self._recorder.forget()
@@ -171,7 +172,7 @@ class RecordedStepper:
         self._totals.zero_()
 
     def read(self, may_take: Judge) -> list[StepFigures]:
-        """See `Stepper`; what the device has decided, `may_take` decides by the same numbers."""
+        """See `Stepper`; `may_take` repeats the device's decision, by the same numbers."""
         rows = self._records[: self._num_launched].tolist()  # waits for the device
         self._row.zero_()
         self._num_launched = 0
@@ -188,17 +189,17 @@ class RecordedStepper:
         """See `Stepper`."""
         self._recent.restart(recent_losses)
         self._halted.zero_()
-        if self._updated != self._state_places():  # the optimizer has been given its state in other tensors
+        if self._updated != self._state_places():  # the optimizer's state is now in other tensors
             self._update = None
         if self._flat is not None:
             self._flat.refresh()
 
     def release(self) -> None:
-        """See `Stepper`: recordings hold memory that nothing else can use. They are made again."""
+        """See `Stepper`: discards the recordings, whose memory nothing else can use; they are made again as needed."""
         self._forget()
 
     def _start(self, batch: Batch) -> FlatParameters:
-        """Finds out by one pass which terms there are, and which parameters get a gradient; moves those together."""
+        """Finds by one pass the loss terms and the parameters that get a gradient, which it moves into one tensor."""
         padding = only_padding(batch, self._shapes).to(self._compute.device)
         parameters = dict(self._module.named_parameters())
         for parameter in parameters.values():
@@ -220,7 +221,7 @@ class RecordedStepper:
         return FlatParameters(self._module, trained, self._compute.dtype)
 
     def _accumulate(self, batch: Batch) -> None:
-        """A forward and backward pass: totals and gradients are added to."""
+        """A forward and backward pass: adds to the totals and the gradients."""
         assert self._flat is not None
         with self._flat.lent():
             terms: list[LossTerm] = self._module(batch)
@@ -231,7 +232,7 @@ class RecordedStepper:
 
     @torch.no_grad()
     def _take_step(self, flat: FlatParameters) -> None:
-        """Clipping, the look at what came out, the update; all on the device."""
+        """Clips, checks loss and gradient norm, and updates the weights, all on the device."""
         norm = torch.linalg.vector_norm(flat.gradients)
         loss = torch.zeros((), dtype=torch.float64, device=norm.device)
         for number, (name, coefficient) in enumerate(self._coefficients.items()):
@@ -257,11 +258,11 @@ class RecordedStepper:
         if not self._is_cuda:  # where `to` has made no copy
             batch = _apart(batch)
         kept = [self._flat.gradients, self._totals]
-        # Where a pass breaks off, rounded gradients are left as well, which nobody keeps.
+        # A pass that breaks off leaves rounded gradients too: they are not in `kept`, and `zero` clears them.
         return _Recording(batch, self._recorder.record(lambda: self._accumulate(batch), kept, self._flat.zero))
 
     def _record_update(self, flat: FlatParameters) -> Callable[[], None]:
-        """Records the update; the passes before it are told that the run is halted, and change no weight."""
+        """Records the update; its warm-up runs are told that the run is halted, and change no weight."""
         optimizer = self._optimizer
         for group in optimizer.param_groups:
             optimizer.start(group)
@@ -276,7 +277,7 @@ class RecordedStepper:
             return self._recorder.record(lambda: self._take_step(flat), kept, flat.zero)
 
     def _state_places(self) -> list[int]:
-        """Where in memory the optimizer's state is."""
+        """The memory addresses of the optimizer's state."""
         return [value.data_ptr() for state in self._optimizer.state.values() for value in state.values()]
 
 
@@ -294,7 +295,7 @@ def _copy(source: Batch, target: Batch, pins: bool) -> None:
 
 
 def _apart(batch: Batch) -> Batch:
-    """A batch of the same shape whose tensors are its own."""
+    """A copy of a batch that shares no tensor with it."""
     return replace(
         batch,
         input_ids=batch.input_ids.clone(),

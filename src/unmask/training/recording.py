@@ -1,7 +1,7 @@
-"""What a GPU does for some function, recorded as a CUDA graph; elsewhere the function itself.
+"""Records what a function does on a GPU as a CUDA graph; on other devices the function is simply called.
 
 Before a recording the function runs a few times, so that kernels are chosen, loaded and compiled; what it changes, and
-the generator, are put back.
+the random generator, are then restored.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from unmask.training.restoring import renew_generator, restoring
 logger = logging.getLogger("unmask")
 
 _WARM_UPS = 3
-"""Passes before a recording."""
+"""Warm-up runs before a recording."""
 
 _BROKEN: list[torch.cuda.CUDAGraph] = []
-"""Recordings that have not come to their end: PyTorch's allocator of pinned memory may go on asking them which of it is
+"""Recordings that failed, kept alive: PyTorch's allocator of pinned memory may go on asking them which blocks are
 theirs."""
 
 _SIGNS_OF_WANT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""In errors of CUDA and cuBLAS, and of compilers that have met PyTorch's own."""
+"""Parts of the messages by which CUDA, cuBLAS and compilers (which quote PyTorch's) say that memory has run out."""
 
 
 class Recorder:
-    """Makes recordings that share a pool of memory, and a stream: what one has freed, others find on the same stream
-    alone.
+    """Makes recordings that share a memory pool and a stream: what one has freed, others can only reuse on that stream.
 
     Args:
-        module: what is recorded runs.
+        module: what the recorded functions run.
         device: where it is.
         compiles: whether its blocks are compiled first.
     """
@@ -52,19 +51,19 @@ class Recorder:
         self._pool = torch.cuda.MemPool() if self._is_cuda else None
 
     def forget(self) -> None:
-        """Frees the memory of all recordings that nobody holds any more."""
+        """Lets go of the memory of all recordings: it is freed once nothing refers to them."""
         if self._is_cuda:
             self._pool = torch.cuda.MemPool()
 
     def record(self, body: Callable[[], None], kept: Sequence[Tensor], clear: Callable[[], None]) -> Callable[[], None]:
-        """A function that does what `body` does.
+        """Returns a function that does what `body` does.
 
         Args:
-            kept: what `body` changes; it is afterwards as it was before, whatever happens.
-            clear: takes back what else `body` has begun, where it has broken off.
+            kept: the tensors that `body` changes; they are restored afterwards, whatever happens.
+            clear: undoes whatever else `body` has changed, if it breaks off.
 
         Raises:
-            RuntimeError: it cannot be recorded. Where it only cannot be compiled, it is recorded without.
+            RuntimeError: `body` cannot be recorded. If only compiling fails, it is recorded uncompiled.
         """
         with restoring(kept, self._device):
             try:
@@ -93,9 +92,9 @@ class Recorder:
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         num_holders = self._pool.use_count()
         self._stream.wait_stream(current)
-        # What PyTorch has in reserve outside the pool it does not give back while the pool is in use.
+        # While the pool is in use, PyTorch does not give back what it holds in reserve outside it.
         torch.cuda.empty_cache()
-        # The backward pass in this thread too: `use_mem_pool` is for one thread, and so are handles of cuBLAS.
+        # The backward pass runs in this thread too: `use_mem_pool` and cuBLAS handles are for one thread.
         with self._compiling(), torch.autograd.set_multithreading_enabled(False), _collecting_nothing():
             try:
                 with torch.cuda.stream(self._stream), torch.cuda.use_mem_pool(self._pool):
@@ -107,7 +106,7 @@ class Recorder:
                 with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
                     body()
             except Exception as error:
-                # A capture that breaks leaves its stream in place, and the generator waiting for its end.
+                # A failed capture leaves its stream current, and the generator waiting for the end of the capture.
                 torch.cuda.set_stream(current)
                 torch.cuda.synchronize(self._device)
                 renew_generator(self._device)
@@ -118,10 +117,10 @@ class Recorder:
         return graph.replay
 
     def _warm_up(self, body: Callable[[], None]) -> None:
-        """Passes before a recording.
+        """Runs `body` a few times before it is recorded.
 
         Raises:
-            _CompilerError: they fail, and may not where nothing is compiled.
+            _CompilerError: it fails with compiled blocks, and might not without.
         """
         try:
             for _ in range(_WARM_UPS if self._is_cuda else 1):
@@ -138,17 +137,17 @@ class Recorder:
 
 
 class _CompilerError(RuntimeError):
-    """Blocks that are compiled fail."""
+    """Compiled blocks fail."""
 
 
 def _end(graph: torch.cuda.CUDAGraph, pool: torch.cuda.MemPool, num_holders: int) -> None:
-    """Ends a capture that has broken, and gives up what it holds of the pool.
+    """Ends a failed capture, and gives up its hold on the pool.
 
-    Some versions of PyTorch leave a capture open that CUDA does not end: nothing in reserve is ever given back then,
-    and the process is aborted where the pool is freed. None gives up the pool itself.
+    If CUDA does not end a capture, some versions of PyTorch leave it open: reserved memory is then never given back,
+    and the process is aborted when the pool is freed. No version gives up the pool itself.
 
     Args:
-        num_holders: of the pool, before the capture.
+        num_holders: the pool's use count before the capture.
     """
     index = torch.cuda.current_device()
     with suppress(RuntimeError):  # it has been ended
@@ -160,8 +159,8 @@ def _end(graph: torch.cuda.CUDAGraph, pool: torch.cuda.MemPool, num_holders: int
 
 
 def _out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
-    """The error where it says that memory is wanting, in whatever way, as PyTorch's own; None where it does not."""
-    for each in (error, error.__context__):  # the end of a capture that has broken is an error too
+    """An error that reports a lack of memory, in whatever way, as PyTorch's own; None for any other."""
+    for each in (error, error.__context__):  # ending a failed capture raises as well
         if isinstance(each, torch.OutOfMemoryError):
             return each
     wants = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_WANT)
@@ -170,8 +169,8 @@ def _out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
 
 @contextmanager
 def _collecting_nothing() -> Iterator[None]:
-    """A context without the collection of garbage: PyTorch aborts the process where the pool of an earlier run, which
-    nobody but a cycle has held, is freed while another is in use."""
+    """A context without garbage collection: PyTorch aborts the process if the pool of an earlier run, kept alive only
+    by a reference cycle, is freed while another is in use."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -182,5 +181,5 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What went wrong, for the log; errors of compilers and of CUDA have many lines."""
+    """An error's type and first line, for the log; errors of compilers and of CUDA have many lines."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,4 +1,4 @@
-"""Trying what leaves no trace: tensors and the generator of a device are put back to what they were."""
+"""Running something without a trace: tensors and the generator of a device are restored afterwards."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def restoring(tensors: Sequence[Tensor], device: torch.device) -> Iterator[None]
 
 
 def random_state(device: torch.device) -> Tensor:
-    """What the generator of the device draws next."""
+    """The state of the device's generator, which decides what it draws next."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def set_random_state(state: Tensor, device: torch.device) -> None:
-    """Has the generator of the device draw what it would have drawn then."""
+    """Restores the state of the device's generator."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:
@@ -36,6 +36,6 @@ def set_random_state(state: Tensor, device: torch.device) -> None:
 
 
 def renew_generator(device: torch.device) -> None:
-    """Gives a GPU's generator a state that belongs to no recording; what it draws from there on has to be set."""
+    """Gives a GPU's generator a state that belongs to no recording; its state has to be set before it draws again."""
     index = torch.cuda.current_device() if device.index is None else device.index
     torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(device))

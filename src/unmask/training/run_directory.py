@@ -81,13 +81,13 @@ def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool
 def opening_run(
     directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()
 ) -> Iterator[list[str]]:
-    """`open_run` around what has to succeed before the first step, such as opening the run's inputs.
+    """`open_run` as a context for what has to succeed before the first step, such as opening the run's inputs.
 
-    Whatever goes wrong there, a run that was to be overwritten is back in its place; a new directory is removed again
-    if the block is refused.
+    If anything goes wrong there, a run that was to be overwritten is put back; a new directory is removed again after a
+    `UserError`.
 
     Args:
-        keeps: names in a new directory that are worth keeping when the block is refused after all.
+        keeps: names; a new directory that holds any of them is not removed.
 
     Yields:
         What has changed at a resume, in words.
@@ -134,7 +134,7 @@ def beginning_run(
     overwrite: bool,
     keeps: Sequence[str] = (),
 ) -> Iterator[None]:
-    """`opening_run` with the log open, in which stands what has changed at a resume, and the environment written down.
+    """`opening_run` with the log open; logs what has changed at a resume, and writes down the environment.
 
     Args:
         name: of the recipe, for the record.
@@ -178,7 +178,7 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
 
 
 def _check_budget(directory: Path, recipe: Settings) -> None:
-    """Refuses a budget that is less than what the run has done, which its recipe would then not tell."""
+    """Refuses a budget that is less than what the run has done, which its recipe would then not show."""
     checkpoint = find_checkpoint(directory / "checkpoints")
     if checkpoint is None:
         return

@@ -1,7 +1,8 @@
-"""What a run writes of itself: `metrics.jsonl`, the same figures as TensorBoard events, `log.txt`, `environment.json`.
+"""What a run writes about itself: `metrics.jsonl`, the same figures as TensorBoard events, `log.txt`,
+`environment.json`.
 
-`metrics.jsonl` is the truth and is valid JSON on every line: a figure that is not finite (a loss that overflowed) is
-written as null. Each row reaches the system in one piece, so that a kill leaves at most the last line cut short.
+`metrics.jsonl` is authoritative, and valid JSON on every line: a figure that is not finite (a loss that overflowed) is
+written as null. Each row is written in one piece, so that a kill cuts short at most the last line.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def logging_messages(directory: Path, echo: bool = False) -> Iterator[_Echo]:
         echo: True shows them on standard error too.
 
     Yields:
-        What shows them there.
+        The handler that shows them there.
 
     Raises:
         OutputError: the disk is full, or the directory cannot be written.
@@ -105,11 +106,11 @@ class RunLog:
             self.close()
 
     def _write_error(self, error: BaseException) -> None:
-        """To the file alone: whoever catches the error shows it."""
+        """Logs the error to the file only: whoever catches it shows it."""
         logger.removeHandler(self._echo)
         level = logging.INFO if isinstance(error, Interrupted) else logging.ERROR
         is_ours = not isinstance(error, UnmaskError | KeyboardInterrupt)
-        with suppress(OutputError):  # the disk may be full, which is then the error that is told
+        with suppress(OutputError):  # the disk may be full, which is then the error that is reported
             logger.log(level, "%s", str(error) or type(error).__name__, exc_info=error if is_ours else None)
 
     def close(self) -> None:
@@ -160,14 +161,14 @@ class RunLog:
         self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
 
     def rewind(self, step: int, *, is_open: bool = False) -> int:
-        """Takes out, atomically, the rows that a run which goes on from `step` writes again: those after it.
+        """Removes, atomically, the rows after `step`, which a run that goes on from there writes again.
 
         Args:
-            is_open: True takes out the training row of `step` itself too: a stop has written it, of steps that belong
-                to the next row of a run that goes on. (Its TensorBoard events stay.)
+            is_open: True removes the training row of `step` itself too: it was written at a stop, and its steps belong
+                to the resumed run's next row. (Its TensorBoard events stay.)
 
         Returns:
-            How many rows were taken out.
+            How many rows were removed.
         """
         self._close_events()
         kept, taken = [], 0
@@ -340,7 +341,7 @@ def _version(package: str) -> str | None:
 
 
 def _processor() -> str:
-    """The processor's name; Python has it from Linux only through this file."""
+    """The processor's name; on Linux, Python can get it only from this file."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

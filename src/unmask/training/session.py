@@ -1,4 +1,4 @@
-"""One sitting of a run: what happens after each step, for pre-training and fine-tuning alike.
+"""One session of a run: what happens after each step, for pre-training and fine-tuning alike.
 
 It logs, evaluates, saves, rolls back, and stops when asked to; it is the hook that the loop calls.
 """
@@ -36,7 +36,7 @@ from unmask.training.steppers import choose_stepper
 logger = logging.getLogger("unmask")
 
 _MOST_FIGURES = 10
-"""Of an evaluation that the log tells; `metrics.jsonl` has all."""
+"""Figures of an evaluation that the log shows; `metrics.jsonl` has all."""
 
 
 def run_session(
@@ -61,12 +61,12 @@ def run_session(
 ) -> dict[str, float]:
     """Trains a module to the end of its budget, from a checkpoint where there is one.
 
-    Every step is part of a row of `metrics.jsonl`, which is of the steps since the row before: the last one of a run,
-    and of a sitting that is stopped, may be of fewer than `train.log_every`. A run that goes on takes out the row that
-    the stop has written, whose steps are part of the next one, so that it has the rows of one that never stopped.
+    Every row of `metrics.jsonl` covers the steps since the row before; the last one of a run, and of a session that is
+    stopped, may cover fewer than `train.log_every`. A resumed run removes the row written at the stop and counts its
+    steps in the next one, so that it has the rows of a run that never stopped.
 
-    With `train.patience` it also ends when that many evaluations have gone by without a better one; whatever it ended
-    by, the module has the weights of its best evaluation then.
+    With `train.patience` it also ends when that many evaluations have gone by without a better one; however it ends,
+    the module then has the weights of its best evaluation.
 
     Args:
         what: the work, for the progress bar.
@@ -75,7 +75,7 @@ def run_session(
         steps: the batches of each step; they begin where the checkpoint stands.
         checkpoint: what the run goes on from; None at its beginning.
         evaluate: measures the module on held-out data; None where there is none.
-        longest: tokens that no sequence has more of; None where nobody knows, and steps are computed as they come.
+        longest: upper bound on the tokens of a sequence; None: unknown, so steps are computed as they come.
         compiles: whether recorded steps are compiled where the recipe leaves it open.
         before_step: as in `unmask.training.loop.train`; it returns whether a stage begins, so that the steps before it
             get a row of their own.
@@ -144,7 +144,7 @@ def run_session(
             session.finish(state)
         except torch.OutOfMemoryError as error:
             raise micro_batches.explain(state, error) from error
-    module.zero_grad(set_to_none=True)  # a recorded run's would be kept
+    module.zero_grad(set_to_none=True)  # recorded steps would keep theirs
     tell_shortfalls(state, settings, schedule)
     return session.last_evaluation if state.best is None else _restore_best(module, state.best)
 
@@ -158,7 +158,7 @@ def _restore_best(module: nn.Module, best: Best) -> dict[str, float]:
 
 @dataclass
 class Session:
-    """What the loop's hook needs; call it after each step, and `finish` after the last.
+    """The loop's hook, and what it needs; call it after each step, and `finish` after the last.
 
     Attributes:
         directory: the run directory.
@@ -168,7 +168,7 @@ class Session:
         progress: shown to the user.
         interruption: noted signals.
         evaluate: measures the module on held-out data; None where there is none.
-        stepper: takes the steps; None where nobody needs to be told of evaluations.
+        stepper: takes the steps, and may free its memory for an evaluation; None: nothing can be freed.
         last_evaluation: the newest held-out figures, by name.
     """
 
@@ -191,7 +191,7 @@ class Session:
         self._saved_step = state.step or None
 
     def is_due(self, state: TrainState) -> bool:
-        """Whether something is to be done after the step just launched; if not, progress alone is told of it."""
+        """Whether the hook has anything to do after the step just launched; also updates the progress bar."""
         settings = self.settings
         self.progress.update(state.progress(settings), state.tokens)
         intervals = (settings.log_every, settings.eval_every, settings.save_every)
@@ -231,8 +231,8 @@ class Session:
     def handle_bad_step(self, state: TrainState, bad: BadStep) -> None:
         """Keeps a step that has not been taken, then stops the run or puts it back to its newest checkpoint.
 
-        What has been read stays read, so the run goes on with the batches after the step. The state is saved at once:
-        a run that is stopped afterwards goes on from there.
+        The data is not read again, so the run goes on with the batches after the step. The state is saved at once: a
+        run that is stopped afterwards goes on from there.
 
         Raises:
             UserError: the recipe says so, there is no checkpoint, or the run has gone back too often.
@@ -241,7 +241,7 @@ class Session:
         kept = f"{bad.fault}. The step was not taken, its batches and figures are in {place}"
         newest = None
         if self.settings.on_divergence == "roll_back" and state.roll_backs < self.settings.max_roll_backs:
-            # a run that was stopped has saved at other steps too, and is to go back as far as one that was not
+            # a run that was stopped has saved at other steps too, but has to go back as far as one that was not
             newest = find_checkpoint(self.directory / "checkpoints", self.settings.save_every or 1)
         if newest is None:
             self._log_bad_step(state, bad)
@@ -277,8 +277,8 @@ class Session:
         return f"{told}, or with a train.save_every under {state.step:,}{how}"
 
     def finish(self, state: TrainState) -> None:
-        """Logs, evaluates and saves where the last step has not: a run that was stopped there and is resumed under a
-        budget that ends there, or one out of batches."""
+        """Logs, evaluates and saves if that was not done after the last step: when a run is resumed under a budget that
+        ends where it was stopped, or when the batches have run out."""
         self.log_rest(state)
         if state.evaluated_step != state.step:
             self._evaluate(state)
@@ -289,7 +289,7 @@ class Session:
     def log_rest(self, state: TrainState) -> None:
         """Writes a row of the steps that have none yet, if there are any."""
         newest = state.newest
-        if not state.counts or newest is None:  # of an old checkpoint, which has not what the newest step did
+        if not state.counts or newest is None:  # old checkpoints do not hold the newest step
             return
         tokens_per_s = _rate(state)
         terms = state.take_means()
@@ -304,7 +304,7 @@ class Session:
         )
 
     def _log_bad_step(self, state: TrainState, bad: BadStep) -> None:
-        """Its row says where the curves end; it stands after one of the steps taken before it."""
+        """Writes its row, which shows where the curves end, after a row of the steps taken before it."""
         tokens_per_s = _rate(state)
         self.log_rest(replace(state, step=bad.step - 1, tokens=state.tokens - bad.num_tokens))
         self.log.write_training(
@@ -323,7 +323,7 @@ class Session:
             return
         self.module.eval()
         measured = self._try_to_evaluate()
-        if measured is None:  # what is held for steps may be in its way
+        if measured is None:  # memory held for steps may be in its way
             assert self.stepper is not None
             self.stepper.release()
             gc.collect()
@@ -340,7 +340,7 @@ class Session:
             self._note_best(state)
 
     def _try_to_evaluate(self) -> dict[str, float] | None:
-        """The figures; None where the memory does not suffice. An error that is kept would hold on to more of it."""
+        """The figures; None if memory runs out. The error is not kept: it would keep some of the memory."""
         assert self.evaluate is not None
         try:
             return self.evaluate()
@@ -350,7 +350,7 @@ class Session:
             return None
 
     def _note_best(self, state: TrainState) -> None:
-        """Keeps the weights where the newest evaluation is the best so far, and counts it where it is not."""
+        """Keeps the weights if the newest evaluation is the best so far; counts it if it is not."""
         metric = choose_metric(state.evaluation, self.settings.metric)
         best = state.best
         if best is None or is_better(metric, state.evaluation[metric], best.evaluation[metric]):

@@ -1,4 +1,4 @@
-"""What a sitting of a run says before its first step and after its last."""
+"""What a session of a run says before its first step and after its last."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tell_resumed(state: TrainState, settings: TrainSettings) -> None:
 
 
 def tell_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resumed: bool) -> None:
-    """Says beforehand what will not be as one may expect from the recipe."""
+    """Says beforehand what may differ from what one expects of the recipe."""
     if settings.minutes is not None:
         logger.log(
             logging.WARNING if is_resumed else logging.INFO,
@@ -42,7 +42,7 @@ def tell_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resum
 
 
 def tell_shortfalls(state: TrainState, settings: TrainSettings, schedule: ScheduleSettings) -> None:
-    """Says afterwards what has not been as the recipe has it."""
+    """Says afterwards what has not gone as the recipe says."""
     if settings.steps is None and state.step < (schedule.warmup_steps or 0):
         logger.warning(
             "the run took %s steps and schedule.warmup_steps is %s: its learning rate was never reached",

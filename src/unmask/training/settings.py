@@ -15,12 +15,12 @@ class OptimizerSettings(Settings):
     """How the gradient becomes an update. Biases, LayerNorm and scalars do not decay, as in BERT's released code."""
 
     name: Literal["adamw", "lamb", "muon", "adagrad"] = "adamw"
-    """`lamb`: for batches of thousands of sequences (You et al. 2020). `muon`: for the matrices of the layers but
-    an LSTM's gates, with AdamW for the rest (Jordan 2024). `adagrad`: ELMo's."""
+    """`lamb`: for batches of thousands of sequences (You et al. 2020). `muon`: for the matrices of the layers except an
+    LSTM's gates, with AdamW for the rest (Jordan 2024). `adagrad`: ELMo's."""
     learning_rate: float = Field(1e-4, gt=0)
     """The peak, after warm-up."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """Decay of the means of the gradient and of its square, in one step."""
+    """Decay, per step, of the means of the gradient and of its square."""
     epsilon: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     bias_correction: bool = True
@@ -32,7 +32,7 @@ class OptimizerSettings(Settings):
     """The peak rate of the matrices under `muon`, whose updates are scaled to the size of AdamW's; null:
     `learning_rate`."""
     muon_momentum: float = Field(0.95, ge=0, lt=1)
-    """Of the matrices under `muon`, after Nesterov."""
+    """Nesterov momentum of the matrices under `muon`."""
     initial_accumulator: float = Field(1.0, ge=0)
     """Where the sum of squares of `adagrad` begins: 1 in ELMo's released code."""
 
@@ -55,7 +55,7 @@ ONLY_OF_OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "muon_momentum": ("muon",),
     "initial_accumulator": ("adagrad",),
 }
-"""Keys of `optimizer` that mean something under some names alone."""
+"""Keys of `optimizer` that mean something only under some names."""
 
 
 _LEAST_FOR_LAMB = 512
@@ -63,7 +63,7 @@ _LEAST_FOR_LAMB = 512
 
 
 def batch_too_small(optimizer: OptimizerSettings, batch_size: int) -> str | None:
-    """What to know of LAMB with batches that it is not made for; None elsewhere.
+    """A warning about LAMB with batches that it is not made for; None otherwise.
 
     Args:
         batch_size: the largest of the run, in sequences.
@@ -108,7 +108,7 @@ class ScheduleSettings(Settings):
 
 
 ONLY_OF_SCHEDULES: dict[str, tuple[str, ...]] = {"decay_ratio": ("wsd",)}
-"""Keys of `schedule` that mean something under some names alone."""
+"""Keys of `schedule` that mean something only under some names."""
 
 
 def warmup_shortfall(schedule: ScheduleSettings, steps: float, stages: int = 1) -> str | None:
@@ -147,29 +147,29 @@ class TrainSettings(Settings):
     batch_size: int = Field(256, ge=1)
     """Sequences per step, over all micro-batches."""
     micro_batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
-    """Sequences per forward and backward pass, at most; null is the whole batch, and so is more than it has. `auto`: on
-    a GPU the most that fit into its free memory, found by measuring before the first step; elsewhere the whole batch.
-    Changes memory and which elements dropout takes, nothing else in the gradient; so a GPU that is out of memory
-    halves it, and the run goes on."""
+    """Sequences per forward and backward pass, at most; null, or more than the batch has, is the whole batch. `auto`:
+    on a GPU the most that fit into its free memory, found by measuring before the first step; elsewhere the whole
+    batch. Changes memory use and which elements dropout zeroes, nothing else in the gradient; so it is halved when a
+    GPU runs out of memory, and the run goes on."""
     record_steps: bool = True
     """Whether a GPU replays recorded steps where it can; false computes every batch as it comes. The gradient is the
-    same but for rounding and which elements dropout takes."""
+    same but for rounding and which elements dropout zeroes."""
     compile_blocks: bool | None = None
     """Whether the blocks of recorded steps are compiled, which takes a while before the first step; null: in
     pre-training they are, in fine-tuning not."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are scaled down to this norm; null switches clipping off."""
     on_divergence: Literal["stop", "roll_back"] = "stop"
-    """What a step does whose loss or gradient is not finite, or whose loss is a spike. Its update is never taken, and
-    its batches are kept in the run's `divergence/`. `roll_back`: the run goes on from its newest checkpoint with the
-    text after that step."""
+    """What happens at a step whose loss or gradient is not finite, or whose loss is a spike. Its update is never taken,
+    and its batches are kept in the run's `divergence/`. `roll_back`: the run goes on from its newest checkpoint with
+    the text after that step."""
     spike_factor: float | None = Field(None, gt=1)
-    """A loss over the median of the last 100 steps times this is a spike, from the 21st step on; null: none is."""
+    """A loss over this times the median of the last 100 steps is a spike, from the 21st step on; null: none is."""
     max_roll_backs: int = Field(3, ge=1)
     """Times that a run rolls back before it stops after all."""
 
     log_every: int = Field(50, ge=1)
-    """Steps between rows of `metrics.jsonl`; the last row of a run, a stage or a stop may be of fewer."""
+    """Steps between rows of `metrics.jsonl`; the last row of a run, a stage or a stop may cover fewer."""
     eval_every: int | None = Field(None, ge=1)
     """Steps between evaluations; null evaluates at the end only."""
     eval_sequences: int = Field(2000, ge=1)
@@ -192,7 +192,7 @@ class TrainSettings(Settings):
         return min(size, info.data.get("batch_size", size)) if isinstance(size, int) else size
 
     def micro_batch_of(self, batch_size: int) -> int:
-        """Sequences per pass of a step of so many, before anything is known of the memory."""
+        """Sequences per pass of a step of `batch_size`, before anything is known of the memory."""
         return min(self.micro_batch_size, batch_size) if isinstance(self.micro_batch_size, int) else batch_size
 
     @model_validator(mode="after")
@@ -249,4 +249,4 @@ class SearchSettings(Settings):
 BUDGETS = ("steps", "tokens", "epochs", "minutes")
 
 MOST_TOKENS_AT_ONCE = 2**31 - 1024
-"""Of a batch: its bounds are int32, and some tokens are added to it where steps are recorded."""
+"""The most tokens of a batch: its bounds are int32, and recorded steps add some tokens to it."""

@@ -1,7 +1,7 @@
-"""What an optimizer step does to a module: forward and backward passes, the look at what came out, the update.
+"""One optimizer step of a module: forward and backward passes, the check of loss and gradient, the update.
 
 `EagerStepper` computes every batch as it comes. `unmask.training.recorded_stepper` records a step once and replays it.
-Both take a step only where nothing is wrong with it, and tell the same figures.
+Both take a step only if nothing is wrong with it, and report the same figures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unmask.training.optimizer import clip_gradients, clipping_divisor
 
 @dataclass(frozen=True)
 class StepFigures:
-    """What came out of a step.
+    """The figures of a step.
 
     Attributes:
         sums: of each loss term, its total over the step.
@@ -44,7 +44,7 @@ class StepFigures:
 
 
 Judge = Callable[[int, StepFigures], bool]
-"""Whether a step may be taken: told its place among those launched, and its figures."""
+"""Decides whether a step may be taken, from its place among those launched and its figures."""
 
 
 class Stepper(Protocol):
@@ -55,14 +55,15 @@ class Stepper(Protocol):
         """Whether several steps may be launched before their figures are read."""
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
-        """Begins a step, and on a device does not wait for its end.
+        """Begins a step, on a GPU without waiting for its end.
 
         Args:
             batches: prepared, on the CPU.
-            counts: the targets of each loss term in the whole step, and maybe of terms that the module has not.
+            counts: the targets of each loss term in the whole step; may include terms that the module does not return.
 
         Raises:
-            torch.OutOfMemoryError: nothing of the step is left then; those launched before are as they were.
+            torch.OutOfMemoryError: the step does not fit; nothing of it is left, and those launched before are
+                unaffected.
         """
 
     def read(self, may_take: Judge) -> list[StepFigures]:
@@ -72,24 +73,24 @@ class Stepper(Protocol):
         """
 
     def restart(self, recent_losses: Sequence[float]) -> None:
-        """To be called where module or optimizer have been given other weights, or a step has not been taken.
+        """To be called when module or optimizer have been given other weights, or a step has not been taken.
 
         Args:
             recent_losses: of the last steps taken, the newest last.
         """
 
     def release(self) -> None:
-        """Frees what memory the next step can take again; to be called between steps."""
+        """Frees memory that the next step can allocate again; to be called between steps."""
 
 
 @dataclass
 class EagerStepper:
-    """Computes every batch as it comes; `read` takes the update.
+    """Computes every batch as it comes; `read` applies the update.
 
     Args:
         module: takes a prepared batch, returns its `LossTerm`s.
-        optimizer: its groups have the rates of the step.
-        max_grad_norm: gradients are scaled down to it; None: they are not.
+        optimizer: its groups hold the learning rates of the step.
+        max_grad_norm: gradients are scaled down to this norm; None: they are not.
         device: where the module is.
         autocast: a context in which the forward pass runs.
     """
@@ -135,7 +136,7 @@ class EagerStepper:
         return [step]
 
     def _clip(self) -> Tensor:
-        """Has the gradients scaled down where their norm asks for it, by AdamW in the pass that takes them."""
+        """Clips the gradients, or has AdamW clip them in its update; returns their norm before clipping."""
         if not isinstance(self.optimizer, AdamW):
             return clip_gradients(self.module, self.max_grad_norm)
         norm = clip_gradients(self.module, None)
@@ -150,10 +151,10 @@ class EagerStepper:
 
 
 def weigh(terms: Sequence[LossTerm], counts: Mapping[str, int | Tensor]) -> Tensor:
-    """The part of a step's loss that a micro-batch has: the sum over terms of coefficient x total / count.
+    """A micro-batch's part of the step's loss: the sum over terms of coefficient x total / count.
 
     Args:
-        counts: over the whole step; a tensor is 1 at least.
+        counts: the targets of the whole step; one given as a tensor is at least 1.
     """
     loss = sum(term.coefficient * term.total / _at_least_one(counts[term.name]) for term in terms)
     assert isinstance(loss, Tensor)

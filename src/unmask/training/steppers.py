@@ -43,7 +43,7 @@ class CautiousStepper:
 
     @property
     def num_recordings(self) -> int:
-        """Shapes that have been recorded."""
+        """How many shapes are recorded."""
         return self._recorded.num_recordings
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
@@ -58,13 +58,13 @@ class CautiousStepper:
                 why_not,
             )
             self._recorded.leave()
-            set_random_state(random, device)  # what has been recorded may have been replayed
+            set_random_state(random, device)  # a replay may have drawn from the generator
             self._chosen = self._eager
             self._chosen.launch(batches, counts)
         self._has_begun = True
 
     def _why_not_recorded(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> str | None:
-        """Launches the first step, and returns what is wrong where that fails; the error itself holds on to memory."""
+        """Launches the first step; returns what is wrong if that fails, not the error itself, which keeps memory."""
         try:
             self._recorded.launch(batches, counts)
         except torch.OutOfMemoryError:
@@ -95,13 +95,13 @@ def choose_stepper(
     *,
     compiles: bool = True,
 ) -> tuple[Stepper, str]:
-    """Steps are recorded on a GPU where nothing stands against it.
+    """Chooses recorded steps on a GPU, unless something rules them out.
 
     Args:
         module: on the device.
         optimizer: over its parameters.
-        longest: tokens that no sequence of the run has more of.
-        compiles: what `train.compile_blocks` is where the recipe leaves it open.
+        longest: upper bound on the tokens of any sequence of the run.
+        compiles: what `train.compile_blocks` means if the recipe leaves it open.
 
     Returns:
         The stepper, and a line for the log.
@@ -133,7 +133,7 @@ def choose_stepper(
 def why_not_recorded(
     module: nn.Module, optimizer: torch.optim.Optimizer, settings: TrainSettings, compute: Compute
 ) -> str | None:
-    """Why the steps of a run have to be computed as they come, in words; None where they need not."""
+    """Why the steps of a run are not recorded, in words; None if they are."""
     if not settings.record_steps:
         return "train.record_steps is false"
     if compute.device.type != "cuda":
@@ -151,7 +151,7 @@ def why_not_recorded(
 
 
 def why_not_filled(module: nn.Module) -> str | None:
-    """Why a module's batches cannot be given the shapes of others, in words; None where they can."""
+    """Why a module's batches cannot be padded to recurring shapes, in words; None if they can."""
     if not _blocks(module):
         return "the encoder is no Transformer"
     if _fillings(module) is None:
