@@ -15,9 +15,9 @@ from unmask.errors import SettingsError
 
 
 def annotation_column(kind: str) -> TokenColumn:
-    """The column of one kind: 0 where there is no annotation, else its number, from 1 within the batch.
+    """The column of one kind: 0 where there is no annotation, else its number within the batch, from 1.
 
-    An annotation ends with the segment that holds its beginning; what the next segment has of it is another one.
+    An annotation ends with its segment; if it continues in the next segment, that part counts as another one.
 
     Args:
         kind: a key of `unmask.data.annotations.KINDS`.
@@ -36,7 +36,7 @@ def annotation_column(kind: str) -> TokenColumn:
 
 
 def check_annotations(store: TokenStore, kind: str) -> None:
-    """Refuses a store that has no annotation of a kind.
+    """Refuses a store without annotations of a kind.
 
     Raises:
         SettingsError: it has none.
@@ -48,11 +48,11 @@ def check_annotations(store: TokenStore, kind: str) -> None:
 
 
 def without_annotations(kind: str, where: object, and_then: str = "") -> SettingsError:
-    """The refusal of text that has no annotation of a kind.
+    """The error for text without annotations of a kind.
 
     Args:
         where: the text, for the message.
-        and_then: what to do when the text has been marked.
+        and_then: what to do after the text has been annotated.
     """
     return SettingsError(
         f"objective.masking={kind} needs text in which such runs are marked, and {where} has none: give each "

@@ -1,4 +1,4 @@
-"""Annotations of characters to spans of tokens, by the places that the tokenizer says its tokens have."""
+"""From annotations of characters to spans of tokens, by the offsets that the tokenizer gives for its tokens."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Bounds = tuple[int, int]
 
 @dataclass(frozen=True)
 class AnnotatedText:
-    """A document on its way to tokens.
+    """A document about to be tokenized.
 
     Attributes:
         text: of the document.
         annotations: in it.
-        sentences: where its sentences are in the text, in order.
-        first_sentence: the number of the first of them among all that are encoded at once.
+        sentences: the bounds of its sentences in the text, in order.
+        first_sentence: the number of its first sentence among all that are encoded at once.
     """
 
     text: str
@@ -40,7 +40,7 @@ class AnnotatedText:
     first_sentence: int
 
     def sentences_of(self, annotation: Annotation) -> range:
-        """The places, among the document's, of the sentences that an annotation touches."""
+        """The numbers, within the document, of the sentences that an annotation overlaps."""
         return range(
             bisect_right(self.sentences, annotation.start, key=lambda bounds: bounds[1]),
             bisect_left(self.sentences, annotation.end, key=lambda bounds: bounds[0]),
@@ -48,9 +48,9 @@ class AnnotatedText:
 
 
 class AnnotationPlacer:
-    """Finds the tokens of annotations: all those that touch one of its characters.
+    """Finds the tokens of annotations: all those that overlap one of its characters.
 
-    In words of their own, or after a cut into morphemes, tokens have no such places: no annotation covers any there.
+    Tokens of a word tokenizer, or of text segmented into morphemes, have no such offsets: there annotations cover none.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -62,13 +62,13 @@ class AnnotationPlacer:
         return plain_copy(self._tokenizer.backend)
 
     def place(self, documents: Sequence[AnnotatedText], lengths: NDArray[np.uint32]) -> TokenSpans:
-        """The spans of tokens of some documents' annotations.
+        """The token spans of some documents' annotations.
 
-        Of spans of one kind that overlap, the longest stays; of equally long ones the first.
+        Of overlapping spans of one kind, the longest stays; of equally long ones, the first.
 
         Args:
             documents: in order.
-            lengths: (sentences,) the tokens of each sentence that is encoded with them, in order.
+            lengths: (sentences,) the number of tokens of each sentence of these documents, in order.
         """
         if not isinstance(self._tokenizer, TextTokenizer) or self._tokenizer.segmenter != "none":
             return _collect({}, sum(len(document.annotations) for document in documents))
@@ -91,7 +91,7 @@ class AnnotationPlacer:
         return _collect(found, without_tokens)
 
     def _align(self, documents: Sequence[AnnotatedText], lengths: NDArray[np.uint32]) -> dict[int, AlignedText]:
-        """The tokens of the sentences that annotations touch, by their numbers."""
+        """The tokens of the sentences that annotations overlap, by sentence number."""
         sentences: dict[int, str] = {}
         for document in documents:
             for annotation in document.annotations:
@@ -104,10 +104,10 @@ class AnnotationPlacer:
 
 
 def _touched(aligned: AlignedText, start: int, end: int) -> tuple[int, ...]:
-    """The first and the last token that touch characters `start` to `end`; nothing where none does."""
+    """The first and the last token that overlap characters `start` to `end`; empty if none does."""
     first = bisect_right(aligned.ends, start)
     last = bisect_left(aligned.starts, end) - 1
-    while first <= last and aligned.starts[first] == aligned.ends[first]:  # white space, which is nowhere
+    while first <= last and aligned.starts[first] == aligned.ends[first]:  # white space, which has no place
         first += 1
     while first <= last and aligned.starts[last] == aligned.ends[last]:
         last -= 1
@@ -125,7 +125,7 @@ def _collect(found: dict[str, list[Bounds]], without_tokens: int) -> TokenSpans:
 
 
 def keep_longest(spans: Iterable[Bounds]) -> list[Bounds]:
-    """Of spans that overlap the longest, and of equally long ones the first; in order."""
+    """Keeps of overlapping spans the longest, or the first of equally long ones; in order."""
     kept: list[Bounds] = []
     for start, end in sorted(spans, key=lambda span: (span[0] - span[1], span[0])):
         place = bisect_left(kept, (start, end))

@@ -1,7 +1,7 @@
-"""Annotations: runs of characters in a document that somebody has found to be something, for masking that goes by them.
+"""Annotations: runs of characters in a document marked as entities or noun phrases, for masking that uses them.
 
-A `.jsonl` document brings them beside its text, `"spans": [[start, end, kind], ...]`. They follow the text through
-cleaning, which tells its changes as edits, and become spans of tokens in `unmask.data.annotation_places`.
+A `.jsonl` document has them beside its text, `"spans": [[start, end, kind], ...]`. They follow the text through
+cleaning, which reports its changes as edits, and become spans of tokens in `unmask.data.annotation_places`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 KINDS: dict[str, int] = {"entity": 1, "noun_phrase": 2}
-"""What an annotation can be, with the number that stands for it in a store."""
+"""The kinds of annotations, with their numbers in a store."""
 
 FIELD = "spans"
 """The field of a JSON object that holds them."""
@@ -24,7 +24,7 @@ EXPECTED = (
 
 
 class Annotation(NamedTuple):
-    """Characters `start` to `end` of a text, the end exclusive, and the key of `KINDS` that they are."""
+    """Characters `start` to `end` of a text, the end exclusive, and their kind, a key of `KINDS`."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class Annotation(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """A change of a text: what stood from `start` to `end` before is `length` characters long now."""
+    """A change of a text: the characters from `start` to `end` became `length` characters."""
 
     start: int
     end: int
@@ -40,7 +40,7 @@ class Edit(NamedTuple):
 
 
 def find_fault(value: object, num_characters: int) -> str | None:
-    """What is wrong with the annotations of a document, in words for an error; None where nothing is.
+    """What is wrong with the annotations of a document, worded for an error; None if nothing is.
 
     Args:
         value: of the field `FIELD`, any JSON.
@@ -76,14 +76,14 @@ def _shown(value: object) -> str:
 
 
 def follow(annotations: Iterable[Annotation], edits: Iterable[Edit], num_characters: int) -> tuple[Annotation, ...]:
-    """Annotations of a text as they lie in the changed text; those of which nothing is left are gone.
+    """The annotations of a text moved to their places in the changed text, without those that have become empty.
 
-    One that touches what an edit has changed covers all that came of it.
+    An annotation that overlaps an edit covers all of the edit's result.
 
     Args:
         annotations: of the text before.
-        edits: in order and apart, by the places before; the rest of the text has not changed.
-        num_characters: of the text now.
+        edits: in order, not overlapping, by their places before; the rest of the text is unchanged.
+        num_characters: of the changed text.
     """
     changes = list(edits)
     firsts = [edit.start for edit in changes]
@@ -104,7 +104,7 @@ def follow(annotations: Iterable[Annotation], edits: Iterable[Edit], num_charact
 
 
 def removed_lines(lines: Sequence[str], keep: Sequence[bool]) -> Iterator[Edit]:
-    """The edits that remove lines of a text, each with the break behind it.
+    """The edits that remove lines of a text, each with the line break after it.
 
     Args:
         lines: all of the text's, without their breaks.

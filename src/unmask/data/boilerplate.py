@@ -1,7 +1,7 @@
-"""Lines that are furniture of web pages and scanned books rather than text: a short list of rules.
+"""Boilerplate lines of web pages and scanned books: a short list of rules.
 
-A rule has to match a line from end to end, and lines of more than `MAX_CHARACTERS` are never looked at, so that a
-sentence that speaks of cookies or copyright stays. What a rule cannot tell from a sentence, it leaves.
+A rule has to match a line from end to end, and lines of more than `MAX_CHARACTERS` are never considered, so that a
+sentence about cookies or copyright stays. Where a rule cannot tell a line from a sentence, the line stays.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ RULES: dict[str, tuple[str, ...]] = {
         r"[\[(](?:사진|자료\s?사진|사진\s?제공|그래픽)\s*[=:].{0,60}[\])]",
     ),
 }
-"""What a line is -> expressions one of which matches all of it, in any case."""
+"""Kind of line -> case-insensitive expressions, one of which must match the whole line."""
 
 _ANY_RULE = re.compile("|".join(f"(?:{rule})" for rules in RULES.values() for rule in rules), re.IGNORECASE)
 
 
 def is_boilerplate(line: str) -> bool:
-    """True if a line is furniture; an empty line is not."""
+    """True if a line is boilerplate; an empty line is not."""
     return len(line) <= MAX_CHARACTERS and _ANY_RULE.fullmatch(line.strip()) is not None

@@ -1,9 +1,9 @@
-"""Cleaning one document: each step a small function, and `clean` the order they come in.
+"""Cleaning one document: each step is a small function, and `clean` puts them in order.
 
-Cleaning keeps what can be meant and removes what cannot be seen. Departures from BERT's own `clean_text`, which drops
-every control and format character: form feeds and other line breaks become newlines (dropping them would glue words
-together); the joiners U+200C and U+200D stay where a script or an emoji sequence uses them (Persian, Indic scripts);
-private and unassigned characters stay, since the tokenizer decides about them.
+Cleaning keeps what may carry meaning and removes what cannot be seen. Departures from BERT's own `clean_text`, which
+drops every control and format character: form feeds and other line breaks become newlines (dropping them would glue
+words together); the joiners U+200C and U+200D stay where a script or an emoji sequence uses them (Persian, Indic
+scripts); private-use and unassigned characters stay, since the tokenizer decides about them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from unmask.errors import SettingsError
 from unmask.scripts import letters_by_script, script_names
 from unmask.tokenization.offsets import is_mark
 
-# Characters that no step on characters can concern: none is removed, and none composes with a neighbour or is changed
-# by NFC. Nearly all text is made of them, and is found to be so in one fast scan. Of the scripts, those are here that
-# write words without combining marks: Latin, Greek, Cyrillic, Armenian, Georgian, Han, kana, Hangul; letters of Hebrew
-# and Arabic.
+# Characters that no character step affects: none is removed, and none composes with a neighbour or is changed by NFC.
+# Nearly all text consists of them alone, which one fast scan detects. They cover the scripts that write words without
+# combining marks: Latin, Greek, Cyrillic, Armenian, Georgian, Han, kana, Hangul; and the letters of Hebrew and Arabic.
 _PLAIN = (
     "\t\n -~\u00a0-\u00ac\u00ae-\u02ff"
     "\u0370-\u0373\u0375-\u037d\u037f-\u0386\u0388-\u0482\u048a-\u052f\u0531-\u0586"
@@ -46,8 +45,8 @@ _ZERO_WIDTH = frozenset(
     "\u206a\u206b\u206c\u206d\u206e\u206f"  # deprecated format characters
     "\ufff9\ufffa\ufffb"  # interlinear annotations
 )
-# A joiner that does not follow something that can be joined: at the beginning, or after Latin, Greek, Cyrillic,
-# punctuation, Han, kana or Hangul. Each joiner has its own expression, since one that begins with a letter is fast.
+# A joiner that does not follow anything it can join: at the beginning, or after Latin, Greek, Cyrillic, punctuation,
+# Han, kana or Hangul. Each joiner has its own expression, since one that begins with a literal character is fast.
 _CAN_BE_JOINED = "[^\u0000-\u058f\u1100-\u11ff\u2000-\u206f\u3000-\u9fff\uac00-\ud7ff\ufeff\ufff9-\ufffb]"
 _NEEDLESS_JOINERS = {joiner: re.compile(f"{joiner}(?<!{_CAN_BE_JOINED}{joiner})") for joiner in ("\u200c", "\u200d")}
 _NEVER_COMPOSED = _LINE_BREAKS | _CONTROL | _ZERO_WIDTH | set(_NEEDLESS_JOINERS)
@@ -56,22 +55,22 @@ COMPOSED = "documents composed (NFC)"
 
 
 def clean(draft: Draft, settings: CleaningSettings) -> None:
-    """Takes a document through the steps that need no other document to decide.
+    """Applies to a document the steps that depend on no other document.
 
-    Characters come first, since the rest looks at what can be seen; then lines; then the document as a whole.
+    Characters come first, since the other steps look at visible text; then lines; then the document as a whole.
     """
     unusual = unusual_characters(draft.text)
     if unusual:
         may_compose = settings.nfc and not unusual <= _NEVER_COMPOSED
         if may_compose and not unusual.isdisjoint(_NEEDLESS_JOINERS):
-            compose(draft)  # before the rest, since a joiner is judged by the character that it follows
+            compose(draft)  # before the rest, since whether a joiner stays depends on the character before it
         if settings.control_characters:
             unify_line_breaks(draft, unusual)
             remove_control_characters(draft, unusual)
         if settings.zero_width_characters:
             remove_zero_width_characters(draft, unusual)
         if may_compose:
-            compose(draft)  # after the rest, since characters that stood apart may be neighbours now
+            compose(draft)  # after the rest, since characters that were separated may be neighbours now
     if not draft.text or draft.text.isspace():
         draft.drop("empty")
         return
@@ -83,7 +82,7 @@ def clean(draft: Draft, settings: CleaningSettings) -> None:
 
 
 def check_scripts(settings: CleaningSettings) -> None:
-    """Raises SettingsError where `min_script_share` names a script that does not exist, or a share that is none."""
+    """Raises SettingsError if `min_script_share` has a script that does not exist, or an invalid share."""
     if not settings.min_script_share:
         return
     names = script_names()
@@ -97,7 +96,7 @@ def check_scripts(settings: CleaningSettings) -> None:
 
 
 def unusual_characters(text: str) -> set[str]:
-    """The characters of a text that some step on characters may concern; mostly none."""
+    """The characters of a text that some character step may affect; usually none."""
     return set("".join(_RUNS_NOT_PLAIN.findall(text)))
 
 
@@ -111,7 +110,7 @@ def compose(draft: Draft) -> None:
 
 
 def _composing(text: str) -> Iterator[Edit]:
-    """The characters that NFC changes, each with the marks behind it: nothing else composes with what is before it."""
+    """The characters that NFC changes, each with the marks after it: only marks compose with a preceding character."""
     start = 0
     for end in range(1, len(text) + 1):
         if end == len(text) or not is_mark(text[end]):
@@ -139,12 +138,12 @@ def unify_line_breaks(draft: Draft, unusual: Set[str]) -> None:
 
 
 def remove_control_characters(draft: Draft, unusual: Set[str]) -> None:
-    """Removes the characters of category Cc, tab and line breaks aside."""
+    """Removes the characters of category Cc except tabs and line breaks."""
     _remove(draft, unusual & _CONTROL, "control characters")
 
 
 def remove_zero_width_characters(draft: Draft, unusual: Set[str]) -> None:
-    """Removes characters that take no room and mean nothing where they stand."""
+    """Removes characters that have no width and no meaning where they stand."""
     _remove(draft, unusual & _ZERO_WIDTH, "zero-width characters")
     for joiner, needless in _NEEDLESS_JOINERS.items():
         if joiner in unusual:
@@ -156,7 +155,7 @@ def remove_zero_width_characters(draft: Draft, unusual: Set[str]) -> None:
 def _remove(draft: Draft, characters: Set[str], what: str) -> None:
     text = draft.text
     count = num_bytes = 0
-    for character in characters:  # each is found by a fast search, unlike the members of a class in an expression
+    for character in characters:  # one fast search each, faster than a character class in an expression
         found = text.count(character)
         text = text.replace(character, "")
         count += found
@@ -171,7 +170,7 @@ def _removals(removed: re.Pattern[str], text: str) -> Iterator[Edit]:
 
 
 def remove_boilerplate_lines(draft: Draft) -> None:
-    """Removes lines that are furniture of web pages, and documents that are nothing else."""
+    """Removes boilerplate lines, and documents that consist of nothing else."""
     lines = draft.text.split("\n")
     keep = [not is_boilerplate(line) for line in lines]
     if not all(keep):
@@ -179,7 +178,7 @@ def remove_boilerplate_lines(draft: Draft) -> None:
 
 
 def drop_short(draft: Draft, min_characters: int) -> None:
-    """Drops a document of fewer characters, white space at its ends aside; one without any has nothing left."""
+    """Drops a document of fewer characters, not counting white space at its ends; without any, as "nothing left"."""
     if min_characters == 1 and not draft.removed:
         return
     num_characters = len(draft.text.strip())
@@ -190,7 +189,7 @@ def drop_short(draft: Draft, min_characters: int) -> None:
 
 
 def drop_other_scripts(draft: Draft, min_share: Mapping[str, float]) -> None:
-    """Drops a document that has too small a share of its letters in each of some scripts; one without letters too."""
+    """Drops a document whose share of letters is too small in each of the given scripts, or that has no letters."""
     letters = letters_by_script(draft.text)
     num_letters = letters.total()
     if not any(num_letters and letters[script] >= share * num_letters for script, share in min_share.items()):

@@ -1,4 +1,4 @@
-"""The corpora that the words of a command stand for: files, or a mixture of several, and their documents."""
+"""The corpora that command-line arguments name, as files or as a mixture of several, and their documents."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Corpus:
     """Files whose documents are taken equally often.
 
     Attributes:
-        name: in its mixture; empty where there is none.
-        files: as `find_files` gives them.
+        name: in its mixture; empty if there is no mixture.
+        files: from `find_files`.
         times: how often each document is taken, on average.
-        seed: decides which ones are taken once more.
+        seed: decides which documents are taken once more.
     """
 
     name: str
@@ -33,16 +33,16 @@ class Corpus:
 
 
 def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning: CleaningSettings) -> list[Corpus]:
-    """The corpora that paths stand for; a mixture's are read once to learn their sizes.
+    """The corpora that paths name; those of a mixture are read once to learn their sizes.
 
     Args:
         text: files, folders and globs, as `find_files` takes them; or one mixture, a YAML file.
         reading: how files become documents.
-        cleaning: what is left of them, since shares are of what is left.
+        cleaning: how documents are cleaned, since shares are of cleaned text.
 
     Raises:
-        InputError: nothing is found, a mixture stands among other paths, or a file of one cannot be read.
-        SettingsError: a mixture is not as it should be.
+        InputError: nothing is found, a mixture is given along with other paths, or a file of one cannot be read.
+        SettingsError: a mixture is invalid.
     """
     if not any(Path(path).suffix in SUFFIXES for path in text):
         return [Corpus("", find_files(text, reading.format))]
@@ -77,8 +77,8 @@ def read_corpora(
     """The documents of all corpora, one corpus after another, each document as often as it is taken.
 
     Args:
-        corpora: as from `find_corpora`. Duplicates are looked for within each.
-        counts: is added to while reading; a document counts once however often it is taken.
+        corpora: from `find_corpora`. Duplicates are looked for within each.
+        counts: updated while reading; a document counts once however often it is taken.
         reading: how files become documents.
         cleaning: what is mended in documents, and which are left out.
         work_directory: where hashes are sorted.

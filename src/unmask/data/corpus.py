@@ -1,4 +1,4 @@
-"""A corpus as programs see it: files are read, documents cleaned, repeated ones left out, and all of it is booked."""
+"""A corpus as programs see it: reads files, cleans documents, leaves out repeated ones, and keeps the account."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def read_documents(
     """Streams the cleaned documents of files, in order; what is left out is counted by its reason.
 
     Args:
-        files: as `find_files` gives them.
-        counts: is added to while reading, and adds up whenever a document comes.
+        files: from `find_files`.
+        counts: updated while reading; it adds up whenever a document is yielded.
         reading: how files become documents.
         cleaning: what is mended in documents, and which are left out.
-        work_directory: where hashes are sorted, in a folder that is gone afterwards; None is the system's place for
+        work_directory: where hashes are sorted, in a folder that is removed afterwards; None is the system's place for
             temporary files.
-        stdin: what the file `-` stands for; None is this process's standard input.
+        stdin: read for the file `-`; None is this process's standard input.
 
     Raises:
         InputError: a file, or a record in it, cannot be read; see `read_files`.
@@ -44,7 +44,7 @@ def read_documents(
     drafts = _cleaned(_drafts(files, counts, reading, stdin), cleaning)
     if cleaning.duplicates != "keep":
         drafts = drop_duplicates(drafts, cleaning.duplicates == "paragraphs", work_directory)
-        drafts = _without_short(drafts, cleaning.min_characters)  # paragraphs may have gone
+        drafts = _without_short(drafts, cleaning.min_characters)  # paragraphs may have been removed
     if cleaning.near_duplicates is not None:
         drafts = drop_near_duplicates(drafts, cleaning.near_duplicates)
     for draft in drafts:
@@ -56,7 +56,7 @@ def read_documents(
 def _drafts(
     files: Iterable[Path], counts: CorpusCounts, reading: ReadingSettings, stdin: IO[bytes] | None
 ) -> Iterator[Draft]:
-    """Documents as they were read, each not yet in the account: some wait for others before they are decided."""
+    """Documents as read, not yet in the account: whether some stay is only decided after later ones were read."""
     found = replace(counts, documents_read=0, bytes_read=0, removed={})
     try:
         for document in read_files(files, found, reading, stdin):
@@ -69,14 +69,14 @@ def _drafts(
 
 
 def _book_reading(found: CorpusCounts, counts: CorpusCounts) -> None:
-    """Moves into the account what the readers found, but for the last document, whose bytes stay in `found`."""
+    """Moves what the readers found into the account, except the last document, whose bytes stay in `found`."""
     counts.files = found.files
     counts.empty_files = found.empty_files
     counts.file_bytes = found.file_bytes
     counts.long_lines = found.long_lines
     counts.documents_read += found.documents_read  # those that never become a draft: redirects of a Wikipedia dump
     found.documents_read = 0
-    for what, amount in found.removed.items():  # by the reader itself: a licence
+    for what, amount in found.removed.items():  # by the reader itself, such as a licence
         found.bytes_read -= amount.utf8_bytes
         counts.bytes_read += amount.utf8_bytes
         counts.remove(what, amount.count, amount.utf8_bytes)

@@ -25,7 +25,7 @@ FORMAT_OF_SUFFIX: dict[str, str] = {
 
 
 def format_of(path: Path) -> str | None:
-    """The format that a file's name tells, or None: `a.jsonl.zst` is `jsonl`.
+    """The format that a file's name indicates, or None: `a.jsonl.zst` is `jsonl`.
 
     The parts of a Wikipedia dump are named `...-pages-articles1.xml-p1p41242.bz2`.
     """
@@ -41,30 +41,30 @@ def known_suffixes() -> str:
 
 
 def find_files(paths: Sequence[str | Path], format: str = "auto") -> list[Path]:
-    """Lists the corpus files that paths, folders and globs stand for; `-` is standard input.
+    """Lists the corpus files that paths, folders and globs name; `-` is standard input.
 
-    Folders are searched to the bottom; in them, and among what a glob matches, hidden files and files of other formats
-    are left out. The order of the arguments is kept, each argument's files are sorted, and a file named twice comes
-    once.
+    Folders are searched recursively; in them, and among the matches of a glob, hidden files and files of other formats
+    are left out. The order of the arguments is kept, each argument's files are sorted, and a file named twice is
+    listed once.
 
     Args:
         paths: files, folders, globs, or `-`.
-        format: as in `ReadingSettings.format`. With another than `auto`, files that are named and files that a glob
-            matches are taken whatever their suffix, and those in folders by that format's suffixes.
+        format: as in `ReadingSettings.format`. If it is not `auto`, named files and files that a glob matches are
+            taken whatever their suffix, and those in folders by that format's suffixes.
 
     Raises:
         InputError: a path is missing, a glob or folder holds no usable file, or a named file has an unknown suffix.
     """
     found: dict[Path, Path] = {}
     for path in paths:
-        if not str(path):  # as a Path it would be this folder, and all that is below it
+        if not str(path):  # as a Path it would be the current folder
             raise InputError(
                 f"an empty name among the corpus files: expected files, folders or globs of {known_suffixes()}"
             )
         try:
             for file in _files_of(path, format):
                 found.setdefault(file if file == STANDARD_INPUT else file.resolve(), file)
-        except OSError as error:  # no permission for a folder on the way, a name too long
+        except OSError as error:  # such as no permission for a parent folder, or too long a name
             raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     if not found:
         raise InputError(f"no corpus was named: expected files, folders or globs of {known_suffixes()}")
@@ -103,7 +103,7 @@ def _files_of(argument: str | Path, format: str) -> Iterable[Path]:
 
 
 def _files_under(folder: Path, format: str) -> Iterator[Path]:
-    """Files of known formats anywhere under a folder, links followed, each folder once; hidden ones left out."""
+    """Files of known formats anywhere under a folder, except hidden ones; links are followed, each folder once."""
 
     def refuse(error: OSError) -> None:
         raise InputError(f"{error.filename}: this folder cannot be read: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""What a store will need on the disk, estimated from a sample before it is begun, and whether there is room."""
+"""The disk space that a store will need, estimated from a sample beforehand, and whether there is room."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from unmask.progress import human_bytes, human_count
 
 _SAMPLED_FILES = 4
 _ENCODED_BYTES = 1 << 18
-"""Text that is encoded, from the beginning of each of a few files."""
+"""Bytes of text that are encoded from the beginning of each of a few files."""
 _READ_BYTES = 32 << 20
 _READ_S = 0.3
-"""Text and time to see how much of it there is in a file's bytes; the files are read ahead, so it takes some."""
+"""Most text and time to read of a file to learn how much text its bytes give; reading ahead distorts small samples."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a corpus will give, to within some tens of a hundred.
+    """What a corpus will give, to within some tens of per cent.
 
     Attributes:
         text_bytes: of cleaned text in UTF-8.
@@ -56,10 +56,10 @@ class Estimate:
 def estimate_store(
     files: Sequence[Path], encoder: Encoder, reading: ReadingSettings, cleaning: CleaningSettings
 ) -> Estimate | None:
-    """Encodes the beginnings of a few files, and takes the rest to be like them.
+    """Encodes the beginnings of a few files, and assumes that the rest is like them.
 
     Returns:
-        None where one of them can be read but once: standard input, a pipe.
+        None if one of them can be read only once: standard input, a pipe.
 
     Raises:
         InputError: a beginning cannot be read.
@@ -93,7 +93,7 @@ def estimate_store(
 
 
 def check_free_space(out: Path, estimate: Estimate) -> str:
-    """Says what a store needs and what there is.
+    """Describes how much space a store needs and how much there is.
 
     Args:
         out: the store's directory; it may not exist yet.

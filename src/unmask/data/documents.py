@@ -1,9 +1,9 @@
-"""What a corpus is read into, and the account of it: what came in, what was removed or dropped and why, what went out.
+"""A corpus's documents, and their account: what came in, what was removed or dropped and why, what went out.
 
     documents read = documents handed on + documents dropped (`dropped`, by reason)
     bytes read     = bytes handed on + bytes of documents dropped + bytes removed from those handed on (`removed`)
 
-Both hold at every moment. A record that cannot be read at all (`skipped`) has no text, and stands apart.
+Both hold at every moment. A record that cannot be read at all (`skipped`) has no text, and is counted separately.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unmask.data.annotations import Annotation
 
 @dataclass(frozen=True)
 class Document:
-    """A text, where it begins, as `path:line`, and what is annotated in it."""
+    """A text, where it begins, as `path:line`, and its annotations."""
 
     text: str
     source: str
@@ -28,8 +28,8 @@ class Amount:
     """How much of something.
 
     Attributes:
-        count: documents, lines, paragraphs or characters: what is counted stands in the name under which it is kept.
-        utf8_bytes: of text in UTF-8; below 0 where a change made the text longer (NFC can).
+        count: of documents, lines, paragraphs or characters, whichever the key of the amount says.
+        utf8_bytes: of text in UTF-8; negative if a change made the text longer (NFC can).
     """
 
     count: int = 0
@@ -47,20 +47,20 @@ class CorpusCounts:
     Attributes:
         files: files begun.
         empty_files: files without any document.
-        file_bytes: bytes taken from the files as they lie on the disk, compressed or not, to show progress with.
-        long_lines: lines of more than a megabyte: read whole, but rarely what was meant.
+        file_bytes: bytes read from the files as they are on disk, compressed or not, to show progress.
+        long_lines: lines of more than a megabyte: read whole, but rarely intended.
         documents_read: documents as the readers found them.
         bytes_read: their UTF-8 bytes.
-        skipped: records that could not be read and were passed over, by reason ("not JSON", "not UTF-8" ...).
-        removed: what was removed from documents that were handed on, by what it was ("control characters",
-            "boilerplate lines", "duplicate paragraphs" ...); what each counts is in its name.
+        skipped: records that could not be read and were skipped, by reason ("not JSON", "not UTF-8" ...).
+        removed: what was removed from documents that were handed on, by kind ("control characters",
+            "boilerplate lines", "duplicate paragraphs" ...); the key says what is counted.
         dropped: whole documents that were not handed on, by reason ("empty", "too short", "duplicate" ...).
         documents: documents handed on.
         characters: their Unicode characters.
         utf8_bytes: their UTF-8 bytes.
         annotations: annotations of the documents handed on.
-        annotations_removed: those that the same documents came with beside them, and whose text cleaning removed.
-        on_skip: called with the place (`path:line`) and the reason of each record passed over, to list it.
+        annotations_removed: further annotations of the same documents, whose text was removed by cleaning.
+        on_skip: called with the place (`path:line`) and the reason of each skipped record, to list it.
     """
 
     files: int = 0
@@ -80,7 +80,7 @@ class CorpusCounts:
     on_skip: Callable[[str, str], None] | None = field(default=None, repr=False, compare=False)
 
     def remove(self, what: str, count: int, utf8_bytes: int) -> None:
-        """Books something removed from a document; nothing is booked where nothing was."""
+        """Books something removed from a document; does nothing if nothing was removed."""
         if count or utf8_bytes:
             self.removed.setdefault(what, Amount()).add(count, utf8_bytes)
 

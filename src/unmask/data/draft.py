@@ -1,4 +1,4 @@
-"""A document on its way from a reader to whoever asked for it, with the account of what was done to it so far."""
+"""A document between its reader and its consumer, with the account of what was done to it so far."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from unmask.data.annotations import Annotation, Edit, follow, removed_lines
 from unmask.data.documents import CorpusCounts
 
 NOTHING_LEFT = "nothing left"
-"""Why a document is dropped of which cleaning removed every line."""
+"""The reason for dropping a document from which cleaning removed every line."""
 
 
 @dataclass(slots=True)
 class Draft:
     """A document that cleaning changes, or drops.
 
-    What was removed is booked when the document leaves, since a dropped one counts as a whole.
+    Removals are booked only when the document is done, since a dropped one counts as a whole.
 
     Attributes:
-        text: as it is by now.
+        text: the current text.
         source: where the document begins, as `path:line`.
         bytes_read: UTF-8 bytes of the text as it was read.
-        utf8_bytes: of the text as it is by now.
-        annotations: of the text as it is by now.
-        num_annotations_removed: those that lost their text.
+        utf8_bytes: of the current text.
+        annotations: of the current text.
+        num_annotations_removed: how many lost their text.
         removed: what was removed, how many, and the UTF-8 bytes.
-        dropped: why the document is not handed on; None while it is.
+        dropped: the reason for dropping the document; None while it stays.
     """
 
     text: str
@@ -39,9 +39,9 @@ class Draft:
     dropped: str | None = None
 
     def change(self, text: str, what: str, count: int, num_bytes: int, edits: Iterable[Edit]) -> None:
-        """Replaces the text by one that is `num_bytes` shorter in UTF-8, `count` of `what` having been removed.
+        """Replaces the text by one that is `num_bytes` shorter in UTF-8 after the removal of `count` of `what`.
 
-        `edits` says what became of which characters; it is not looked at where nothing is annotated.
+        `edits` lists the changes; it is not read if the text has no annotations.
         """
         if self.annotations:
             followed = follow(self.annotations, edits, len(text))
@@ -52,7 +52,7 @@ class Draft:
         self.removed.append((what, count, num_bytes))
 
     def keep_lines(self, lines: Sequence[str], keep: Sequence[bool], what: str) -> None:
-        """Removes lines, each with a line break; `lines` are all of the text's."""
+        """Removes lines, each with a line break; `lines` are all lines of the text."""
         kept = [line for line, stays in zip(lines, keep, strict=True) if stays]
         gone = [line for line, stays in zip(lines, keep, strict=True) if not stays]
         num_breaks = len(lines) - 1 - max(0, len(kept) - 1)
@@ -60,7 +60,7 @@ class Draft:
         self.change("\n".join(kept), what, len(gone), num_bytes, removed_lines(lines, keep))
 
     def drop(self, reason: str) -> None:
-        """Says that the document is not to be handed on."""
+        """Marks the document as dropped."""
         self.dropped = reason
 
     def book(self, counts: CorpusCounts) -> None:

@@ -1,8 +1,8 @@
 """Exact duplicates, found in one pass and in bounded memory: 128-bit hashes, sorted, in files.
 
-Of equal documents, and of equal paragraphs, the first in the order of the corpus stays. White space is not compared:
-two texts that differ in nothing else are equal. Hashes are BLAKE2b's; that any two of n different texts have the same
-one has a probability below n^2 / 2^129, which is 1.5e-19 for 10^10 texts.
+Of equal documents, and of equal paragraphs, the first in the order of the corpus stays. White space is ignored: texts
+that differ only in it are equal. Hashes are BLAKE2b's; the probability that any two of n different texts have the same
+hash is below n^2 / 2^129, which is 1.5e-19 for 10^10 texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unmask.data.draft import NOTHING_LEFT, Draft
 from unmask.files import UNFINISHED, told_as_output_error
 
 MIN_PARAGRAPH_CHARACTERS = 40
-"""Shorter paragraphs stay however often they come: headings and lines of dialogue ("Yes, sir.") are of use each time.
+"""Shorter paragraphs stay however often they occur: headings and lines of dialogue ("Yes, sir.") are useful each time.
 98 % of the repeated lines of Wikipedia, English and Korean, and of classic books are shorter; notices and quotations
 are longer."""
 
@@ -29,17 +29,17 @@ _BATCH_BYTES = 8 << 20
 _BATCH_DOCUMENTS = 8192
 _WHITE_SPACE = b" \t\n\r"
 _PIECE_HASHES = 1 << 16
-"""Of each of two runs that are merged, at most so many hashes are in memory."""
+"""Most hashes in memory of each of two runs that are merged."""
 
 
 def drop_duplicates(drafts: Iterable[Draft], paragraphs: bool, work_directory: Path | None) -> Iterator[Draft]:
-    """Drops documents that equal an earlier one, and removes such paragraphs.
+    """Drops documents that equal an earlier one, and removes paragraphs that do.
 
-    Documents are decided in batches of about eight megabytes, and go on in order. A paragraph is a line. It counts as
-    seen even where its document is dropped later.
+    Documents are processed in batches of about eight megabytes, and yielded in order. A paragraph is a line. It counts
+    as seen even if its document is dropped later.
 
     Args:
-        drafts: documents on their way.
+        drafts: documents in order.
         paragraphs: True removes repeated paragraphs too.
         work_directory: where a temporary folder for the hashes is made, 16 bytes each; None takes the system's.
 
@@ -102,15 +102,15 @@ def text_hash(text: str, kind: bytes) -> bytes:
     """16 bytes of BLAKE2b over the text in UTF-8 without its spaces, tabs and line breaks.
 
     Args:
-        text: as it was cleaned.
-        kind: at most 16 bytes; texts of different kinds are never equal.
+        text: cleaned.
+        kind: at most 16 bytes; texts of different kinds never have equal hashes.
     """
     return hashlib.blake2b(text.encode("utf-8").translate(None, _WHITE_SPACE), digest_size=16, person=kind).digest()
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Hashes sorted by their first half, in two arrays; those of a stored run are mapped from its files on demand."""
+    """Hashes sorted by their first half, in two arrays; a stored run's are memory-mapped from its files."""
 
     first: NDArray[np.uint64]  # (hashes,)
     second: NDArray[np.uint64]  # (hashes,)
@@ -123,7 +123,7 @@ class _Run:
         found = np.zeros(len(first), dtype=np.bool_)
         position = np.searchsorted(self.first, first)
         asked = np.arange(len(first))
-        while len(asked):  # more than once only where two hashes have equal halves
+        while len(asked):  # repeats only if two hashes have equal first halves
             asked = asked[position[asked] < len(self)]
             asked = asked[self.first[position[asked]] == first[asked]]
             found[asked] = self.second[position[asked]] == second[asked]
@@ -140,7 +140,7 @@ class _StoredRun:
     size: int
 
     def open(self) -> _Run:
-        """The run, its pages read by the system when they are touched and given back when it likes."""
+        """The run, memory-mapped: the system loads and evicts its pages as needed."""
         first, second = (
             np.memmap(self.path.with_suffix(suffix), dtype="<u8", mode="r", shape=(self.size,))
             for suffix in (".first", ".second")
@@ -153,15 +153,15 @@ class _StoredRun:
 
 
 class SeenHashes:
-    """A set of 128-bit hashes that grows on the disk.
+    """A set of 128-bit hashes that grows on disk.
 
-    New hashes become sorted runs in memory; those are merged into a stored run when they are many enough, and stored
-    runs are merged so that each is at least twice as long as the next. So n hashes lie in O(log n) runs, each of them
-    is rewritten O(log n) times, and a look-up is a binary search in every run.
+    New hashes become sorted runs in memory; once there are enough, these are merged into a stored run, and stored runs
+    are merged so that each is at least twice as long as the next. So n hashes lie in O(log n) runs, each hash is
+    rewritten O(log n) times, and a look-up is a binary search in every run.
 
     Args:
         directory: for the files; holds nothing else.
-        memory_hashes: from this many on, hashes in memory go to the disk; 16 bytes each.
+        memory_hashes: from this many on, hashes in memory go to disk; 16 bytes each.
     """
 
     def __init__(self, directory: Path, memory_hashes: int = 1 << 18) -> None:
@@ -182,7 +182,7 @@ class SeenHashes:
         return len(self._recent) + len(self._stored)
 
     def add(self, hashes: list[bytes]) -> list[bool]:
-        """Adds hashes and says of each whether it was new: neither there before nor earlier in the list.
+        """Adds hashes and returns for each whether it was new: neither in the set before nor earlier in the list.
 
         Args:
             hashes: of 16 bytes each.

@@ -1,4 +1,4 @@
-"""Documents to token ids, a chunk at a time: what every process of a preparation does, here or on another machine."""
+"""From documents to token ids, a chunk at a time, in each process of a preparation, here or on another machine."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from unmask.tokenization.word_cache import WordCache
 from unmask.tokenization.word_characters import WordTokenizer
 
 HASH_BYTES = 4
-"""Of a text's SHA-256, by which it is held out."""
+"""Bytes of a text's SHA-256 that decide whether it is held out."""
 CHUNK_BYTES = 1 << 20
-"""Text that is encoded at once: a chunk ends after the document with which it has this many bytes."""
+"""Text that is encoded at once: a chunk ends after the document with which it reaches this many bytes."""
 
 
 @dataclass
 class Chunk:
-    """Documents in a row that go into one shard.
+    """Consecutive documents that go into one shard.
 
     Attributes:
         shard: its number.
@@ -48,7 +48,7 @@ class Chunk:
     annotations: dict[int, tuple[Annotation, ...]] = field(default_factory=dict)
 
     def add(self, text: str, annotations: tuple[Annotation, ...] = ()) -> int:
-        """Appends a document; its bytes."""
+        """Appends a document, and returns its size in bytes."""
         if annotations:
             self.annotations[len(self.texts)] = annotations
         utf8 = text.encode("utf-8")
@@ -72,7 +72,7 @@ class EncoderSettings:
 
 
 class Encoder:
-    """Splits documents into sentences and encodes them; remembers words from one chunk to the next.
+    """Splits documents into sentences and encodes them; caches words across chunks.
 
     Raises:
         SettingsError: there is no such splitter, or a package is missing for it.
@@ -101,8 +101,8 @@ class Encoder:
     def encode(self, chunk: Chunk) -> EncodedChunk:
         """Encodes documents; sentences and documents without a token are left out.
 
-        To a tokenizer for which the space before a word is part of it, a sentence begins with the space before it, be
-        it a line break; the first of a document with none.
+        For a tokenizer to which the space before a word belongs, a sentence begins with the white space before it, even
+        a line break; the first sentence of a document begins without.
         """
         texts = chunk.texts
         sentences: list[str] = []
@@ -142,7 +142,7 @@ class Encoder:
 
 
 def _is_space_part_of_words(tokenizer: Tokenizer) -> bool:
-    """Whether a word after a space is another entry than the word alone, as in byte-level BPE."""
+    """Whether a word after a space has a different entry from the word alone, as in byte-level BPE."""
     if isinstance(tokenizer, WordTokenizer):
         return False
     alone, after_space = tokenizer.backend.encode_batch(["a", " a"], add_special_tokens=False)
@@ -154,7 +154,7 @@ def cut_chunks(documents: Iterable[Document], shard_bytes: int) -> Iterator[Chun
 
     Args:
         documents: in order.
-        shard_bytes: a shard ends after the document with which it has this many bytes of UTF-8.
+        shard_bytes: a shard ends after the document with which it reaches this many bytes of UTF-8.
     """
     shard, shard_size = 0, 0
     chunk = Chunk(shard)
@@ -171,7 +171,7 @@ def cut_chunks(documents: Iterable[Document], shard_bytes: int) -> Iterator[Chun
 
 
 def digested(chunks: Iterable[Chunk], digest: TextDigest) -> Iterator[Chunk]:
-    """The chunks as they are; their documents, and what is annotated in them, go into the digest as they pass."""
+    """Yields the chunks unchanged, and adds their documents and annotations to the digest."""
     for chunk in chunks:
         for number, text_digest in enumerate(chunk.hashes):
             digest.add(text_digest)
@@ -181,5 +181,5 @@ def digested(chunks: Iterable[Chunk], digest: TextDigest) -> Iterator[Chunk]:
 
 
 def text_hash(text: str) -> int:
-    """The first 32 bits of the SHA-256 of a text in UTF-8, by which documents are held out."""
+    """The first 32 bits of the SHA-256 of a text in UTF-8, which decide whether a document is held out."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:HASH_BYTES], "big")

@@ -1,4 +1,4 @@
-"""Chunks encoded by several processes of this machine, in order, with few of them in memory at any time."""
+"""Encodes chunks in several processes of this machine, in order, with few chunks in memory at any time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unmask.errors import OutputError
 from unmask.interruption import Interruption
 
 _CHUNKS_IN_FLIGHT = 4
-"""Chunks per worker that are being encoded or wait to be written."""
+"""Chunks per worker that are being encoded or waiting to be written."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def encoder_pool(
         encoder: encodes here if there is one worker.
         settings: make the same encoder in every worker.
         workers: 1 starts no process.
-        interruption: asked whether a broken pool is one that a signal has ended.
+        interruption: tells whether a broken pool was ended by a signal.
 
     Raises:
         OutputError: a worker was killed.
@@ -44,7 +44,7 @@ def encoder_pool(
     try:
         yield lambda chunks: _encode_ahead(pool, chunks, workers * _CHUNKS_IN_FLIGHT)
     except BrokenProcessPool as error:
-        interruption.check()  # a SIGTERM to the whole group of processes ends the workers first
+        interruption.check()  # a SIGTERM to the whole process group ends the workers first
         raise OutputError("a worker process was killed (out of memory?): try fewer --workers") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -53,7 +53,7 @@ def encoder_pool(
 def _encode_ahead(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int) -> Iterator[EncodedChunk]:
     waiting: deque[Future[EncodedChunk]] = deque()
     for chunk in chunks:
-        with _ctrl_c_held_back():  # the pool starts its processes when it gets work
+        with _ctrl_c_held_back():  # the pool starts its processes when work is submitted
             waiting.append(pool.submit(_encode_in_worker, chunk))
         if len(waiting) >= most:
             yield waiting.popleft().result()
@@ -63,7 +63,7 @@ def _encode_ahead(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int)
 
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
-    """Processes that are started meanwhile get no Ctrl-C, not even before they can say that they ignore it."""
+    """Blocks Ctrl-C for processes started meanwhile, even before they can ignore it themselves."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -75,7 +75,7 @@ _encoder_of_worker: Encoder | None = None
 
 
 def _start_worker(settings: EncoderSettings) -> None:
-    """Workers leave Ctrl-C to the process that started them, and end when it does."""
+    """Makes a worker leave Ctrl-C to its parent process, and end when that does."""
     global _encoder_of_worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -83,7 +83,7 @@ def _start_worker(settings: EncoderSettings) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed has told its workers nothing, and they would wait for ever."""
+    """Ends this worker once its parent is gone: a killed parent tells its workers nothing; they would wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

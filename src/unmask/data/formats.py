@@ -1,6 +1,6 @@
-"""The formats of sequences, by `packing.format`, and the loader of each.
+"""The formats of sequences, by `packing.format`, and their loader.
 
-`stream` is not among them: its lanes are no sequences that could be shown in any order.
+`stream` is not among them: its windows, unlike sequences, cannot be shown in any order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMATS: dict[str, Callable[[int, PackingSettings, SentenceObjective], SequenceF
     "doc_sentences": lambda longest, packing, objective: DocSentences(longest),
     "single_segment": lambda longest, packing, objective: SingleSegments(longest),
 }
-"""Each format, made from the most tokens of text in a sequence."""
+"""Makes each format from the most tokens of text in a sequence, the packing settings and the sentence objective."""
 
 
 def open_loader(
@@ -43,8 +43,8 @@ def open_loader(
 
     Args:
         split: the documents.
-        packing: the format and its lengths; `copies` is not looked at.
-        sentence_objective: what pairs are for; "none" for a format of one segment.
+        packing: the format and its lengths; `copies` is ignored.
+        sentence_objective: the objective of pairs; "none" for a format of one segment.
         frame: the special tokens around segments.
         seed: the run's.
         batch_size: sequences in a step.
@@ -53,7 +53,7 @@ def open_loader(
 
     Raises:
         InputError: the split has too few documents.
-        SettingsError: special tokens leave no room for text, or documents in one segment have nothing between them.
+        SettingsError: special tokens leave no room for text, or there is no separator for documents in one segment.
     """
     assert packing.format in FORMATS, f"{packing.format} has a loader of its own"
     is_paired = packing.format in PAIRED
@@ -75,7 +75,7 @@ def open_loader(
 
 
 def check_separator(packing: PackingSettings, frame: SequenceFrame) -> None:
-    """Refuses a format of several documents in a segment where nothing can stand between them.
+    """Refuses a format of several documents in a segment if the tokenizer has no separator to put between them.
 
     Raises:
         SettingsError: the tokenizer has no separator.
@@ -88,7 +88,7 @@ def check_separator(packing: PackingSettings, frame: SequenceFrame) -> None:
 
 
 def documents_needed(packing: PackingSettings, sentence_objective: SentenceObjective) -> int:
-    """How many documents a split must have: two where a random segment B comes from another one."""
+    """How many documents a split must have: two if a random segment B comes from another document."""
     return 2 if packing.format in PAIRED and sentence_objective != "sop" else 1
 
 
@@ -106,11 +106,11 @@ def check_documents(
         num_documents: how many it has.
         split: "training" or "held-out", for the message.
         where: what they were read from, for the message.
-        packing, sentence_objective: what they are for.
-        num_others: documents of the same text that are in the other split, as far as that is known.
+        packing, sentence_objective: determine how many are needed.
+        num_others: documents of the same text that are in the other split, as far as known.
 
     Raises:
-        InputError: they are fewer than `documents_needed`.
+        InputError: there are fewer than `documents_needed`.
     """
     if num_documents >= documents_needed(packing, sentence_objective):
         return

@@ -12,12 +12,11 @@ _UNFRAMED = Framing((Piece("A", (), 0),), (Piece("A", (), 0), Piece("B", (), 0))
 
 @dataclass(frozen=True)
 class SequenceFrame:
-    """What stands around and between segments, such as `[CLS] A [SEP] B [SEP]`.
+    """The special tokens around and between segments, such as `[CLS] A [SEP] B [SEP]`.
 
     Attributes:
-        framing: the pieces of a sequence of one segment, and of a pair, as `TextTokenizer.framing` has them.
-        document_separator_id: what stands between documents in one segment (`[SEP]`, `</s>`); None where there is
-            nothing.
+        framing: the pieces of a sequence of one segment, and of a pair, as in `TextTokenizer.framing`.
+        document_separator_id: the token between documents in one segment (`[SEP]`, `</s>`); None if there is none.
     """
 
     framing: Framing
@@ -31,7 +30,7 @@ class SequenceFrame:
         """How many tokens of text a sequence has room for.
 
         Args:
-            max_length: most tokens of a sequence, special ones included.
+            max_length: most tokens of a sequence, special tokens included.
             num_segments: 1 or 2.
 
         Raises:
@@ -47,5 +46,5 @@ class SequenceFrame:
 
 
 def bare_frame(document_separator_id: int | None = None) -> SequenceFrame:
-    """No special tokens around text: GPT-1's contiguous sequences (Radford et al. 2018, section 4.1)."""
+    """A frame without special tokens around text: GPT-1's contiguous sequences (Radford et al. 2018, section 4.1)."""
     return SequenceFrame(_UNFRAMED, document_separator_id)

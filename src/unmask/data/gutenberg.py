@@ -1,4 +1,4 @@
-"""Project Gutenberg books: the text between the licence's header and footer, one document a book."""
+"""Project Gutenberg books: the text between the licence's header and footer, one document per book."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CREDITS = re.compile(
 )
 
 WRAPPED_LINE_CHARACTERS = 45
-"""A shorter line than this does not end where it ends for want of room: verse, addresses, headings, lists."""
+"""Lines shorter than this were not wrapped for want of room: verse, addresses, headings, lists."""
 
 
 def is_gutenberg(head: Iterable[bytes]) -> bool:
-    """True if the first lines of a file hold the mark at which a book begins."""
+    """True if the first lines of a file hold the start mark of a book."""
     return any(_START.match(line.decode("ascii", "replace")) for line in head)
 
 
@@ -34,10 +34,10 @@ def read_gutenberg(source: Source) -> Iterator[Document]:
     `*END*THE SMALL PRINT!` of the nineties. A file without an end mark is read to its end. Paragraphs, which are
     wrapped at some 70 characters, become one line each: a newline for a space, so bytes stay the same.
 
-    All bytes of the file are counted as read, line ends as one byte; those that are not of a book are booked as removed
+    All bytes of the file are counted as read, line ends as one byte; those outside a book are booked as removed
     ("Gutenberg licence lines").
     """
-    lines: list[str] = []  # of the book, from its start mark; none outside of a book
+    lines: list[str] = []  # of the book, from its start mark; empty outside a book
     begin = unbooked_bytes = unbooked_lines = 0
     found = False
     for number, raw_line in source.lines():
@@ -50,7 +50,7 @@ def read_gutenberg(source: Source) -> Iterator[Document]:
             yield from _finish(source, lines, begin, unbooked_lines, unbooked_bytes)
             unbooked_bytes = unbooked_lines = 0
             lines = []
-        if is_start:  # with small print within a book's bounds, all before it was licence
+        if is_start:  # if small print comes within a book's bounds, all before it was licence
             lines, begin, found = [line], number, True
         elif lines and not is_end:
             lines.append(line)
@@ -66,12 +66,12 @@ def read_gutenberg(source: Source) -> Iterator[Document]:
 
 
 def _finish(source: Source, lines: Sequence[str], begin: int, num_lines: int, num_bytes: int) -> Iterator[Document]:
-    """A book's document, unless nothing but blank lines is left of it; books the rest as removed.
+    """A book's document, unless only blank lines are left of it; books the rest as removed.
 
     Args:
-        lines: from its start mark.
-        begin: the number of the first of them.
-        num_lines: lines since the last book, these among them.
+        lines: of the book, from its start mark.
+        begin: the line number of the first of them.
+        num_lines: lines since the last book, including these.
         num_bytes: their bytes.
     """
     first, last = _first_line(lines), len(lines)
@@ -86,7 +86,7 @@ def _finish(source: Source, lines: Sequence[str], begin: int, num_lines: int, nu
 
 
 def _first_line(lines: Sequence[str]) -> int:
-    """Where a book's own text begins: below the start mark, which may go over several lines, and the credits."""
+    """Where a book's own text begins: below the start mark, which may take several lines, and the credits."""
     first = 0
     while first < len(lines) and not _is_blank(lines[first]) and not lines[first].rstrip().endswith("*"):
         first += 1
@@ -101,7 +101,7 @@ def _first_line(lines: Sequence[str]) -> int:
 
 
 def _unwrap(lines: Sequence[str]) -> str:
-    """Lines as a text in which a paragraph is one line.
+    """Joins lines so that each paragraph is one line.
 
     A line break stays where the line is short or the next one is blank or indented.
     """

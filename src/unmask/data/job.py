@@ -1,4 +1,4 @@
-"""What a preparation makes, and of what; and whether a shard that is there already is part of it."""
+"""The output and inputs of a preparation, and the check that an existing shard belongs to it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from unmask.errors import StoreError
 
 @dataclass(frozen=True)
 class Job:
-    """What a preparation makes, and of what.
+    """The output and inputs of a preparation.
 
     Attributes:
-        corpora: in the order in which they stand in the store.
+        corpora: in their order in the store.
         reading: how files become documents.
         cleaning: what is mended and left out.
         encoder: makes an encoder.
@@ -42,7 +42,7 @@ class Job:
         return [file for corpus in self.corpora for file in corpus.files]
 
     def settings(self) -> dict[str, Any]:
-        """What decides the store beside text and tokenizer, as the manifest says it."""
+        """Everything besides text and tokenizer that determines the store, as in the manifest."""
         return {
             "shard_bytes": self.shard_bytes,
             "sentences_by": self.encoder.splitter,
@@ -52,13 +52,13 @@ class Job:
         }
 
     def made_from(self, digest: TextDigest) -> dict[str, Any]:
-        """What a shard is made from: a resumed preparation must find the same."""
+        """What a shard is made from, which must be the same when a preparation is resumed."""
         made_from = {"tokenizer": self.fingerprint, "shard_bytes": self.shard_bytes, "text": digest.hexdigest()}
         return made_from if self.encoder.splitter == "rules" else {**made_from, "splitter": self.encoder.splitter}
 
 
 def check_resumed(job: Job, record: dict[str, Any], digest: TextDigest) -> None:
-    """Refuses to go on with a shard that the same command would not have written.
+    """Refuses to continue from a shard that the same command would not have written.
 
     Raises:
         StoreError: it was made from something else.
@@ -70,7 +70,7 @@ def check_resumed(job: Job, record: dict[str, Any], digest: TextDigest) -> None:
 
 
 def made_from_another(out: Path, different: list[str]) -> StoreError:
-    """The error that says in what the text or the settings of a resumed preparation differ."""
+    """The error that names the differences in text or settings of a resumed preparation."""
     return StoreError(
         f"{out}: what is there was made from another {' and '.join(different)}: "
         "start again with --overwrite, or choose another --out"

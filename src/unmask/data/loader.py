@@ -1,4 +1,4 @@
-"""Planned sequences to packed batches, from any position on."""
+"""From planned sequences to packed batches, starting at any position."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MASKS = 4
 """The last part of a sequence's key; the planner's keys end in 1 to 3."""
 
 TokenColumn = Callable[[TokenStore, Sequence[Span], Sequence[int], int], NDArray[Any]]
-"""Makes a column of one value a token: from the store, the spans of a batch, the place of each span's first token in
+"""Makes a column with one value per token from the store, the spans of a batch, the place of each span's first token in
 the batch, and the number of tokens of the batch. Special tokens belong to no span."""
 
 
@@ -31,9 +31,9 @@ class Position:
     """A place in the order of all sequences: the next one to be shown.
 
     Attributes:
-        epoch, block, sequence: where it is.
+        epoch, block, sequence: the place in the order.
         phase: the phase of the run that it belongs to.
-        passed_over: documents that changes of phase have left out so far.
+        passed_over: documents left out so far because of phase changes.
     """
 
     epoch: int = 0
@@ -50,7 +50,7 @@ class LoadedStep:
     Attributes:
         batches: its micro-batches.
         after: the position of the next step, for a checkpoint.
-        epochs: passes over the documents when this step is done.
+        epochs: passes over the documents completed by the end of this step.
     """
 
     batches: list[Batch]
@@ -67,8 +67,8 @@ class SequenceLoader:
         frame: the special tokens around segments.
         batch_size: sequences in a step.
         micro_batch_size: sequences in a batch.
-        label_column: the column that the sequences' labels make; None leaves them out.
-        plan_copies: epoch e has the sequences of epoch e modulo this number; None draws new ones in every epoch.
+        label_column: the name of the column for the sequences' labels; None leaves them out.
+        plan_copies: epoch e repeats the sequences of epoch e modulo this number; None draws new ones every epoch.
         mask_copies: the same for the keys that masks are drawn from.
         token_columns: further columns, by name.
     """
@@ -83,7 +83,7 @@ class SequenceLoader:
     token_columns: Mapping[str, TokenColumn] = field(default_factory=dict)
 
     def steps(self, start: Position = Position()) -> Iterator[LoadedStep]:
-        """Steps without end, from `start` on; a step may hold the end of one epoch and the beginning of the next.
+        """Endless steps from `start` on; a step may hold the end of one epoch and the beginning of the next.
 
         Raises:
             InputError: no document is long enough for a sequence.
@@ -97,7 +97,7 @@ class SequenceLoader:
             yield LoadedStep(batches, after, epochs)
 
     def epoch(self, most: int) -> Iterator[Batch]:
-        """The first `most` sequences of the first copy, in batches of `micro_batch_size`: what an evaluation reads."""
+        """The first `most` sequences of the first copy, in batches of `micro_batch_size`, for evaluation."""
         planned = (
             (sequence, key(self.planner.seed, 0, block, place, _MASKS))
             for block in range(self.planner.num_blocks)
@@ -108,10 +108,10 @@ class SequenceLoader:
             yield self._pack(micro_batch)
 
     def after_block(self, position: Position) -> Position:
-        """The beginning of the next block; `position` itself where nothing of its block has been shown.
+        """The beginning of the next block; `position` itself if nothing of its block has been shown.
 
-        The documents of the block that have not been shown are counted in `passed_over`, so that epochs go on counting
-        documents that are shown.
+        The documents of the block that have not been shown are added to `passed_over`, so that epochs still count only
+        documents that were shown.
         """
         if position.sequence == 0:
             return position
@@ -128,11 +128,11 @@ class SequenceLoader:
         )
 
     def _sequences(self, start: Position) -> Iterator[tuple[PlannedSequence, int, Position, float]]:
-        """Each sequence with its key, the position after it, and the epochs done with it."""
+        """Each sequence with its key, the position after it, and the epochs completed with it."""
         planner, epoch, block, first = self.planner, start.epoch, start.block, start.sequence
         num_documents = planner.split.store.num_documents
         empty_blocks = 0
-        while empty_blocks < 2 * planner.num_blocks:  # which hold a whole epoch
+        while empty_blocks < 2 * planner.num_blocks:  # any two epochs' worth of blocks contain a whole epoch
             sequences = planner.plan_block(_copy(epoch, self.plan_copies), block)
             copy = _copy(epoch, self.mask_copies)
             documents = planner.places(block)
@@ -167,13 +167,13 @@ def pack_sequences(
 
     Args:
         planned: sequences, each with its key; all of one segment, or all of two.
-        store: where their tokens are.
+        store: holds their tokens.
         frame: the special tokens.
         label_column: see `SequenceLoader`.
         token_columns: see `SequenceLoader`.
 
     Returns:
-        A batch with the columns `special_tokens_mask` (tokens,) bool, True for separators between documents too,
+        A batch with the columns `special_tokens_mask` (tokens,) bool (True also for separators between documents),
         `label_column` (sequences,) int64, and `token_columns`.
     """
     segments = [segment for sequence, _ in planned for segment in sequence.segments]
@@ -181,7 +181,7 @@ def pack_sequences(
     span_sizes = np.array([span.end - span.start for span in spans])
     num_spans = np.array([len(segment) for segment in segments])
     first_spans = np.cumsum(num_spans) - num_spans
-    span_ends = np.cumsum(span_sizes + 1)  # with a separator after each span, the last of a segment too
+    span_ends = np.cumsum(span_sizes + 1)  # with room for a separator after each span, even the last of a segment
     span_starts = span_ends - span_sizes - 1
     segment_starts = span_starts[first_spans]
 

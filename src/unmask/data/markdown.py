@@ -1,9 +1,9 @@
-"""Markdown files: the words, without the marks, one document a file.
+"""Markdown files: the words, without the marks, one document per file.
 
-Taken out with what they hold: front matter, fenced code, HTML comments and tags, tables, images, link targets and their
-definitions. Taken off their text: marks of headings, quotes, lists and emphasis, and of code in a line. A paragraph,
-heading or list item becomes a line. A simple reading, line by line, of what CommonMark and GitHub's tables allow: code
-that is marked by indentation alone stays.
+Removed with their content: front matter, fenced code, HTML comments and tags, tables, images, link targets and their
+definitions. Removed while their text stays: marks of headings, quotes, lists, emphasis and inline code. A paragraph,
+heading or list item becomes a line. CommonMark and GitHub's tables are read in a simplified way, line by line: code
+that is marked only by indentation stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unmask.data.source import Source
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[ \t]*[\w\"'#-]+[^\n:]*:|#)(?:.*\n)*?(?:---|\.\.\.)[ \t]*\n")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-# Of lines without the white space around them:
+# These match lines without the white space around them:
 _BREAK = re.compile(r"=+|-+|([-*_])(\s*\1){2,}")  # below a heading, or between passages
 _TABLE_RULE = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
 _DEFINITION = re.compile(r"\[[^\]]+\]:\s")
@@ -43,21 +43,21 @@ _ENTITY = re.compile(r"&#?\w{1,32};")
 
 
 def read_markdown(source: Source) -> Iterator[Document]:
-    """The words of a file as one document; what counts as read is what is left of it."""
+    """The words of a file as one document; only these count as read."""
     text = "".join(line.rstrip("\r\n") + "\n" for _, line in source.lines())
     if text:
         yield Document(strip_markdown(text), f"{source.name}:1")
 
 
 def strip_markdown(text: str) -> str:
-    """The words of a text, a paragraph, heading or list item a line."""
+    """The words of a text, one line per paragraph, heading or list item."""
     text = _COMMENT.sub("", _FRONT_MATTER.sub("", text, count=1) if text.startswith("---") else text)
     blocks = (_strip_marks(block) for block in _blocks(_without_code(text.split("\n"))))
     return "\n".join(block for block in blocks if block)
 
 
 def _without_code(lines: Iterable[str]) -> Iterator[str]:
-    """Lines that are not within fences; a blank one for each block of code."""
+    """Lines outside fences, with a blank line for each block of code."""
     fence = ""
     for line in lines:
         mark = _FENCE.match(line)
@@ -95,14 +95,14 @@ def _blocks(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _strip_marks(block: str) -> str:
-    """The words of a block. Code is put aside meanwhile: marks in it are none."""
+    """The words of a block. Code is set aside meanwhile, since marks in it are plain text."""
     codes: list[str] = []
 
     def save_code(match: re.Match[str]) -> str:
         codes.append(match[2].strip())
         return f"\0{len(codes) - 1}\0"
 
-    text = _CODE.sub(save_code, block.replace("\0", "\ufffd"))  # as CommonMark says of U+0000
+    text = _CODE.sub(save_code, block.replace("\0", "\ufffd"))  # U+0000 is replaced as in CommonMark
     text = _TAG.sub("", _LINK.sub(r"\1", _IMAGE.sub("", text)))
     for pattern in _EMPHASIS:
         text = pattern.sub(r"\2", pattern.sub(r"\2", text))

@@ -7,7 +7,7 @@
 
 A corpus whose share calls for 2.3 times its size has each document twice, and three documents of ten a third time,
 drawn by a hash. Exponential smoothing of languages is multilingual BERT's (Devlin et al. 2019, the released code's
-`multilingual.md`, with exponent 0.7); there pre-training data was sampled by it, here documents are.
+`multilingual.md`, with exponent 0.7), which sampled pre-training data by it; here documents are sampled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unmask.config import Settings, build_settings, read_settings_file
 from unmask.errors import InputError
 
 SUFFIXES = (".yaml", ".yml")
-"""By which a mixture is told from a corpus."""
+"""The suffixes of mixtures, which tell them from corpora."""
 
 Item = TypeVar("Item")
 
@@ -39,25 +39,25 @@ class CorpusInMixture(Settings):
 
 
 class MixtureSettings(Settings):
-    """What a mixture is made of, and how large it is."""
+    """The corpora of a mixture, and how large it is."""
 
     corpora: dict[str, CorpusInMixture] = Field(min_length=1)
 
     exponent: float = Field(1, ge=0, le=1)
-    """1: shares as the corpora are large; 0: all alike; between them, smaller ones take part more often."""
+    """1: shares in proportion to size; 0: equal shares; in between, smaller corpora are taken more often."""
 
     size: float = Field(1, gt=0)
-    """Bytes of the mixture as a multiple of those of all corpora together."""
+    """Bytes of the mixture as a multiple of the bytes of all corpora together."""
 
     seed: int = Field(0, ge=0)
     """Decides which documents are taken once more."""
 
 
 def read_mixture(path: Path) -> MixtureSettings:
-    """Reads a mixture; paths in it are seen from its own folder.
+    """Reads a mixture; paths in it are relative to its own folder.
 
     Raises:
-        SettingsError: it is not as `MixtureSettings` says.
+        SettingsError: it does not match `MixtureSettings`.
     """
     mixture = build_settings(MixtureSettings, read_settings_file(path), str(path))
     corpora = {
@@ -72,10 +72,10 @@ def _seen_from(folder: Path, text: str) -> str:
 
 
 def times_taken(mixture: MixtureSettings, sizes: Mapping[str, int]) -> dict[str, float]:
-    """How often each document of a corpus is taken on average, so that the shares come out as asked.
+    """How often each document of a corpus is taken on average to give the requested shares.
 
     Args:
-        mixture: what is asked.
+        mixture: the requested mixture.
         sizes: corpus -> bytes of its text, cleaned.
 
     Raises:
@@ -90,11 +90,11 @@ def times_taken(mixture: MixtureSettings, sizes: Mapping[str, int]) -> dict[str,
 
 
 def take(documents: Iterable[Item], name: str, times: float, seed: int) -> Iterator[Item]:
-    """Gives each document of a corpus as often as `times` says: its whole part, and once more by chance for the rest.
+    """Yields each document of a corpus `times` times: its whole part, and once more at random for the fraction.
 
     Args:
         documents: of the corpus, in order.
-        name: the corpus, which the chance depends on beside the document's place.
+        name: of the corpus, on which the draw depends along with the document's place.
         times: 0 or more.
         seed: the mixture's.
     """

@@ -1,10 +1,10 @@
 """Near-duplicates, found in one pass by MinHash and locality-sensitive hashing; needs the extra `near-duplicates`.
 
-Two documents are as alike as the sets of their word 5-grams: shared ones / all ones (Jaccard). Words are what stands
-between white space, in Korean as in English; so in text that is written without spaces (Chinese, Japanese, Thai) little
-but equal lines is found. The likeness is estimated from 128 hashes of a document, with a standard error of at most
-0.045 (sqrt(J (1 - J) / 128)). Of two that are alike the earlier stays, and a document that was dropped is compared with
-no more.
+The similarity of two documents is that of their sets of word 5-grams: shared ones / all ones (Jaccard). Words are
+separated by white space, in Korean as in English; so in text written without spaces (Chinese, Japanese, Thai) little
+but equal lines is found. The similarity is estimated from 128 hashes per document, with a standard error of at most
+0.045 (sqrt(J (1 - J) / 128)). Of two similar documents the earlier stays; later ones are not compared with dropped
+ones.
 
 Broder, "On the resemblance and containment of documents" (1997). `rensa` does the hashing: 43 MB of Wikipedia's text a
 second on one core, where `datasketch` 2.0 did 9.
@@ -22,17 +22,17 @@ from unmask.progress import human_bytes, human_count
 SHINGLE_WORDS = 5
 NUM_HASHES = 128
 LEAST_RECALL = 0.85
-"""At the threshold itself, as many pairs at least become candidates; their hashes are then compared one by one."""
+"""The least share of pairs right at the threshold that become candidates; their hashes are then compared one by one."""
 
 _SEED = 1
 _PIECE_CHARACTERS = 1 << 20
 
 
 def drop_near_duplicates(drafts: Iterable[Draft], threshold: float) -> Iterator[Draft]:
-    """Drops documents that are much like an earlier one.
+    """Drops documents that are similar to an earlier one.
 
     Args:
-        drafts: documents on their way.
+        drafts: documents in order.
         threshold: the least Jaccard similarity, 0..1, at which a document is dropped.
 
     Raises:
@@ -47,16 +47,16 @@ def drop_near_duplicates(drafts: Iterable[Draft], threshold: float) -> Iterator[
 
 
 def estimate_memory(num_documents: int, threshold: float = 0.8) -> int:
-    """Bytes of memory that so many documents take at most.
+    """Most bytes of memory that this many documents take.
 
-    Measured with `rensa` 0.5 on up to 400,000 documents, in the moment in which its tables have just grown; it is 70 to
-    100 % of this.
+    Memory measured with `rensa` 0.5 on up to 400,000 documents, just after its tables have grown, is 70 to 100 % of
+    this.
     """
     return num_documents * (1000 + 125 * num_bands(threshold))
 
 
 def describe_memory(num_documents: int, threshold: float = 0.8) -> str:
-    """What a program says before it starts: bytes a document, and for all of them together."""
+    """A message for before a program starts: bytes per document, and for all of them together."""
     return (
         f"near-duplicates: {estimate_memory(1, threshold)} bytes of memory a document, about "
         f"{human_bytes(estimate_memory(num_documents, threshold))} for about {human_count(num_documents)} documents"
@@ -64,7 +64,7 @@ def describe_memory(num_documents: int, threshold: float = 0.8) -> str:
 
 
 def num_bands(threshold: float) -> int:
-    """Into how many bands the hashes are cut: as few as find `LEAST_RECALL` of the pairs at the threshold."""
+    """Into how many bands the hashes are cut: the fewest that find `LEAST_RECALL` of the pairs at the threshold."""
     for num_rows in (8, 4, 2):
         bands = NUM_HASHES // num_rows
         if 1 - (1 - threshold**num_rows) ** bands >= LEAST_RECALL:
@@ -75,7 +75,7 @@ def num_bands(threshold: float) -> int:
 def shingles(text: str) -> Iterator[str]:
     """Every run of five words of a text, joined by spaces; of a shorter text, all of it.
 
-    A large text is split piece by piece, since its words take many times its memory.
+    A large text is split piece by piece, since a list of its words takes many times its memory.
     """
     before: list[str] = []
     start = 0

@@ -1,9 +1,9 @@
-"""Documents to planned sequences: which spans of tokens are shown together, and in which order.
+"""From documents to planned sequences: which spans of tokens are shown together, and in which order.
 
 The corpus is permuted by a keyed bijection and taken in blocks of at most 4,096 documents. The plan of a block, which
 is its sequences and their order, is a pure function of (seed, copy, block), so a resumed run re-plans one block and
-goes on. How documents become sequences is a `SequenceFormat`: of two segments in `unmask.data.pair_formats`, of one in
-`unmask.data.single_formats`.
+goes on. A `SequenceFormat` turns documents into sequences: those of two segments are in `unmask.data.pair_formats`,
+those of one in `unmask.data.single_formats`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from unmask.data.store import TokenStore
 BLOCK_DOCUMENTS = 4096
 
 _ORDER, _PLAN, _SHUFFLE = 1, 2, 3
-"""What a key is for, its last part: the order of documents, the plan of a block, the order of its sequences."""
+"""The last part of a key, which tells its purpose: the order of documents, the plan of a block, the order of its
+sequences."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A run of tokens of one document: `document` is its place in the store, `start` and `end` count its tokens."""
+    """Tokens `start` to `end` of one document; `document` is its place in the store."""
 
     document: int
     start: int
@@ -38,7 +39,7 @@ class Span:
 
 
 Segment = tuple[Span, ...]
-"""One span, or one of each document where a segment runs from one into the next; between them stands a separator."""
+"""One span; or, for a segment that runs over several documents, one span of each, with separators between them."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class PlannedSequence:
 
     Attributes:
         segments: one, or A and B.
-        label: of the sentence objective; None where there is none.
+        label: for the sentence objective; None if there is none.
     """
 
     segments: tuple[Segment, ...]
@@ -76,14 +77,14 @@ class Split:
         return "held-out" if self.is_held_out else "training"
 
     def documents(self) -> NDArray[np.int64]:
-        """(documents,) int64: the places in the store of all of them, ascending."""
+        """(documents,) int64: the places in the store of all documents of the split, ascending."""
         return np.flatnonzero((self.store.text_hashes() < self._threshold) == self.is_held_out)
 
     def __contains__(self, document: int) -> bool:
         return (self.store.text_hash(document) < self._threshold) == self.is_held_out
 
     def draw_other(self, document: int, draws: Draws) -> int:
-        """A document of this split, evenly drawn, that is not `document`."""
+        """A document of this split other than `document`, drawn uniformly."""
         assert self.num_documents > 1, "there is no other document"
         while True:
             other = draws.integer(0, self.store.num_documents - 1)
@@ -98,9 +99,9 @@ class SequenceFormat(Protocol):
         """The sequences of some documents.
 
         Args:
-            split: what the documents belong to, and other ones may be drawn from.
-            documents: their places in the store, in the order in which they are read.
-            draws: the only source of chance.
+            split: contains the documents; random other documents are drawn from it.
+            documents: their places in the store, in reading order.
+            draws: the only source of randomness.
         """
 
 
@@ -110,7 +111,7 @@ class Planner:
 
     Args:
         split: the documents to plan.
-        format: how they become sequences.
+        format: turns them into sequences.
         seed: the run's.
     """
 
@@ -143,7 +144,7 @@ class Planner:
 
 
 def fitting_ends(sentence_ends: NDArray[np.int64], longest: int) -> list[int]:
-    """The ends of sentences, with more ends put into each sentence over `longest` tokens so that every piece fits."""
+    """The ends of sentences, with extra ends inside each sentence of over `longest` tokens so that every piece fits."""
     lengths = np.diff(sentence_ends, prepend=0)
     ends: list[int] = sentence_ends.tolist()
     if lengths.max() > longest:

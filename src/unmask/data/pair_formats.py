@@ -3,20 +3,20 @@
 section 3.1), or for neither.
 
 Without a sentence objective the pairs are those of next-sentence prediction, as in BERT's row "no NSP" (its section
-5.1), where the loss alone is left out.
+5.1), where only the loss is left out.
 
 Departures from Google's `create_pretraining_data.py`, and ALBERT's:
 - a short target length is drawn for each sequence, not once for each document, since documents may be whole books;
-- exactly half of the pairs are IsNext: where a chunk holds one sentence only, it is given the sentence after it, or at
-  the end of a document cut in two ("a sentence is any span of contiguous text"), where Google's code makes it NotNext;
+- exactly half of the pairs are IsNext: if a chunk holds only one sentence, it gets the sentence after it, or at the end
+  of a document is cut in two ("a sentence is any span of contiguous text"); Google's code makes it NotNext;
 - likewise both segments of sentence-order prediction always come from one document; a document of a single token, which
-  has no two segments, is left out there;
-- a sentence longer than a sequence is cut into pieces that fit, where Google's code throws its end away.
+  cannot give two segments, is left out there;
+- a sentence longer than a sequence is cut into pieces that fit; Google's code discards its end.
 
-Of sentence pairs RoBERTa's paper says no more than that both are natural sentences, contiguous or of two documents. The
-last sentence of a document, where it is to be contiguous with another one, is paired with the sentence before it, which
-is then shown twice; a document of one sentence is cut in two. Such sequences are short: the paper takes more of them in
-a batch, so that it has as many tokens.
+Of sentence pairs RoBERTa's paper says only that both are natural sentences, contiguous or from two documents. If the
+last sentence of a document needs a contiguous one, it is paired with the sentence before it, which is then shown twice;
+a document of one sentence is cut in two. Such sequences are short: the paper uses more of them in a batch, so that the
+number of tokens stays the same.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class SegmentPairs:
 
     Args:
         longest: most tokens of A and B together, at least 2.
-        sentence_objective: what the pairs are for.
-        short_sequence_prob: share of sequences whose target length is drawn evenly between 2 and `longest`.
+        sentence_objective: the objective of the pairs.
+        short_sequence_prob: share of sequences whose target length is drawn uniformly between 2 and `longest`.
     """
 
     longest: int
@@ -96,7 +96,7 @@ class SegmentPairs:
             last = min(bisect_left(ends, start + target, first), len(ends) - 1)
             if last == first and last + 1 < len(ends):
                 last += 1
-            if ends[-1] - ends[last] == 1:  # a single token at the end, which could not be cut in two
+            if ends[-1] - ends[last] == 1:  # a single token is left, which could not be cut in two
                 last = len(ends) - 1
             if last > first:
                 middle = ends[first + draws.integer(0, last - first - 1)]
@@ -118,8 +118,8 @@ class SentencePairs:
     """A and B are single sentences.
 
     Args:
-        longest: most tokens of A and B together, at least 2; where they have more, both are cut as segments are.
-        sentence_objective: what the pairs are for.
+        longest: most tokens of A and B together, at least 2; longer pairs are cut as segments are.
+        sentence_objective: the objective of the pairs.
     """
 
     longest: int
@@ -154,7 +154,7 @@ class SentencePairs:
 
 
 def _neighbours(sentences: list[Span], first: int, draws: Draws) -> tuple[Span, Span] | None:
-    """A sentence and the one after it, or before it at a document's end; the halves of a document's only sentence."""
+    """A sentence and the one after it, or before it at a document's end; if it is the only one, its two halves."""
     if first + 1 < len(sentences):
         return sentences[first], sentences[first + 1]
     if first:
@@ -167,7 +167,7 @@ def _neighbours(sentences: list[Span], first: int, draws: Draws) -> tuple[Span, 
 
 
 def _draw_other_segment(split: Split, document: int, target: int, draws: Draws) -> Span:
-    """Sentences of another document, from a random one on until `target` tokens are reached; at least one."""
+    """Sentences of another document, from a random one until `target` tokens are reached; at least one."""
     other = split.draw_other(document, draws)
     ends = split.store.document(other).sentence_ends
     first = draws.integer(0, len(ends) - 1)
@@ -188,10 +188,10 @@ def _ordered_sequence(a: Span, b: Span, draws: Draws) -> PlannedSequence:
 
 
 def truncate_pair(a: Span, b: Span, longest: int, draws: Draws) -> tuple[Span, Span]:
-    """Takes tokens from the longer segment (B where they are equal), each from its front or its back at random, until
+    """Removes tokens from the longer segment (B if they are equal), each from its front or its back at random, until
     both fit.
 
-    Which segment loses how many does not depend on chance, so only the fronts are drawn (a binomial for each segment).
+    How many each segment loses is not random, so only the share from the front is drawn (a binomial for each segment).
     """
     excess = len(a) + len(b) - longest
     if excess <= 0:

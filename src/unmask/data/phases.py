@@ -18,19 +18,19 @@ def phased_steps(
     progress: Callable[[], float],
     on_phase: Callable[[int], None],
 ) -> Iterator[LoadedStep]:
-    """Steps without end, from `start` on, each of the phase that is due when it is asked for.
+    """Endless steps from `start` on, each of the phase that is due when the step is requested.
 
-    A new phase goes on with the block of documents after the present one, whose other sequences are passed over, so
-    nothing is shown twice in an epoch. Phases only ever go forward.
+    A new phase begins with the next block of documents, and the remaining sequences of the present block are skipped,
+    so nothing is shown twice in an epoch. Phases only ever go forward.
 
     Args:
-        loaders: of each phase, all of one split and one seed.
-        untils: the share of the budget that is done when each phase ends, ascending.
+        loaders: one per phase, all of the same split and seed.
+        untils: the share of the budget done when each phase ends, ascending.
         start: the first step's position, with its phase.
-        progress: the share of the budget that is done, from 0 to 1. It is asked once for each step, when that step is
-            asked for and before anything of it is made. Who takes steps before the ones before them are trained has to
-            count those in it: then the phases change at the same steps as without.
-        on_phase: told the number of each phase that begins, from 0; not of the one that `start` is in.
+        progress: returns the share of the budget done, from 0 to 1. It is called once for each step, when that step is
+            requested and before it is made. A caller that requests steps before training the earlier ones must count
+            those in it, so that phases change at the same steps as without prefetching.
+        on_phase: called with the number of each phase that begins, from 0; not for the phase of `start`.
     """
     assert len(loaders) == len(untils) > start.phase, "each phase has a loader and an end"
     position = start

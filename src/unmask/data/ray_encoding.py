@@ -1,7 +1,7 @@
-"""Shards encoded and written on the machines of a Ray cluster, which share a folder with this one.
+"""Encodes and writes shards on the machines of a Ray cluster, which share a folder with this one.
 
 This process reads, cleans and cuts the text, as it does without a cluster, so the bytes are the same. A shard's text
-goes to a machine as Ray objects that this process owns, and the machine writes the shard where it belongs. When one is
+goes to a machine as Ray objects that this process owns, and the machine writes the shard in its place. If a machine is
 lost, Ray runs its unfinished shards again elsewhere; the two attempts never write to the same file.
 """
 
@@ -24,30 +24,30 @@ from unmask.errors import OutputError, SettingsError, UserError
 from unmask.files import UNFINISHED
 
 _MOST_RETRIES = 5
-"""Times that a shard is begun again after its machine was lost."""
+"""How often a shard is restarted after its machine was lost."""
 _POLL_S = 0.5
 _KNOCK_S = 10
 _ATTEMPT = f"{UNFINISHED}attempt-"
-"""How the folders begin in which shards are written; a lost machine leaves its own behind."""
+"""The prefix of the folders in which shards are written; a lost machine leaves its folder behind."""
 
 
 def write_shards_on_ray(
     address: str, job: Job, chunks: Iterator[Chunk], tell: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
-    """Writes all shards of a store, some at a time.
+    """Writes all shards of a store, several at a time.
 
     Args:
-        address: as `ray.init` takes it: `auto`, or `HOST:PORT`.
-        job: whose `out` and tokenizer lie in the shared folder.
+        address: as for `ray.init`: `auto`, or `HOST:PORT`.
+        job: its `out` and tokenizer must be in the shared folder.
         chunks: of the whole corpus.
-        tell: called often, with the tokens that were written since; may raise to stop.
+        tell: called often, with the number of tokens written since the last call; may raise to stop.
 
     Yields:
         The record of each shard, in order.
 
     Raises:
         SettingsError: Ray is not installed, or no cluster answers.
-        OutputError: a machine cannot write to the shared folder, or was lost again and again.
+        OutputError: a machine cannot write to the shared folder, or was lost too often.
     """
     try:
         import ray
@@ -110,14 +110,14 @@ def write_shards_on_ray(
 
 
 def _knock(address: str) -> None:
-    """Raises OSError at once where nothing listens: Ray would wait for minutes."""
+    """Raises OSError at once if nothing listens, where Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
 
 
 _encoders: dict[EncoderSettings, Encoder] = {}
-"""What this process has loaded: Ray gives it one shard after another."""
+"""Encoders loaded by this process, kept since Ray gives it one shard after another."""
 
 
 def _write_shard(
@@ -130,7 +130,7 @@ def _write_shard(
         out: the store's directory, as every machine sees it.
         shard: its number.
         dtype: of a token.
-        made_from: what the record of the shard is to say.
+        made_from: for the record of the shard.
         text: Ray's references to the chunks.
     """
     import numpy as np

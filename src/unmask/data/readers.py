@@ -1,7 +1,7 @@
-"""Reading corpus files into documents as they stand: a function and a line of `CORPUS_READERS` for each format.
+"""Reads corpus files into documents, unchanged: a function and a line of `CORPUS_READERS` for each format.
 
 Files are streamed: memory holds a line, a document or a batch of a table's rows at a time, whatever the size of the
-file. What cannot be read is refused by place, or passed over and counted.
+file. What cannot be read is refused, naming its place, or skipped and counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unmask.input_files import (
 )
 
 GUTENBERG_HEADER_BYTES = 64 * 1024
-"""A book's licence begins within so many bytes."""
+"""A book's licence begins within this many bytes."""
 
 
 def read_files(
@@ -43,19 +43,19 @@ def read_files(
     settings: ReadingSettings = ReadingSettings(),  # noqa: B008  frozen
     stdin: IO[bytes] | None = None,
 ) -> Iterator[Document]:
-    """Streams the documents of files as they stand, a byte order mark at a file's beginning aside.
+    """Streams the documents of files unchanged, except that a byte order mark at the beginning of a file is removed.
 
     Args:
-        files: as `find_files` gives them.
-        counts: is added to while reading: files, bytes, documents read, records passed over. `bytes_read` counts a
-            document's text as it is handed on here; formats that are mostly markup (Wikipedia, Markdown) count the text
-            that was taken out of it, Gutenberg books with the licence, which is booked as removed.
+        files: from `find_files`.
+        counts: updated while reading: files, bytes, documents read, records skipped. `bytes_read` counts the text of
+            documents as yielded here; for formats that are mostly markup (Wikipedia, Markdown) only the text extracted,
+            for Gutenberg books also the licence, which is booked as removed.
         settings: how files become documents.
-        stdin: what `-` stands for; None is this process's standard input.
+        stdin: read for `-`; None is this process's standard input.
 
     Raises:
         InputError: with `on_error: stop`, a file cannot be opened, is damaged or cut short, is not UTF-8 (the byte is
-            named), or does not hold what its format asks for (the line is named).
+            named), or does not match its format (the line is named).
     """
     for path in files:
         yield from _read_file(path, counts, settings, stdin)
@@ -117,7 +117,7 @@ def _refuse_surrogate(source: Source, document: Document, surrogate: str) -> Non
 
 
 class _CountedBytes(io.RawIOBase):
-    """A file whose bytes are counted as they are read."""
+    """A file that counts its bytes as they are read."""
 
     def __init__(self, file: IO[bytes], counts: CorpusCounts) -> None:
         self._file = file
@@ -145,7 +145,7 @@ def _choose_format(source: Source) -> str:
 
 
 def _look_ahead(source: Source) -> list[bytes]:
-    """The first lines of a file, which are read again afterwards; and then the damage, if it is among them."""
+    """The first lines of a file, which will be read again later, as will any damage among them."""
     lines: list[bytes] = []
     size = 0
     try:
@@ -183,9 +183,9 @@ def read_txt(source: Source) -> Iterator[Document]:
 
 def read_jsonl(source: Source) -> Iterator[Document]:
     """One JSON object a line, the document in one of its fields, perhaps with annotations in `spans`; blank lines are
-    passed over.
+    skipped.
 
-    The busiest of all readers: one loop of its own, in which no line is decoded or scanned twice.
+    The most used of all readers: it has its own loop, in which no line is decoded or scanned twice.
     """
     name, field, counts, loads = source.name, source.settings.column, source.counts, json.loads
     offset = 0
@@ -220,7 +220,7 @@ def _expected(field: str) -> str:
 
 
 def _describe_row(row: object, field: str) -> tuple[str, str]:
-    """The reason and the problem of a JSON value that holds no text."""
+    """The reason and the problem, for `Source.refuse`, of a JSON value without text."""
     if not isinstance(row, dict):
         return "not a JSON object", f"a JSON {_json_type(row)}, not an object: {_expected(field)}"
     if field not in row:
@@ -238,7 +238,7 @@ def _json_type(value: object) -> str:
 
 
 CorpusReader = Callable[[Source], Iterator[Document]]
-"""Reads an opened file into documents as they stand."""
+"""Reads an opened file into documents, unchanged."""
 
 CORPUS_READERS: dict[str, CorpusReader] = {
     "txt": read_txt,

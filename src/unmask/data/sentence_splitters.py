@@ -1,7 +1,7 @@
 """Ways to split a document into sentences: the built-in rules, or Kiwi's morphological analysis of Korean.
 
-Kiwi sees more of the ends that Korean writers leave without any mark, at about a two-hundredth of the speed. Its time
-grows with the square of a line's length, so that very long lines go by the rules.
+Kiwi finds more of the sentence ends that Korean writers leave unmarked, at about a two-hundredth of the speed. Its time
+grows with the square of a line's length, so very long lines are split by the rules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unmask.data.sentences import split_sentences
 from unmask.tokenization.segmenters import load_kiwi
 
 _LONGEST_LINE = 20_000
-"""Characters of a line that Kiwi splits, in a second at most."""
+"""Most characters of a line that Kiwi splits, which takes it a second at most."""
 
 
 def _load_rules() -> Callable[[str], list[tuple[int, int]]]:
@@ -52,6 +52,6 @@ SENTENCE_SPLITTERS: dict[str, Callable[[], Callable[[str], list[tuple[int, int]]
 }
 """Name -> a function that loads the splitter: from a document to the bounds of its sentences, as `split_sentences`.
 
-Every splitter's bounds are in order and apart, begin and end with characters that are not white space, and leave out
-white space only; every line break ends a sentence; and the same text has the same bounds.
+With every splitter sentences are in order, do not overlap, begin and end with characters that are not white space, and
+leave out only white space; every line break ends a sentence; and the same text gives the same bounds.
 """

@@ -1,14 +1,14 @@
 """Splitting documents into sentences by built-in rules for English and Korean, with character offsets.
 
-One compiled pattern finds the few places where a sentence can end, and tells most of those where it surely does; only
-the others are looked at closer. So the cost is a few Python operations a sentence, and linear in the text whatever it
-holds. A line break always ends a sentence, because corpora come one paragraph a line: text wrapped at a fixed width
-should be unwrapped first. No sentence is too long: a line without a stop is one sentence of any length.
+One compiled pattern finds the few places where a sentence can end, and identifies most of those where it certainly
+does; only the others are examined further. So the cost is a few Python operations per sentence, and linear in the text
+whatever it holds. A line break always ends a sentence, because corpora have one paragraph a line: text wrapped at a
+fixed width should be unwrapped first. Length is not limited: a line without a stop is one sentence.
 
 The rules come from reading English and Korean Wikipedia, English novels and Korean film reviews. Sentences within an
-English quotation are sentences of their own, as in the Penn Treebank; a Korean quotation that its sentence goes on from
-(`"나는 간다. 너는 와라."라고 말했다.`) stays whole, and so does text with a bracketed remark in its midst. A Korean
-line that is written like chat, with dots for stops, faces and laughter, is read by rules of its own.
+English quotation are separate sentences, as in the Penn Treebank; a Korean quotation after which the sentence continues
+(`"나는 간다. 너는 와라."라고 말했다.`) stays whole, and so does a sentence with a bracketed remark inside it. A Korean
+line written like chat, with dots for stops, faces and laughter, has its own rules.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _NUMERALS = {
     "".join(letters) for length in (2, 3) for letters in product("ivx", repeat=length)
 }  # as in a list: "viii."
 _SHORTENED_TAILS = frozenset(f" {word}"[-3:] for word in _ABBREVIATION_OF.keys() | _NUMERALS)
-"""How a word can end that a full stop may only shorten: its last three letters, or a space and both."""
+"""Ends of words after which a full stop may be an abbreviation's: the last three letters, or a space and both."""
 
 _ACRONYM = re.compile(r"(?:[A-Za-z]{1,2}\.)+[A-Za-z]{1,3}")  # U.S  Ph.D  J.R.R
-_DESIGNATED = re.compile(  # what a single letter can follow as a name of its own: "vitamin C."
+_DESIGNATED = re.compile(  # words that a single letter can follow as a designation: "vitamin C."
     "vitamin|type|class|group|grade|plan|point|team|series|section|part|appendix|hepatitis|schedule|level|category"
 )
 _ENUMERATOR = re.compile(r"\d{1,3}(?:\.\d{1,3})*|[A-Za-z]|[IVXLC]{1,6}|[ivx]{1,4}|[가-힣①-⑳]")  # of a list: "1. 항목"
@@ -81,7 +81,7 @@ _TIME_ZONE_OR_DAY = re.compile(
 )
 _NUMBER = re.compile(r"[#(]?\d|(?!I\b)[IVXLC]+\b(?!['’])")
 _PARTICLE = re.compile(r"이?라|이?란|부터|까지|입니|인|이[었였면]|하[고며는]|했|[고며]|[은는을를이가도의에와과로]\s")
-_CONNECTIVE = re.compile(  # what a Korean word can end in where its sentence goes on
+_CONNECTIVE = re.compile(  # endings of Korean words after which the sentence continues
     r"(?:(?<!최)고|[며면서데만은는을를이도의에와과로게던히려록든랑한된할될운런쁜픈]|으나|(?<!다)니|니까|까지|부터|처럼|보다|마다|"
     r"(?<![은는인던건한])가|정말|진짜|너무|완전|아주|역시)$"
 )
@@ -100,27 +100,27 @@ _SPEECH_TAG = re.compile(  # after "Stop!" and the like; "She cried" with a capi
 _LAST_PART = re.compile(r"[^\w.'’°/]")
 _QUOTATIVE = re.compile(r"이?라[고는며던면]|이?란[ ]|하[고며는였자]|했|[고며는은를을와과의]\s|등[ 의을]")
 
-# A bracketed remark in the midst of a sentence: not at the beginning of a line, nor after a stop and white space.
+# A bracketed remark inside a sentence: not at the beginning of a line, nor after a stop and white space.
 _BRACKETED = re.compile(rf"\((?<!^\()(?<![{_STOPS}]\s\()(?<![{_STOPS}][\"'”’)]\s\()[^()]*+(?:\([^()]*+\)[^()]*+)*+\)")
-_QUOTED = re.compile(  # marks in pairs, and as group 1 the words that go on right after a Korean quotation
+_QUOTED = re.compile(  # paired marks, and as group 1 the words that continue right after a Korean quotation
     r"""["“'‘「『〈《](?<![\w.!?]["'])(?=\S)(?:(?<=")[^"]*+(?<!\s)"|(?<=“)[^“”]*+”|(?<=')[^']*+(?<!\s)'|"""
     rf"(?<=‘)[^‘’]*+’|(?<=「)[^「」]*+」|(?<=『)[^『』]*+』|(?<=〈)[^〈〉]*+〉|(?<=《)[^《》]*+》)([가-힣]|\s(?:{_QUOTATIVE.pattern}))?"
 )
 _LONGEST_WHOLE = 500
-"""Brackets or quotation marks further apart than this many characters are taken for strays."""
+"""Brackets or quotation marks further apart than this many characters are taken as unpaired."""
 
 _NO_WHOLE = (sys.maxsize, sys.maxsize)
 
 # --------------------------------------------------------------------------------------------------- where it can end
 
-# What closes after stops: quotation marks and brackets, a remark in brackets, and what is left of references: "[3]" and
-# Wikipedia's page numbers, ":45–47, 303".
+# What may close a sentence after its stops: quotation marks and brackets, a bracketed remark, and remains of
+# references: "[3]" and Wikipedia's page numbers, ":45–47, 303".
 _CLOSERS = (
     r"""(?:["'”’)\]}»›」』》〉]|\([^()]{1,100}+\)|\[\d{1,3}\]|"""
     r""":(?:pp?\. ?)?\d{1,4}(?:(?:[–-]|, ?)\d{1,4}){0,9}+(?=\s))*+"""
 )
-# One stop, perhaps a closing quotation mark, and one space: nearly all breaks. With no shortened word before them
-# (`_SHORTENED_TAILS`) they end a sentence by every rule there is, so that no other needs to be looked at.
+# One stop, perhaps a closing quotation mark, and one space: nearly all breaks. Unless an abbreviation precedes them
+# (`_SHORTENED_TAILS`), they end a sentence by every rule, so no further check is needed.
 _WORD_AND_STOP = r"(?<=[^.][A-Za-z ][A-Za-z][a-z]\.)"
 _PLAIN = (
     rf"""(?:(?:{_WORD_AND_STOP}|(?<=[가-힣][가-힣]\.)|(?<=["”)\]]\.)|(?<=[!?])) (?=["'“‘]?[0-9A-Z가-힣])"""
@@ -129,15 +129,15 @@ _PLAIN = (
 
 
 def _stop_pattern(first: str, more: str = "", gap: str = r"\s++") -> str:
-    """A run of stops and what closes after it, then a gap (group 1), or no gap where none is needed (group 2).
+    """A run of stops and any closing marks, then a gap (group 1), or no gap where none is needed (group 2).
 
-    East Asian stops, and a Korean ending right before the next Hangul word, need none. The look-behind makes a run
-    match at its first stop or nowhere: linear time.
+    East Asian stops, and a Korean ending right before the next Hangul word, need no gap. The look-behind makes a run
+    match only at its first stop, which keeps the time linear.
 
     Args:
         first: the first stop.
-        more: what can stand in the run beside stops.
-        gap: what stands between sentences.
+        more: what the run may contain besides stops.
+        gap: what separates sentences.
     """
     return (
         rf"{first}(?<![{_STOPS}{more}][{_STOPS}{more}])(?:{_PLAIN}|[{_STOPS}{more}]*+{_CLOSERS}(?:({gap})|("
@@ -148,9 +148,9 @@ def _stop_pattern(first: str, more: str = "", gap: str = r"\s++") -> str:
 _FINAL_SSANG_SIOT = "".join(chr(code) for code in range(0xAC00 + 20, 0xD7A4, 28))  # 했 었 겠 ...
 _FINAL_PIEUP = "".join(chr(code) for code in range(0xAC00 + 17, 0xD7A4, 28))  # 합 입 습 ...
 _FINAL_NIEUN = "".join(chr(code) for code in range(0xAC00 + 4, 0xD7A4, 28))  # 한 간 온 ...
-_FACES = "~^;ㅋㅎㅠㅜㅡ♡♥"  # laughter, tears and faces: they belong to the sentence before them
+_FACES = "~^;ㅋㅎㅠㅜㅡ♡♥"  # laughter, tears and faces, which belong to the sentence before them
 _MORE = r"[-.…!?:;,()^♡♥]|[ㅋㅎㅠㅜㅡ](?![가-힣])"  # of the same sentence, after a white space
-# Korean endings that need no stop to be seen: the formal ones anywhere, the others in chat.
+# Korean endings that are recognised without a stop: the formal ones anywhere, the others in chat.
 _FORMAL = rf"니(?<=[{_FINAL_PIEUP}]니)다[{_FACES}]*+(\s++)(?!이?라[고는며]|하[고는며]|[고만]\s)"
 _CHAT_ENDING = (
     rf"(?:니(?<=[{_FINAL_PIEUP}]니)[다까]|(?:[세어아해에예네군까잖워와져려돼봐줘써든]|[가-힣][가나])요|[가-힣]죠|[{_FINAL_SSANG_SIOT}]다)"
@@ -163,7 +163,7 @@ _CHAT_ENDING = (
     # ^^, ㅡ.ㅡ, ㅋㅋ
     rf"|(?:\^[._]?\^|[ㅡ-][._][ㅡ-]|[ㅋㅎㅠㅜㅡ](?<![ㅋㅎㅠㅜㅡ].)[ㅋㅎㅠㅜㅡ])[.!{_FACES}]*+(\s++|(?=[0-9A-Z가-힣]))"
 )
-# Dots, commas in a row and "~" are stops in chat, and no gap is needed after most.
+# Dots, commas in a row and "~" are stops in chat, and most need no gap after them.
 _CHAT_STOP = _stop_pattern(
     rf"(?:[{_STOPS}]|~|,(?=,))",
     f",{_FACES}",
@@ -200,8 +200,8 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
 
 
 def begin_at_space(text: str, bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The bounds of a document's sentences, moved to begin with the last character of the white space before them, but
-    for the first sentence and those that follow without white space."""
+    """The bounds of a document's sentences, each moved to begin with the last white space character before it, except
+    the first sentence and those that follow without white space."""
     return [
         (start - 1, end) if number and text[start - 1].isspace() else (start, end)
         for number, (start, end) in enumerate(bounds)
@@ -209,12 +209,12 @@ def begin_at_space(text: str, bounds: Sequence[tuple[int, int]]) -> list[tuple[i
 
 
 def sentence_text(text: str, start: int, end: int) -> str:
-    """The text between the bounds of a sentence; the white space it may begin with, one character, as a space."""
+    """The text between the bounds of a sentence; a white space character at its beginning becomes a space."""
     return f" {text[start + 1 : end]}" if text[start].isspace() else text[start:end]
 
 
 def _split_line(line: str, offset: int, bounds: list[tuple[int, int]]) -> None:
-    """Adds the bounds of a line's sentences, moved by the line's offset; no white space at the line's ends."""
+    """Adds the bounds of a line's sentences, shifted by `offset`; the line has no white space at its ends."""
     is_ascii = line.isascii()
     in_korean = not is_ascii and _HANGUL.search(line) is not None
     if in_korean and ("." not in line or _CHATTED.search(line)):
@@ -228,7 +228,7 @@ def _split_line(line: str, offset: int, bounds: list[tuple[int, int]]) -> None:
     start = 0
     for match in pattern.finditer(line):
         stop, next_start = match.span()
-        group = match.lastindex  # none: `_PLAIN`; 1: other stops; above: what surely ends a sentence
+        group = match.lastindex  # None: `_PLAIN`; 1: other stops; above: certain ends of a sentence
         end = match.start(group) if group else next_start - 1
         if end > whole_start:
             while whole_end <= end:
@@ -243,7 +243,7 @@ def _split_line(line: str, offset: int, bounds: list[tuple[int, int]]) -> None:
 
 
 def _find_wholes(line: str, in_korean: bool) -> list[tuple[int, int]]:
-    """The stretches of a line that no break may fall into: bracketed remarks, and Korean quotations that go on."""
+    """The parts of a line that no break may fall into: bracketed remarks, and Korean quotations inside a sentence."""
     found = [match.span() for match in _QUOTED.finditer(line) if match[1]] if in_korean else []
     if "(" in line:
         found = sorted(found + [match.span() for match in _BRACKETED.finditer(line)])
@@ -257,14 +257,14 @@ def _find_wholes(line: str, in_korean: bool) -> list[tuple[int, int]]:
 
 
 def _stop_ends_sentence(line: str, start: int, stop: int, end: int, next_start: int) -> bool:
-    """Whether stops end a sentence, to judge by the words around them.
+    """Whether stops end a sentence, judging by the words around them.
 
     Args:
         line: a line without white space at its ends.
         start: where the sentence starts.
         stop: the first stop.
-        end: behind the last stop and what closes after it.
-        next_start: behind the white space, if there is any.
+        end: after the last stop and any closing marks.
+        next_start: after the white space, if there is any.
     """
     following = line[next_start]
     if following in _GOES_ON or ("ㄱ" <= following <= "ㅣ" and _LAUGHTER.match(line, next_start)):
@@ -277,12 +277,12 @@ def _stop_ends_sentence(line: str, start: int, stop: int, end: int, next_start: 
             return False
     quoted = line[end - 1] in "\"'”’」』"
     if following.islower() and line[stop - 1] < "가" and (quoted or not line[start].islower()):
-        return False  # unless in Korean, or where this sentence too begins in lower case: then the whole text may be so
+        return False  # except in Korean, or if this sentence also begins in lower case: then the whole text may
     if quoted and _QUOTATIVE.match(line, next_start):
         return False
     if end == next_start and _PARTICLE.match(line, next_start):
         return False
-    if line[end - 1] == ")" and following >= "가":  # a Korean remark that ends in a stop does not end its sentence
+    if line[end - 1] == ")" and following >= "가":  # a Korean remark's final stop does not end the sentence around it
         opened = line.rfind("(", max(start, end - _LONGEST_WHOLE), end)
         if opened > start and line[opened - 1] not in _STOPS:
             return False
@@ -294,7 +294,7 @@ def _stop_ends_sentence(line: str, start: int, stop: int, end: int, next_start: 
 
 
 def _full_stop_ends_sentence(line: str, start: int, stop: int, head: int) -> bool:
-    """Whether a single full stop ends a sentence, to judge by the word before it and the word at `head`."""
+    """Whether a single full stop ends a sentence, judging by the word before it and the word at `head`."""
     if stop - start < 9 and (stop == start or _ENUMERATOR.fullmatch(line, start, stop)):
         return False
     words = line[max(start, stop - 24) : stop].split()
@@ -331,9 +331,9 @@ def _full_stop_ends_sentence(line: str, start: int, stop: int, head: int) -> boo
 
 
 def _ellipsis_ends_sentence(line: str, start: int, stop: int, head: int) -> bool:
-    """Whether dots that trail off end a sentence: after a Korean ending, or before a capital.
+    """Whether an ellipsis ends a sentence: after a Korean ending, or before a capital.
 
-    Not where they open the sentence ("... The rest") or it stammers ("I... I do").
+    It does not if it opens the sentence ("... The rest") or marks a stammer ("I... I do").
     """
     if line[head].isupper():
         before = line[max(start, stop - 2) : stop].strip(" \"'“‘([")
@@ -343,7 +343,7 @@ def _ellipsis_ends_sentence(line: str, start: int, stop: int, head: int) -> bool
 
 
 def _korean_dots_end_sentence(line: str, start: int, stop: int) -> bool:
-    """Whether dots, commas in a row or "~" end a Korean sentence: not after an interjection or a word that goes on."""
+    """Whether dots, commas in a row or "~" end a Korean sentence: not after an interjection or a connective ending."""
     before = line[max(start, stop - 24) : stop].rstrip("^;ㅋㅎㅠㅜㅡ ")
     word = before[before.rfind(" ") + 1 :]
     if not word or not "가" <= word[-1] <= "힣" or line[stop - 1 : stop + 1] == " ~":

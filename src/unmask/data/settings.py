@@ -14,8 +14,8 @@ class ReadingSettings(Settings):
     """How files become documents."""
 
     format: Literal["auto", "txt", "md", "jsonl", "csv", "tsv", "parquet", "wikipedia", "gutenberg"] = "auto"
-    """`auto`: by the file's suffix, `.xml` being a Wikipedia dump, and a `.txt` with Project Gutenberg's licence a
-    Gutenberg book; standard input is read as `txt`."""
+    """`auto`: by the file's suffix; `.xml` is a Wikipedia dump, a `.txt` with Project Gutenberg's licence is a
+    Gutenberg book, and standard input is read as `txt`."""
 
     column: str = "text"
     """The field of a JSON object, or the column of a table, that holds the text."""
@@ -25,30 +25,30 @@ class ReadingSettings(Settings):
     one document, its blank lines kept."""
 
     on_error: Literal["stop", "skip"] = "stop"
-    """What a record that cannot be read does: `stop` with its place, or `skip` it, count it and list it."""
+    """What to do with a record that cannot be read: `stop` and name its place, or `skip` it, count it and list it."""
 
 
 class CleaningSettings(Settings):
-    """What is mended in documents and which are left out; each step is counted and can be switched off."""
+    """What is mended in documents, and which are left out; each step is counted and can be switched off."""
 
     nfc: bool = True
     """True composes characters (Unicode NFC)."""
 
     control_characters: bool = True
-    """True removes control characters, tab and line breaks aside, and makes every line break a newline."""
+    """True removes control characters except tabs and line breaks, and makes every line break a newline."""
 
     zero_width_characters: bool = True
-    """True removes characters that take no room and mean nothing where they stand."""
+    """True removes characters that have no width and no meaning where they stand."""
 
     boilerplate_lines: bool = False
-    """True removes lines that are furniture of web pages rather than text."""
+    """True removes boilerplate lines, such as those of web pages."""
 
     min_characters: int = Field(1, ge=1)
-    """Documents of fewer characters, white space at their ends aside, are dropped."""
+    """Documents of fewer characters, not counting white space at their ends, are dropped."""
 
     duplicates: Literal["keep", "documents", "paragraphs"] = "keep"
-    """`documents`: of equal documents only the first stays; `paragraphs`: of equal paragraphs (lines) likewise, and of
-    equal documents with them. Compared by 128-bit hashes that are sorted on disk: memory does not grow."""
+    """`documents`: only the first of equal documents stays; `paragraphs`: likewise, and also only the first of equal
+    paragraphs (lines). Compared by 128-bit hashes that are sorted on disk: memory does not grow."""
 
     near_duplicates: float | None = Field(None, gt=0, lt=1)
     """Documents whose sets of word 5-grams have at least this Jaccard similarity with an earlier one, by MinHash, are
@@ -56,7 +56,7 @@ class CleaningSettings(Settings):
 
     min_script_share: dict[str, float] = Field(default_factory=dict)
     """Unicode script ("Hangul", "Latin", ...) -> least share (0..1) of a document's letters in it. A document passes if
-    it has enough of any one of them; empty lets all pass."""
+    any one of the scripts reaches its share; empty lets all pass."""
 
 
 class PackingSettings(Settings):
@@ -67,16 +67,16 @@ class PackingSettings(Settings):
     )
     """`segment_pair`: two runs of sentences (BERT). `sentence_pair`: two single sentences. `full_sentences`: whole
     sentences up to max_length, from one document into the next, with a separator between them. `doc_sentences`: the
-    same, but ending with the document (all four: RoBERTa, section 4.2). `single_segment`: max_length tokens in a row of
-    one document, sentences cut wherever that is (SpanBERT; GPT-1). `stream`: documents one after another in as many
+    same, but ending with the document (all four: RoBERTa, section 4.2). `single_segment`: max_length consecutive tokens
+    of one document, even if that cuts sentences (SpanBERT; GPT-1). `stream`: documents one after another in as many
     lanes as a batch has sequences (ELMo)."""
 
     max_length: int = Field(128, ge=8)
-    """Tokens in a sequence, special ones included."""
+    """Most tokens of a sequence, special tokens included."""
 
     short_sequence_prob: float = Field(0.1, ge=0, le=1)
-    """Share of sequences whose target length is drawn evenly between 2 and the longest: of `segment_pair` alone, the
-    other formats being those of papers that leave such sequences out, and 0 for them by default."""
+    """Share of sequences whose target length is drawn uniformly between 2 and the longest. Only for `segment_pair`; the
+    papers of the other formats have no such sequences, and their default is 0."""
 
     copies: int | None = Field(None, ge=1)
     """Epoch e repeats the sequences of epoch e modulo `copies`; null draws new ones in every epoch."""
@@ -103,10 +103,10 @@ def _refuse_short_sequences(packing: PackingSettings) -> PackingSettings:
 
 
 class PhaseSettings(Settings):
-    """A part of a run with sequences or batches of its own; what it leaves out is as in `packing` and `train`."""
+    """A part of a run with its own sequences or batches; settings left out are those of `packing` and `train`."""
 
     until: float = Field(gt=0, le=1)
-    """The share of the run's budget that is done when the phase ends; 1 for the last one."""
+    """The share of the run's budget that is done when the phase ends; 1 for the last phase."""
 
     max_length: int | None = Field(None, ge=8)
     """`packing.max_length` of the phase."""
@@ -121,7 +121,7 @@ class PhaseSettings(Settings):
     """`train.micro_batch_size` of the phase."""
 
     def packing(self, base: PackingSettings) -> PackingSettings:
-        """How the phase packs: `base`, but for what the phase says itself.
+        """The packing settings of the phase: `base`, overridden by those of the phase.
 
         Raises:
             ValueError: the two contradict each other.
@@ -141,4 +141,5 @@ def _ends_ascend(phases: Sequence[PhaseSettings]) -> Sequence[PhaseSettings]:
 
 
 Phases = Annotated[tuple[PhaseSettings, ...], AfterValidator(_ends_ascend)]
-"""A run's phases in their order, such as BERT's: nine tenths of the steps at 128 tokens, one at 512; none for one."""
+"""A run's phases in order, such as BERT's: nine tenths of the steps at 128 tokens, one at 512; empty for a run without
+phases."""

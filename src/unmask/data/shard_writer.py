@@ -1,7 +1,7 @@
 """Writing a token store: shards one after another, each whole or not at all, and the manifest last.
 
 A finished shard leaves a record, `shard-00000.json`, beside its files; the records become the manifest when the store
-is complete, and are what an interrupted preparation goes on from.
+is complete, and let an interrupted preparation resume.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ STORE_FILES = (
     "shard-*.json",
     f"{UNFINISHED}*",
 )
-"""All that the directory of a store may hold, finished or not."""
+"""Everything that the directory of a store may hold, finished or not."""
 
 
 @dataclass(frozen=True)
 class WordBytes:
-    """The UTF-8 of words, for a store that keeps it beside their ids.
+    """The UTF-8 of words, for a store that keeps it along with their ids.
 
     Attributes:
         utf8: (bytes,) uint8, of all words one after another.
@@ -59,11 +59,11 @@ class WordBytes:
 
 @dataclass(frozen=True)
 class TokenSpans:
-    """What became of annotations.
+    """Annotations as spans of tokens.
 
     Attributes:
-        rows: (spans, 3) uint32, in order: the first token, the one behind the last, and the kind, by
-            `unmask.data.annotations.KINDS`. Those of one kind are apart.
+        rows: (spans, 3) uint32, in order: the first token, the one after the last, and the kind, by
+            `unmask.data.annotations.KINDS`. Spans of one kind do not overlap.
         overlapping: annotations that were left out for a longer one of their kind.
         without_tokens: annotations that cover no token.
     """
@@ -75,7 +75,7 @@ class TokenSpans:
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """Some documents in a row, as token ids.
+    """Some consecutive documents as token ids.
 
     Attributes:
         tokens: (tokens,) in the store's type.
@@ -83,7 +83,7 @@ class EncodedChunk:
         document_sentences: (documents,) uint32, sentences in each, none 0.
         text_hashes: (documents,) uint32, the first 32 bits of the SHA-256 of each document's text.
         unknown_tokens: how many of the tokens are `[UNK]`.
-        documents_without_tokens: documents that were left out since nothing of them is a token.
+        documents_without_tokens: documents that were left out since they have no token.
         words: the bytes of every token, for a store of words.
         spans: of the annotations, if there were any.
     """
@@ -199,7 +199,7 @@ class ShardWriter:
         """Closes the shard's files and writes its record.
 
         Args:
-            made_from: what a resumed preparation must find the same: the tokenizer, the text.
+            made_from: what must be the same when a preparation is resumed: the tokenizer, the text.
         """
         self._stack.close()
         names = [part_name(part, self._number) for part in self._files]
@@ -213,13 +213,13 @@ class ShardWriter:
 
 
 class TextDigest:
-    """SHA-256 over the documents of a shard in order, each document's own SHA-256 being what is hashed."""
+    """SHA-256 over the SHA-256 hashes of a shard's documents, in order."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
 
     def add(self, text_digest: bytes) -> None:
-        """Takes in the SHA-256 of the next document's text in UTF-8."""
+        """Adds the SHA-256 of the next document's text in UTF-8."""
         self._digest.update(text_digest)
 
     def hexdigest(self) -> str:
@@ -232,7 +232,7 @@ def record_path(directory: Path, number: int) -> Path:
 
 
 def read_record(directory: Path, number: int) -> dict[str, Any] | None:
-    """The record of a finished shard, or None; a record whose files are not as it says counts as none."""
+    """The record of a finished shard, or None; also None if the shard's files do not match the record."""
     path = record_path(directory, number)
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -257,13 +257,13 @@ def num_records(directory: Path) -> int:
 
 
 def remove_records(directory: Path) -> None:
-    """Makes finished shards unfinished ones."""
+    """Turns finished shards into unfinished ones."""
     for path in directory.glob("shard-*.json"):
         path.unlink()
 
 
 def remove_unfinished(directory: Path) -> int:
-    """Removes all but finished shards from an unfinished store, and says how many of those there are."""
+    """Removes everything but finished shards from an unfinished store, and returns how many of those there are."""
     finished = {path.stem.rpartition("-")[2] for path in directory.glob("shard-*.json")}
     for path in directory.iterdir():
         if path.is_dir():
@@ -274,12 +274,12 @@ def remove_unfinished(directory: Path) -> int:
 
 
 def write_manifest(directory: Path, records: list[dict[str, Any]], description: dict[str, Any]) -> dict[str, Any]:
-    """Makes the store valid: the manifest from the shards' records, which are then removed.
+    """Makes the store valid: writes the manifest from the shards' records, which are then removed.
 
     Args:
         directory: the store's.
         records: of its shards, in order.
-        description: what else is to be known of the store: vocabulary, tokenizer, sources, counts of what was cleaned.
+        description: further facts about the store: vocabulary, tokenizer, sources, counts of what was cleaned.
     """
     assert records, "a store needs at least one shard"
     tokenizer_files = sorted((directory / "tokenizer").iterdir())
@@ -301,5 +301,5 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """A file's size and checksum, as the manifest says them."""
+    """A file's size and checksum, in the form of the manifest."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}

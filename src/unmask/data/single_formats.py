@@ -6,8 +6,8 @@ that fit. None of these papers injects short sequences.
 
 Departures from RoBERTa: "the next document" is the next one in an epoch's random order, not in the corpus's; the last
 full-sentences sequence of a block of documents may be short; and batches of doc-sentences are not enlarged to make up
-for sequences that end with their document: batches are packed, without padding, and a loss counts its targets, so
-nothing is wasted or weighted otherwise by a short sequence.
+for sequences that end with their document: batches are packed, without padding, and a loss is averaged over its
+targets, so a short sequence neither wastes anything nor changes any weight.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FullSentences:
             ends = fitting_ends(split.store.document(document).sentence_ends, self.longest)
             first = start = 0
             while first < len(ends):
-                if spans:  # of documents before
+                if spans:  # of earlier documents
                     room -= 1
                 after = bisect_right(ends, start + room, first)  # the first sentence that does not fit
                 if after > first:
@@ -53,7 +53,7 @@ class FullSentences:
 
 @dataclass(frozen=True)
 class DocSentences:
-    """Whole sentences one after another, ending with the document, where a sequence may be short.
+    """Whole sentences one after another; a sequence ends with its document, so it may be short.
 
     Args:
         longest: most tokens of a sequence.
@@ -73,7 +73,7 @@ class DocSentences:
 
 @dataclass(frozen=True)
 class SingleSegments:
-    """`longest` tokens of a document in a row, cut wherever that is; what is left at its end is a shorter one.
+    """`longest` consecutive tokens of a document, cut anywhere; the rest at its end is a shorter sequence.
 
     Args:
         longest: most tokens of a sequence.

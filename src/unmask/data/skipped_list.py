@@ -1,4 +1,4 @@
-"""`skipped.jsonl` in a store: every record that could not be read and was passed over, with its place and why."""
+"""`skipped.jsonl` in a store: every record that could not be read and was skipped, with its place and the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SKIPPED = "skipped.jsonl"
 
 
 class SkippedList:
-    """Lists what a corpus's account books as skipped; nothing is written where nothing is.
+    """Lists what a corpus's account books as skipped; writes nothing if nothing is skipped.
 
     Use in a `with` statement, and call `finish` inside it: a list that is not finished leaves no file.
     """
@@ -34,7 +34,7 @@ class SkippedList:
         self._stack.__exit__(*error)
 
     def finish(self) -> None:
-        """Gives the file its name, if there is one."""
+        """Gives the file its final name, if there is a file."""
         self._stack.close()
 
     def _add(self, source: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""One corpus file while it is read: its bytes, its name, and what becomes of records that cannot be read."""
+"""One corpus file while it is read: its bytes, its name, and how records that cannot be read are handled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unmask.errors import InputError
 from unmask.input_files import describe_undecodable
 
 LONG_LINE_BYTES = 1_000_000
-"""Lines of a file longer than this many bytes are counted as long: they are read, but are rarely what was meant."""
+"""Lines longer than this many bytes are counted as long: they are read, but are rarely intended."""
 
 
 @dataclass
@@ -25,11 +25,11 @@ class Source:
     Attributes:
         path: `-` for standard input.
         stream: its bytes, decompressed.
-        compressed: True if it lies there compressed.
+        compressed: True if the file is compressed.
         settings: how it becomes documents.
         counts: the account to keep.
-        head: lines that were taken from the stream to look at; they come first.
-        undecoded: True once `lines` has let a line pass that is not UTF-8.
+        head: the first lines, already read from the stream to inspect them.
+        undecoded: True once `lines` has yielded a line that is not UTF-8.
     """
 
     path: Path
@@ -42,15 +42,15 @@ class Source:
 
     @property
     def name(self) -> str:
-        """For places and messages."""
+        """The name of the file in places and messages."""
         return "standard input" if self.path == STANDARD_INPUT else str(self.path)
 
     def refuse(self, place: str, reason: str, problem: str) -> None:
-        """Deals with a record that cannot be read: stops, or passes it over, as the settings say.
+        """Handles a record that cannot be read: stops, or skips it, depending on the settings.
 
         Args:
             place: of the record, as `path:line`.
-            reason: in few words that are always the same, to count it under.
+            reason: a fixed short phrase, to count it under.
             problem: what is wrong, what was expected, and what to do.
 
         Raises:
@@ -64,14 +64,14 @@ class Source:
         self.counts.skip(place, reason)
 
     def raw_lines(self) -> Iterator[bytes]:
-        """Lines as they stand."""
+        """The lines, undecoded."""
         return chain(self.head, self.stream)
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Lines with their numbers from 1 and their line ends; a byte order mark before the first is taken off.
+        """Lines with their numbers from 1 and their line ends; a byte order mark before the first is removed.
 
-        A line that is not UTF-8 stops the reading; or, with `on_error: skip`, comes with surrogates in the place of
-        its wrong bytes, by which `read_files` knows the document to pass over.
+        A line that is not UTF-8 stops the reading; or, with `on_error: skip`, is yielded with surrogates in place of
+        its invalid bytes, by which `read_files` recognises the document to skip.
 
         Raises:
             InputError: a line is not UTF-8, with `on_error: stop`; names the first byte that is not.

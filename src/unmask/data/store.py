@@ -2,25 +2,25 @@
 
     manifest.json           sizes, checksums, counts, provenance; written last: a directory without it is unfinished
     tokens-00000.bin        token ids, uint16 (vocabulary up to 65,536) or uint32
-    sentences-00000.bin     uint32, one a sentence: where it ends among the shard's tokens
-    documents-00000.bin     one record a document: where it ends among the shard's sentences, and a hash of its text
+    sentences-00000.bin     uint32, one per sentence: where it ends among the shard's tokens
+    documents-00000.bin     one record per document: where it ends among the shard's sentences, and a hash of its text
     tokenizer/              the tokenizer that made the ids
 
 Special tokens are not stored: packing adds them. All numbers are little-endian.
 
-The store of a word tokenizer (ELMo) keeps what each token is written with, since its model reads characters. Its
-manifest declares two side arrays with their types, `side_arrays`:
+The store of a word tokenizer (ELMo) also keeps the bytes of each word, since its model reads characters. Its manifest
+declares two side arrays with their types, under `side_arrays`:
 
     tokens-00000.bin        the UTF-8 of the words, one after another
-    word_ends-00000.bin     uint32, one a word: where it ends among the shard's bytes
-    word_ids-00000.bin      ids in the output vocabulary, uint16 or uint32: what `tokens` is elsewhere
+    word_ends-00000.bin     uint32, one per word: where it ends among the shard's bytes
+    word_ids-00000.bin      ids in the output vocabulary, uint16 or uint32: what `tokens` holds in other stores
 
-There as here a token is an id, sentences end among the ids, and whoever reads ids need not know which kind it is.
+In both kinds of store a token is an id, and sentence ends count ids: code that reads only ids works on either.
 
-Where documents came with annotations, a store of ids declares one side array more:
+If documents came with annotations, a store of ids declares one more side array:
 
-    spans-00000.bin         uint32, three a span: its first token of the shard, the one behind its last, its kind (by
-                            `unmask.data.annotations.KINDS`); in order; a shard without any has no such file
+    spans-00000.bin         uint32, three per span: its first token in the shard, the token after its last, its kind (by
+                            `unmask.data.annotations.KINDS`); in order; a shard without spans has no such file
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ SENTENCE = np.dtype("<u4")
 PARTS = ("tokens", "sentences", "documents")
 WORD_END = np.dtype("<u4")
 WORD_PARTS = ("word_ends", "word_ids")
-"""What a store of words has beside them."""
+"""The additional parts of a store of words."""
 SPAN = np.dtype("<u4")
 SPAN_ARRAYS = {"spans": SPAN.str}
-"""What the manifest of a store with annotations declares, by `side_arrays`."""
+"""`side_arrays` of the manifest of a store with annotations."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -86,7 +86,7 @@ class StoredDocument:
 
 @dataclass(frozen=True)
 class StoredWords:
-    """Some tokens of a document as they are written.
+    """The UTF-8 of some tokens of a document, in a store of words.
 
     Attributes:
         utf8: (bytes,) uint8, one word after another.
@@ -98,7 +98,7 @@ class StoredWords:
 
 
 class Shard:
-    """One shard; each of its files is verified and mapped into memory when first touched, once."""
+    """One shard; each of its files is verified and memory-mapped once, on first use."""
 
     def __init__(
         self, directory: Path, number: int, files: dict[str, dict[str, Any]], dtype: np.dtype[Any], ids: str = "tokens"
@@ -128,9 +128,9 @@ class Shard:
         return StoredWords(self.utf8[first : int(ends[-1])] if len(ends) else self.utf8[:0], ends - first)
 
     def spans_of(self, index: int, start: int, end: int, kind: int) -> NDArray[np.int64]:
-        """(spans, 2) int64: what lies of the spans of one kind in tokens `start` to `end` of the document `index`."""
+        """(spans, 2) int64: the spans of one kind in tokens `start` to `end` of document `index`, clipped."""
         first = self.first_token(index)
-        bounds = np.array([first, first + end], dtype=np.uint32)  # of another type, the whole column were converted
+        bounds = np.array([first, first + end], dtype=np.uint32)  # any other type would convert the whole column
         rows = self.spans[slice(*np.searchsorted(self.spans[:, 0], bounds))].astype(np.int64)
         places = rows[(rows[:, 2] == kind) & (rows[:, 1] > first + start), :2] - first
         return places.clip(start, end)
@@ -171,15 +171,13 @@ class Shard:
 class TokenStore:
     """A complete store, read only.
 
-    Opening reads the manifest and checks every file's size; each file's checksum is verified when it is
-    first used.
+    Opening reads the manifest and checks every file's size; each file's checksum is verified on first use.
 
     Args:
         directory: what `unmask prepare` made.
 
     Raises:
-        StoreError: not a store, unfinished, of another format version, or a file of another size than it was written
-        with.
+        StoreError: it is not a store, is unfinished or of another format version, or a file's size has changed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -195,7 +193,7 @@ class TokenStore:
 
     @property
     def has_words(self) -> bool:
-        """Whether it keeps what each token is written with: the store of a word tokenizer."""
+        """Whether it is a store of words, which keeps the bytes of each token."""
         return "word_ids" in self.manifest.get("side_arrays", {})
 
     @property
@@ -235,19 +233,19 @@ class TokenStore:
         return shard.tokens[first + start : first + end]
 
     def words(self, index: int, start: int, end: int) -> StoredWords:
-        """What some tokens of the document at `index` are written with; of a store that `has_words`."""
+        """Some tokens of the document at `index` in writing; only for a store that `has_words`."""
         assert self.has_words, "a store of ids alone"
         shard, place = self._place(index)
         first = shard.first_token(place)
         return shard.words(first + start, first + end)
 
     def num_spans(self, kind: str) -> int:
-        """How many spans of a kind, a key of `unmask.data.annotations.KINDS`, all documents have."""
+        """How many spans of a kind (a key of `unmask.data.annotations.KINDS`) all documents have together."""
         return int(self.manifest.get(f"{kind}_spans", 0))
 
     def spans(self, index: int, start: int, end: int, kind: str) -> NDArray[np.int64]:
-        """(spans, 2) int64, in order and apart: spans of one kind in tokens `start` to `end` of the document at
-        `index`, cut at both; the first token of each in the document, and the one behind its last."""
+        """(spans, 2) int64, in order, not overlapping: the spans of one kind in tokens `start` to `end` of the document
+        at `index`, clipped to these; each span's first token, counted in the document, and the token after its last."""
         shard, place = self._place(index)
         return shard.spans_of(place, start, end, KINDS[kind])
 
@@ -266,7 +264,7 @@ class TokenStore:
         return int(shard.documents["text_hash"][place])
 
     def text_hashes(self) -> NDArray[np.uint32]:
-        """(documents,) uint32: all of them; four bytes a document."""
+        """(documents,) uint32: the hashes of all documents, four bytes each."""
         return np.concatenate([shard.documents["text_hash"] for shard in self.shards])
 
     def token_counts(self) -> NDArray[np.int64]:
@@ -298,7 +296,7 @@ class TokenStore:
 
 
 def manifest_checksum(manifest: dict[str, Any]) -> str:
-    """SHA-256 of all that a manifest says but its checksum, in hexadecimal; layout does not matter."""
+    """The SHA-256, in hexadecimal, of a manifest's content without its checksum; layout does not matter."""
     said = {name: value for name, value in manifest.items() if name != "sha256"}
     canonical = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
@@ -334,7 +332,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if contradiction:
         raise StoreError(f"{path}: damaged ({contradiction}): prepare the store again")
     for name, expected in manifest["files"].items():
-        size = _file_size(f"{directory}{os.sep}{name}")  # a large store has thousands: no Path is made for each
+        size = _file_size(f"{directory}{os.sep}{name}")  # no Path objects: a large store has thousands of files
         if size is None:
             raise StoreError(
                 f"{directory / name}: missing: the store is damaged; restore the file or prepare the store again"
@@ -348,7 +346,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def _file_size(path: str) -> int | None:
-    """The size of a file in bytes; None where there is none."""
+    """The size of a file in bytes; None if there is no such file."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -357,7 +355,7 @@ def _file_size(path: str) -> int | None:
 
 
 def _contradiction(manifest: dict[str, Any]) -> str | None:
-    """What a manifest says of its shards that cannot be, if anything: counts, sizes and names have to agree."""
+    """The first contradiction in a manifest, or None: counts, sizes and names have to agree."""
     shards, files = manifest["shards"], manifest["files"]
     if not isinstance(manifest["vocab_size"], int):
         return "vocab_size is no whole number"

@@ -1,4 +1,5 @@
-"""The directory of a store while it is made: replaced only by a complete one, left with finished shards or nothing."""
+"""The directory of a store in the making: an old store is only replaced by a complete one, and a failure leaves
+finished shards or nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from unmask.files import UNFINISHED, told_as_output_error
 def moved_aside(out: Path, inputs: list[Path]) -> Iterator[None]:
     """Moves what is at `out` out of the way, and back unless a complete store takes its place.
 
-    What an earlier attempt moved aside, and was killed before it could move it back, stays there instead.
+    If an earlier attempt was killed before it could move its store back, that store is the one kept aside.
 
     Raises:
-        OutputError: something that the new store is to be made from would move with it.
+        OutputError: something that the new store is made from would be moved too.
     """
     for path in inputs:
         if path.resolve().is_relative_to(out.resolve()):
@@ -38,7 +39,7 @@ def moved_aside(out: Path, inputs: list[Path]) -> Iterator[None]:
         if _is_complete(out):
             shutil.rmtree(aside)
         else:
-            shutil.rmtree(out, ignore_errors=True)  # where a second Ctrl-C cut the tidying up short
+            shutil.rmtree(out, ignore_errors=True)  # in case a second Ctrl-C interrupted the clean-up
             os.replace(aside, out)
 
 
@@ -48,11 +49,11 @@ def _is_complete(directory: Path) -> bool:
 
 @contextmanager
 def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
-    """Makes the directory; when anything goes wrong, leaves nothing but finished shards, and says so.
+    """Makes the directory; if anything goes wrong, leaves only finished shards, and says so.
 
     Args:
         out: the store's directory, which holds no complete store.
-        keeps_shards: False leaves not even those, since a store that was to be replaced comes back in their place.
+        keeps_shards: False leaves nothing, since the store that was to be replaced is moved back.
     """
     existed = out.is_dir()
     with told_as_output_error(out):
@@ -61,7 +62,7 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if _is_complete(out):  # before something went wrong
+        if _is_complete(out):  # it was complete before something went wrong
             raise
         if not keeps_shards:
             shutil.rmtree(out)

@@ -3,16 +3,16 @@ al. 2018, section 3; `packing.format: stream`).
 
 In an epoch the documents stand one after another in an order drawn from (seed, epoch), and each lane reads an equal
 share of that text, window after window: the next window of a lane begins where the last one ended, in the next epoch
-too. What is left over at the end of an epoch, less than a window a lane, is not shown in it. A window is a pure
-function of (seed, epoch, window), so a resumed run goes on with any of them.
+too. What is left over at the end of an epoch, less than a window per lane, is not shown in it. A window is a pure
+function of (seed, epoch, window), so a run can resume at any of them.
 
-As in the released code, a sentence is read as `<S> w1 ... wn`, of which w1 ... wn `</S>` is predicted, and for the
-backward model as `</S> wn ... w1`, of which wn ... w1 `<S>` is: sentence by sentence in the order of the text, each
-turned round. So where a window ends within a sentence, the two models read other words of it. Departures: the released
-code deals sentences out to the lanes in a random order, and a different one to each direction; here a lane reads
-documents as they are, since a memory that is carried on is for what comes next.
+As in the released code, the forward model reads a sentence as `<S> w1 ... wn` and predicts w1 ... wn `</S>`, and the
+backward model reads `</S> wn ... w1` and predicts wn ... w1 `<S>`: sentences keep the order of the text, each one is
+reversed. So where a window ends within a sentence, the two models read different words of it. Departures: the released
+code deals sentences out to the lanes in a random order, different for each direction; here a lane reads whole
+documents in order, since the memory carried from one window to the next is only useful for text that follows.
 
-It needs 32 bytes of memory a document, where other formats need none.
+It needs 32 bytes of memory per document; other formats need none.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from unmask.tokenization.word_characters import (
 )
 
 _ORDER, _NEGATIVES = 5, 6
-"""What a key is for, its last part; those of other formats end in 1 to 4."""
+"""The last part of a key, which tells its purpose; the keys of other formats end in 1 to 4."""
 
 _BEGIN, _END = -1, -2
-"""In place of a word's number: the marks of a sentence."""
+"""Stand in for a word's number: the marks at the ends of a sentence."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """An epoch: documents in the order of reading.
+    """The documents of an epoch in reading order.
 
     Attributes:
         documents: (documents,) int64, their places in the store.
-        ends: (documents,) int64, where each ends in the whole text, words and sentences counted.
+        ends: (documents,) int64, where each ends in the epoch's text, in steps: one per word and one per sentence.
     """
 
     documents: NDArray[np.int64]
@@ -74,7 +74,7 @@ class StreamLoader:
 
     Raises:
         StoreError: the store is not one of words.
-        InputError: there are not words enough for a window in each lane.
+        InputError: there are too few words for a window in each lane.
     """
 
     split: Split
@@ -98,20 +98,20 @@ class StreamLoader:
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
-        """(documents,) int64: steps that each of them takes to read, one a word and one a sentence."""
+        """(documents,) int64: the steps it takes to read each document, one per word and one per sentence."""
         words, sentences = self.split.store.sizes()
         steps: NDArray[np.int64] = (words + sentences)[self._members]
         return steps
 
     def num_windows(self, num_lanes: int) -> int:
-        """Windows of an epoch, for so many lanes."""
+        """Windows of an epoch in each of `num_lanes` lanes."""
         return int(self._sizes.sum()) // num_lanes // self.window
 
     def steps(self, start: Position = Position()) -> Iterator[LoadedStep]:  # noqa: B008  frozen
-        """Steps without end, from `start` on: of its numbers, `epoch` and `sequence` (the window) are used.
+        """Endless steps from `start`, of which only `epoch` and `sequence` (the window) are used.
 
         Raises:
-            InputError: there are not words enough for a window in each lane.
+            InputError: there are too few words for a window in each lane.
         """
         num_windows = self.num_windows(self.batch_size)
         if not num_windows:
@@ -135,10 +135,10 @@ class StreamLoader:
             epoch, window = epoch + 1, 0
 
     def epoch(self, most: int) -> Iterator[Batch]:
-        """The first windows of the first epoch, `most` at most over all lanes: what an evaluation reads, in order.
+        """The first windows of the first epoch in order, at most `most` over all lanes, for evaluation.
 
-        There are `micro_batch_size` lanes, or fewer where the text does not suffice for them. Nothing comes of a text
-        shorter than a window.
+        There are `micro_batch_size` lanes, or fewer if the text is too short for them. A text shorter than a window
+        gives nothing.
         """
         num_lanes = min(self.micro_batch_size, int(self._sizes.sum()) // self.window, most)
         if not num_lanes:
@@ -181,7 +181,7 @@ class StreamLoader:
         )
 
     def _columns(self, readings: list[_Reading]) -> _Columns:
-        """Words of all pieces of a batch, one after another."""
+        """The words of all pieces of a batch, concatenated."""
 
         def ids(words: NDArray[np.int64], stored: NDArray[np.int64]) -> NDArray[np.int64]:
             marks = np.where(words == _BEGIN, self.tokenizer.bos_id, self.tokenizer.eos_id)
@@ -214,7 +214,7 @@ class _Reading:
     Attributes:
         inputs, labels: (steps,) int64, numbers of words among `ids` and `words`, or `_BEGIN` or `_END`.
         ids: (words,) int64, in the output vocabulary.
-        words: the same words as they are written.
+        words: the same words in writing.
     """
 
     inputs: NDArray[np.int64]
@@ -245,7 +245,7 @@ def _read(store: TokenStore, plan: _Plan, begin: int, end: int) -> Iterator[_Pie
 def _read_document(store: TokenStore, document: int, steps: NDArray[np.int64]) -> _Piece:
     stored = store.document(document)
     lengths = np.diff(stored.sentence_ends, prepend=0)
-    ends = stored.sentence_ends + np.arange(1, len(lengths) + 1)  # a step more for each sentence
+    ends = stored.sentence_ends + np.arange(1, len(lengths) + 1)  # one more step per sentence
     sentence = np.searchsorted(ends, steps, "right")
     length = lengths[sentence]
     done = steps - (ends[sentence] - length - 1)  # words of the sentence that have been read before
@@ -266,12 +266,12 @@ def _read_document(store: TokenStore, document: int, steps: NDArray[np.int64]) -
 
 
 def character_rows(numbers: NDArray[np.int64], words: StoredWords, max_characters: int) -> NDArray[np.int64]:
-    """The characters of words, as `WordTokenizer.table` has them.
+    """The characters of words, in the layout of `WordTokenizer.table`.
 
     Args:
         numbers: (n,) int64, of words, or -1 and -2 for the begin and the end of a sentence.
         words: the words.
-        max_characters: of a word, with its marks.
+        max_characters: the width of a row, marks included.
 
     Returns:
         (n, max_characters) int64.
@@ -290,8 +290,8 @@ def character_rows(numbers: NDArray[np.int64], words: StoredWords, max_character
 
 
 def target_counts(store: TokenStore, tokenizer: WordTokenizer) -> NDArray[np.int64]:
-    """(vocabulary,) int64: how often each entry is a target, of which the marks of sentences are not in the store:
-    `</S>` ends every sentence forwards, and `<S>` backwards."""
+    """(vocabulary,) int64: how often each entry is a target. The marks of sentences, which are not in the store, are
+    targets once per sentence: `</S>` forwards, `<S>` backwards."""
     counts = store.token_counts()
     counts[[tokenizer.bos_id, tokenizer.eos_id]] = int(store.manifest["sentences"])
     return counts

@@ -1,7 +1,7 @@
 """Documents from a column of a table: `.csv`, `.tsv` and `.parquet`, streamed.
 
-`.csv` is RFC 4180: quotes protect separators and line breaks. `.tsv` is quoted nowhere: a quotation mark is a character
-like any other, as in the examples of tasks.
+`.csv` is RFC 4180: quotes protect separators and line breaks. `.tsv` has no quoting: a quotation mark is a character
+like any other, as in the files of tasks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 FIELD_CHARACTERS = 2**27
-"""The longest field of a `.csv`. Python's own limit, 128 KiB, is shorter than texts may be; without any, one quote that
-is never closed would take the rest of a file into memory."""
+"""The longest field of a `.csv`. Python's default limit, 128 KiB, is too short for some texts; without a limit, one
+quote that is never closed would take the rest of a file into memory."""
 
 PARQUET_ROWS = 256
 """Rows of a `.parquet` in memory at a time."""
@@ -39,12 +39,12 @@ class NumberedRow(NamedTuple):
 
 
 def read_csv(source: Source) -> Iterator[Document]:
-    """A document a row, from the column that the header names; quotes protect separators and line breaks."""
+    """One document per row, from the column that the header names; quotes protect separators and line breaks."""
     return _read_table(source, _csv_rows(source))
 
 
 def read_tsv(source: Source) -> Iterator[Document]:
-    """A document a row, from the column that the header names; nothing is quoted."""
+    """One document per row, from the column that the header names; nothing is quoted."""
     rows = (NumberedRow(number, line.rstrip("\r\n").split("\t")) for number, line in source.lines())
     return _read_table(source, rows)
 
@@ -57,7 +57,7 @@ def _csv_rows(source: Source) -> Iterator[NumberedRow]:
         try:
             values = next(reader, None)
         except csv.Error as error:
-            what = str(error).partition(" - ")[0]  # behind it is advice to programmers
+            what = str(error).partition(" - ")[0]  # the rest is advice to programmers
             source.refuse(
                 f"{source.name}:{number}",
                 "not CSV",
@@ -71,7 +71,7 @@ def _csv_rows(source: Source) -> Iterator[NumberedRow]:
 
 
 def _read_table(source: Source, rows: Iterator[NumberedRow]) -> Iterator[Document]:
-    """Documents of the rows below a header. Empty lines are passed over, unless there is but one column."""
+    """Documents of the rows below a header. Empty lines are skipped, unless there is only one column."""
     header = next(rows, None)
     if header is None:
         return
@@ -104,9 +104,9 @@ def _has_column(source: Source, place: str, names: Sequence[str]) -> bool:
 
 
 def read_parquet(source: Source) -> Iterator[Document]:
-    """A document a row, from a column of strings; places are row numbers from 1, a null cannot be read.
+    """One document per row, from a column of strings; places are row numbers from 1, and a null cannot be read.
 
-    Parquet is read from its end: what comes compressed, or from standard input, is unpacked to a temporary file first.
+    Parquet is read from its end, so a compressed file or standard input is first unpacked to a temporary file.
 
     Raises:
         InputError: `pyarrow` is not installed.
@@ -132,14 +132,14 @@ def read_parquet(source: Source) -> Iterator[Document]:
             yield from _read_column(source, parquet.ParquetFile(file, **options), size)
         except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
             if isinstance(error, OSError) and error.errno:
-                raise  # the file system's; pyarrow's own, of damaged data, have no number
+                raise  # from the file system; pyarrow's errors for damaged data have no number
             source.refuse(
                 source.name, "damaged file", f"not a sound Parquet file ({error}): fetch or make the file again"
             )
 
 
 def _read_column(source: Source, table: ParquetFile, size: int) -> Iterator[Document]:
-    """Documents of a table that lies in a file of `size` bytes."""
+    """Documents of a table in a file of `size` bytes."""
     column = source.settings.column
     schema = table.schema_arrow
     if not _has_column(source, source.name, schema.names):

@@ -1,24 +1,24 @@
-"""How much of a store its tokenizer has no entry for, and how much of that is still usual."""
+"""The share of unknown tokens in a store, and how large a share is still usual."""
 
 from __future__ import annotations
 
 from unmask.data.store import TokenStore
 
 NOTABLE, MUCH, TOO_MUCH = 0.005, 0.02, 0.1
-"""Shares of `[UNK]` among tokens: of a WordPiece vocabulary made of the text itself it is far below the first; over the
-last a text of another script has been read."""
+"""Shares of `[UNK]` among tokens: for a WordPiece vocabulary trained on the same text the share is far below the first;
+above the last, the text is probably in another script."""
 
 NOTABLE_OF_WORDS, MUCH_OF_WORDS = 0.05, 0.15
-"""Shares of `<UNK>` among the words of a store of words, whose vocabulary is that of the softmax alone."""
+"""Shares of `<UNK>` among the words of a store of words, whose vocabulary is only that of the softmax."""
 
 
 def unknown_share(store: TokenStore) -> float:
-    """The share of a store's tokens that are unknown, as they were counted when it was made."""
+    """The share of a store's tokens that are unknown, as counted when it was made."""
     return float(store.manifest.get("unknown_tokens", 0) / max(1, store.num_tokens))
 
 
 def tell_unknown(store: TokenStore) -> str | None:
-    """What to know, before pre-training, of a store with too many unknown tokens; None where there are few."""
+    """A warning, for before pre-training, about a store with too many unknown tokens; None if there are few."""
     share = unknown_share(store)
     if share <= (MUCH_OF_WORDS if store.has_words else MUCH):
         return None

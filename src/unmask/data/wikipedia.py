@@ -1,7 +1,7 @@
-"""Wikipedia dumps (`pages-articles.xml`): the articles' text passages, one document an article.
+"""Wikipedia dumps (`pages-articles.xml`): the articles' text passages, one document per article.
 
-The XML is read by expat as a stream. A document type, and with it every entity of one's own making, is refused: dumps
-have none, and they are what XML is attacked with.
+The XML is read by expat as a stream. A document type, and with it every custom entity, is refused: dumps have none,
+and attacks through XML use them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Page:
         line: of the file, on which it begins.
         title: with its namespace.
         namespace: 0 is that of articles.
-        model: how its text is written: `wikitext`, `json` ...
-        redirects: True if it only leads to another page.
+        model: the format of its text: `wikitext`, `json` ...
+        redirects: True if it only redirects to another page.
         text: of its last revision.
     """
 
@@ -45,15 +45,15 @@ class Page:
 
 
 class NotADump(Exception):  # noqa: N818  what is wrong, in the words of the message
-    """The XML is of something else."""
+    """The XML is not that of a dump."""
 
 
 class DumpParser:
     """Parses a dump piece by piece.
 
     Attributes:
-        pages: those complete since they were last taken.
-        namespaces: lower-case names of the files' and categories', the wiki's own ones too.
+        pages: those completed since the list was last emptied.
+        namespaces: lower-case names of the namespaces of files and categories, including the wiki's own names.
     """
 
     def __init__(self) -> None:
@@ -70,10 +70,10 @@ class DumpParser:
         self._pieces: list[str] = []
 
     def feed(self, chunk: bytes) -> None:
-        """Parses the next bytes; none are the end.
+        """Parses the next bytes; an empty chunk means the end.
 
         Raises:
-            ExpatError: this is no XML, or it ended in the middle.
+            ExpatError: this is not XML, or it is cut short.
             NotADump: it has a document type, or is XML of another kind.
         """
         self._parser.Parse(chunk, not chunk)
@@ -116,10 +116,10 @@ class DumpParser:
 
 
 def read_wikipedia(source: Source) -> Iterator[Document]:
-    """The passages of each article, a paragraph a line. What counts as read is what is left of it.
+    """The passages of each article, one paragraph a line. Only these count as read.
 
-    Redirects and pages that are no articles are counted as documents dropped, of 0 bytes. An article on which the
-    parser of wikitext fails is passed over by its title, whatever `on_error` says: it is not the user's to mend.
+    Redirects and pages that are not articles are counted as documents dropped, of 0 bytes. An article on which the
+    parser of wikitext fails is skipped, naming its title, whatever `on_error` says: users could not mend it.
 
     Raises:
         InputError: `mwparserfromhell` is not installed.
@@ -154,10 +154,10 @@ def read_wikipedia(source: Source) -> Iterator[Document]:
 
 
 def _pages(stream: IO[bytes], parser: DumpParser) -> Iterator[Page]:
-    """The pages of a dump as they are complete, those before a failure too."""
+    """The pages of a dump as they are completed, including those before a failure."""
     chunk = b"the first"
     while chunk:
-        chunk = stream.read1(CHUNK_BYTES)  # type: ignore[attr-defined]  # all there is before damage, unlike read
+        chunk = stream.read1(CHUNK_BYTES)  # type: ignore[attr-defined]  # unlike read, returns everything before damage
         failure: Exception | None = None
         try:
             parser.feed(chunk)

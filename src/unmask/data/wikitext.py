@@ -1,8 +1,8 @@
 """The text passages of an article in wikitext: no lists, tables and headers (BERT, section 3.1), nor templates,
 references, files, categories, galleries, formulas and comments.
 
-Nearly all marks of nearly all articles can be taken out by a scan and a few patterns, some ten times as fast as by a
-full parser. Paragraphs in which any are left after that go to `mwparserfromhell`.
+A scan and a few patterns remove nearly all marks of nearly all articles, some ten times as fast as a full parser.
+Paragraphs in which any are left go to `mwparserfromhell`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import re
 from collections.abc import Collection
 
 FILES_AND_CATEGORIES = frozenset({"file", "image", "media", "category"})
-"""Namespaces whose links show no text; every wiki knows these names, and its own beside them."""
+"""Namespaces whose links show no text; every wiki knows these names besides its own."""
 
 _LEFT_OUT = (
     "ce|chem|dl|gallery|graph|hiero|imagemap|indicator|inputbox|mapframe|maplink|math|nowiki|ol|pre|ref|references|score"
     "|section|source|syntaxhighlight|table|templatedata|templatestyles|timeline|ul"
-)  # tags that are left out with what they hold
+)  # tags that are removed with their content
 _TAG_END = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _LEFT_OUT.split("|")}
 _TAG = re.compile(rf"<({_LEFT_OUT})(?=[\s/>])[^<>]*?(/)?>", re.IGNORECASE)
 _BLOCK_MARK = re.compile(r"<!--|<[A-Za-z]|\{\{|\}\}|\{\||\|\}")
@@ -47,7 +47,7 @@ _GAPS = {
     " ,": re.compile(r"(?<=\w) (?=, |,$)"),
     " .": re.compile(r"(?<=\w) (?=\. |\.$)"),
 }
-"""What tells of a gap where a mark was, and the characters to take out for it."""
+"""Signs of a gap where a mark was, and the characters to remove for each."""
 
 _WORD = re.compile(r"\w")
 
@@ -55,12 +55,12 @@ _WORD = re.compile(r"\w")
 def extract_passages(text: str, namespaces: Collection[str] = FILES_AND_CATEGORIES) -> str:
     """The paragraphs of an article, one a line.
 
-    Links and emphasis leave their text. What a template would have put into a sentence is missing from it; parentheses
-    that held nothing else are taken out.
+    Of links and emphasis the text stays. Text that a template would have inserted into a sentence is missing;
+    parentheses that held nothing else are removed.
 
     Args:
         text: wikitext of one page.
-        namespaces: lower-case names of those whose links show no text.
+        namespaces: lower-case names of the namespaces whose links show no text.
 
     Raises:
         mwparserfromhell.parser.ParserError: the parser fails on this text.
@@ -77,12 +77,11 @@ def extract_passages(text: str, namespaces: Collection[str] = FILES_AND_CATEGORI
 
 
 def _without_blocks(text: str) -> str:
-    """Text without comments, templates, tables, and tags that are left out with what they hold; marks that nothing
-    closes stay."""
-    opened: list[tuple[str, int]] = []  # templates and tables around the place: mark and beginning
+    """Text without comments, templates, tables, and tags that are removed with their content; unclosed marks stay."""
+    opened: list[tuple[str, int]] = []  # templates and tables open at this place: mark and beginning
     num_opened = {"{{": 0, "{|": 0}
     removed: list[tuple[int, int]] = []
-    unclosed: set[str] = set()  # tags that nothing closes from here on
+    unclosed: set[str] = set()  # tags that are not closed anywhere from here on
     position = 0
     while found := _BLOCK_MARK.search(text, position):
         mark = found[0]
@@ -107,7 +106,7 @@ def _without_blocks(text: str) -> str:
             if not num_opened[_CLOSED_BY[mark]]:
                 continue
             closed = ""
-            while closed != _CLOSED_BY[mark]:  # what was opened within and never closed ends here too
+            while closed != _CLOSED_BY[mark]:  # unclosed marks inside it end here too
                 closed, begin = opened.pop()
                 num_opened[closed] -= 1
         while removed and removed[-1][0] > begin:
@@ -118,7 +117,7 @@ def _without_blocks(text: str) -> str:
 
 
 def _end_of_tag(text: str, begin: int, unclosed: set[str]) -> int:
-    """Where a tag that is left out ends with what it holds; -1 if it is none such, or nothing closes it."""
+    """Where a tag that is removed with its content ends; -1 if it is another tag, or is not closed."""
     tag = _TAG.match(text, begin)
     if not tag:
         return -1
@@ -142,7 +141,7 @@ def _begins_line(text: str, position: int) -> bool:
 
 
 def _without_links(text: str, namespaces: Collection[str]) -> str:
-    """Text with the labels of links in their place, from the inside out: a file's caption may hold links."""
+    """Text with links replaced by their labels, from the inside out: a file's caption may hold links."""
 
     def label(match: re.Match[str]) -> str:
         target, bar, label = match[1].partition("|")
@@ -164,7 +163,7 @@ def _apostrophes(match: re.Match[str]) -> str:
 
 
 def _parse(paragraph: str, namespaces: Collection[str]) -> str:
-    """A paragraph without its marks, by a full parser; marks that are still left belong to nothing."""
+    """A paragraph without its marks, by a full parser; any marks still left are unpaired."""
     import mwparserfromhell
 
     code = mwparserfromhell.parse(paragraph, skip_style_tags=True)
@@ -176,7 +175,7 @@ def _parse(paragraph: str, namespaces: Collection[str]) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Runs of lines that are neither blank nor of a list, a header or a table, each run on one line."""
+    """Runs of lines that are neither blank nor part of a list, a header or a table, each run joined into one line."""
     paragraphs: list[list[str]] = [[]]
     for line in map(str.strip, text.split("\n")):
         if line and not _NO_PASSAGE.match(line):

@@ -1,4 +1,4 @@
-"""Sentences to words for ELMo's store: the bytes of every word, and its id in the output vocabulary."""
+"""From sentences to words for ELMo's store: the bytes of every word, and its id in the output vocabulary."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class WordEncoding:
     def encode(
         self, sentences: Sequence[str]
     ) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.uint32], WordBytes]:
-        """Encodes sentences, without the marks of their begin and end.
+        """Encodes sentences, without the marks at their beginning and end.
 
         Returns:
-            (words,) the ids of all words, that of `<UNK>` beyond the vocabulary; (sentences,) uint32, the words of
-            each; the bytes of the words.
+            (words,) the ids of all words, that of `<UNK>` for words outside the vocabulary; (sentences,) uint32, the
+            number of words of each; the bytes of the words.
         """
         words_of = [self._tokenizer.words(sentence) for sentence in sentences]
         words = [word for words in words_of for word in words]

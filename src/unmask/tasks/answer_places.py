@@ -1,4 +1,4 @@
-"""Where an answer stands in its passage: at the place that is given, or where its text is found."""
+"""Where an answer stands in its passage: at the given offset, or where its text is found."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ RESPELT = "answers that differ from their passage in white space, invisible char
 FIRST_TAKEN = "answers without an offset whose text stands in their passage more than once: the first is taken"
 
 NEAR = 16
-"""An offset that is off by up to as many characters, as one that counts UTF-16 or line ends otherwise, is believed."""
+"""Most characters that an offset may be off, as it is if UTF-16 or line ends are counted differently."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Characters of a passage.
+    """A range of characters of a passage.
 
     Attributes:
-        start, end: of the passage as a Python string.
-        mended: what was wrong, for the counts; None where nothing was.
+        start, end: in the passage as a Python string.
+        mended: what was wrong, for the counts; None if nothing was.
     """
 
     start: int
@@ -33,15 +33,15 @@ class Place:
 def find_answer(context: str, text: str, start: int | None) -> Place | None:
     """Finds an answer in its passage.
 
-    The text as it is spelt is looked for first, then with white space, invisible characters and Unicode composition
-    set aside. Where it stands more than once, the one nearest to the offset is taken if it is within `NEAR`
-    characters; without an offset the first.
+    The text is looked for first as it is spelt, then ignoring differences of white space, invisible characters and
+    Unicode composition. If it occurs more than once, the occurrence nearest to the offset is taken if it is within
+    `NEAR` characters; without an offset, the first.
 
     Args:
-        start: the offset that is given, in characters; None where there is none.
+        start: the given offset, in characters; None if there is none.
 
     Returns:
-        None where it is not there, or where it cannot be told which of several is meant.
+        None if it is not there, or if it is unclear which of several occurrences is meant.
     """
     if start is not None and start >= 0 and context.startswith(text, start):
         return Place(start, start + len(text))
@@ -85,17 +85,17 @@ def _choose(found: Sequence[int], start: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class _Folded:
-    """A text decomposed (NFD), without invisible characters, each stretch of white space one blank.
+    """A text decomposed (NFD), without invisible characters, each run of white space reduced to one blank.
 
     Attributes:
-        places: of each character in the original text.
+        places: the place of each character in the original text.
     """
 
     text: str
     places: list[int]
 
     def is_whole(self, start: int, end: int) -> bool:
-        """Whether no character of the original is cut at either end, nor a mark from its letter."""
+        """Whether neither end cuts a character of the original, or separates a mark from its letter."""
         begins = start == 0 or self.places[start - 1] < self.places[start]
         ends = end == len(self.text) or (self.places[end - 1] < self.places[end] and not is_mark(self.text[end]))
         return begins and ends

@@ -1,7 +1,7 @@
-"""What a task is: it reads examples, encodes them, names the head that learns, decodes what it says and scores it.
+"""The interface of a task: it reads and encodes examples, builds the head, decodes its outputs and scores predictions.
 
-A task says nothing of files of runs, devices or loops. Everything that a program needs to fine-tune, measure or predict
-is here, so that a new kind of task is one file and one line of `unmask.tasks.table.TASKS`.
+A task knows nothing of run files, devices or loops. Everything that a program needs to fine-tune, measure or predict
+is here, so that a new kind of task takes one file and one line of `unmask.tasks.table.TASKS`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from unmask.tasks.settings import TaskKind
 from unmask.tokenization.opening import Tokenizer
 
 Prediction = dict[str, Any]
-"""One example's, with the keys of prediction files."""
+"""The prediction for one example, with the keys of prediction files."""
 
 
 @dataclass
 class ExampleCounts:
-    """What was read and encoded so far, and what was mended or skipped on the way.
+    """How many examples were read and encoded so far, and what was mended or skipped on the way.
 
     Attributes:
-        examples: handed on.
-        unlabelled: skipped, since annotators did not agree on a label.
-        empty: whose texts hold no token; they are kept.
-        truncated: that were cut to `max_length` tokens.
-        notes: anything else that was mended or left out, by what it is: `"answers that are not in the passage"`.
+        examples: examples encoded.
+        unlabelled: examples skipped because annotators did not agree on a label.
+        empty: examples whose texts hold no token; they are kept.
+        truncated: examples that were cut to `max_length` tokens.
+        notes: counts of anything else mended or left out, by description: `"answers that are not in the passage"`.
     """
 
     examples: int = 0
@@ -44,7 +44,7 @@ class ExampleCounts:
     notes: dict[str, int] = field(default_factory=dict)
 
     def note(self, what: str, count: int = 1) -> None:
-        """Counts something that `summary` tells as `3 <what>`."""
+        """Counts something that `summary` reports as `3 <what>`."""
         if count:
             self.notes[what] = self.notes.get(what, 0) + count
 
@@ -67,11 +67,11 @@ class ExampleCounts:
 
 
 class Example(Protocol):
-    """What is known of every kind of example; each kind adds its texts and labels."""
+    """What every kind of example has; each kind adds its texts and labels."""
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """The row it was read from, as it stands beside a prediction under `input`."""
+        """The row it was read from, which prediction files repeat under `input`."""
 
     @property
     def source(self) -> str:
@@ -88,56 +88,56 @@ class TaskModule(Protocol):
     head: nn.Module
 
     def __call__(self, batch: Batch) -> list[LossTerm]:
-        """The loss of a batch that has the task's columns: `self.loss(self.outputs(batch), batch)`."""
+        """The loss of a batch with the task's columns: `self.loss(self.outputs(batch), batch)`."""
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Logits, as `decode` reads them.
+        """Logits, in the form that `decode` expects.
 
         Returns:
-            (units, ...) or, where `task.per_token`, (tokens, ...); float.
+            (units, ...), or (tokens, ...) if `task.per_token`; float.
         """
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """The term `task`, and what else is learned beside it."""
+        """The loss term `task`, and those of any auxiliary objective."""
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of each loss term, told without computing anything else."""
+        """The number of targets of each loss term, without running the model."""
 
 
 class Score(Protocol[ExampleT]):  # type: ignore[misc]  # examples only go in
-    """Metrics in the making. Memory does not grow with what is added, but where a metric needs every value: 16 bytes an
-    example for correlations of ranks, 40 a question for the best thresholds of SQuAD 2.0."""
+    """Accumulates metrics. Memory grows only where a metric needs every value: by 16 bytes per example for rank
+    correlations, and 40 per question for the best thresholds of SQuAD 2.0."""
 
     @property
     def num_examples(self) -> int:
         """Examples counted."""
 
     def add(self, examples: Sequence[ExampleT], predictions: Sequence[Mapping[str, Any]]) -> None:
-        """Counts labelled examples and their predictions, as `Task.decode` or a file gave them.
+        """Counts labelled examples and their predictions, from `Task.decode` or a file.
 
         Raises:
-            InputError: a prediction lacks a key, or says what the task does not know; the example's source is named.
+            InputError: a prediction lacks a key or has a value unknown to the task; names the example's source.
         """
 
     def metrics(self) -> dict[str, float]:
-        """By name, as in Hugging Face `evaluate`: in 0..1, or for EM and F1 of question answering in 0..100."""
+        """Values by the names of Hugging Face `evaluate`: in 0..1, or 0..100 for EM and F1 of question answering."""
 
     def degenerate(self) -> str | None:
-        """What is wrong where the model tells nothing apart: `all 400 predictions are 'yes'`; else None."""
+        """A message if the model predicts the same for every example: `all 400 predictions are 'yes'`; else None."""
 
 
 class Task(Protocol[ExampleT]):
     """Something to learn from labelled examples; a frozen dataclass.
 
     Attributes:
-        name: of the kind, or a data set's id.
+        name: a kind of task, or a data set's id.
         kind: a key of `TASKS`.
-        head_kind: of the head that `module` builds.
-        labels: in the order of their ids; empty where there are none, or where only the training file can tell them.
-        problem_type: of the head's logits, as in `config.json`; None where there is no choice.
+        head_kind: the kind of head that `module` builds.
+        labels: in the order of their ids; empty if the task has none, or they must be read from the training file.
+        problem_type: as in `config.json`; None if the head allows only one.
         max_length: most tokens of a row.
-        per_token: True where outputs are one a token, False where one a unit.
-        id_column: what is kept beside a prediction as its `id`, where a row has it.
+        per_token: True if there is one output per token, False if one per unit.
+        id_column: the column kept beside a prediction as its `id`, where a row has it.
     """
 
     @property
@@ -158,7 +158,7 @@ class Task(Protocol[ExampleT]):
     def id_column(self) -> str: ...
 
     def fit_to(self, path: Path) -> Task[ExampleT]:
-        """The task with what only the training file can tell: the columns that it has, and its labels.
+        """The task with what has to be read from the training file: which columns it has, and its labels.
 
         Raises:
             InputError: the file cannot be read, or has none of the columns.
@@ -175,23 +175,23 @@ class Task(Protocol[ExampleT]):
         """Streams the labelled examples of a file.
 
         Args:
-            counts: what is skipped or mended is noted; not `examples`, which `encode` counts.
-            unlabelled: True yields those without an agreed label too, with their label None.
+            counts: records what is skipped or mended, but not `examples`, which `encode` counts.
+            unlabelled: True also yields examples without an agreed label, with the label None.
 
         Raises:
-            InputError: the file cannot be read, a column or a label is missing, a label is none of `labels`, or no
+            InputError: the file cannot be read, a column or a label is missing, a label is not one of `labels`, or no
                 example has one; file and line are named.
         """
 
     def read(self, row: Row) -> ExampleT:
-        """An input of `predict`, without label.
+        """Reads an input of `predict`, without its label.
 
         Raises:
-            InputError: it lacks a text; its source is named.
+            InputError: the row lacks a text; its source is named.
         """
 
     def read_all(self, rows: Iterable[Row]) -> Iterator[ExampleT]:
-        """Streams the inputs of `predict` in order, with what stands around them where the task reads it.
+        """Streams the inputs of `predict` in order, with the surrounding sentences if the task uses document context.
 
         Raises:
             InputError: as `read`.
@@ -200,11 +200,11 @@ class Task(Protocol[ExampleT]):
     def encode(
         self, examples: Sequence[ExampleT], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
-        """Token ids and targets; examples without label get targets that count for nothing.
+        """Token ids and targets; the targets of unlabelled examples are ignored by the loss.
 
         Args:
             examples: at least one; from `load` or `read`.
-            counts: is added to.
+            counts: updated.
             num_segments: `type_vocab_size` of the model; below 2 every token is segment 0.
 
         Raises:
@@ -212,36 +212,37 @@ class Task(Protocol[ExampleT]):
         """
 
     def check(self, training: EncodedExamples, path: Path) -> None:
-        """Refuses training data that nothing can be learned from, such as examples of one label (InputError)."""
+        """Raises InputError for training data that nothing can be learned from, such as examples of one label."""
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> TaskModule:
-        """The module that learns this task: `head`, or a fresh one from PyTorch's default generator, on `encoder`."""
+        """The module that learns this task: `encoder` with `head`, or with a new head initialised from PyTorch's
+        default generator."""
 
     def decode(self, examples: Sequence[ExampleT], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """One prediction for each example.
 
         Args:
-            encoded: of these very examples, by `encode`.
-            outputs: of the module, for all units or tokens of `encoded`, in order; float32 on the CPU.
+            encoded: these same examples, from `encode`.
+            outputs: the module's, for all units or tokens of `encoded`, in order; float32 on the CPU.
         """
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
-        """The outputs of an ensemble, from those of its members on one batch: log of the mean probability, mean of the
-        values (regression), or sum of the logits (spans); in the shape of one member's."""
+        """The outputs of an ensemble from its members' outputs for one batch, in the same shape: the log of the mean
+        probability, the mean of the values (regression), or the sum of the logits (spans)."""
 
     def score(self) -> Score[ExampleT]:
-        """Metrics to add predictions to."""
+        """An empty score, to which predictions are added."""
 
     def tuned(self, score: Score[ExampleT]) -> Task[ExampleT]:
-        """The task with what is chosen on dev after training, from the score of dev: the threshold of SQuAD 2.0."""
+        """The task with settings chosen from its score on dev after training: the threshold of SQuAD 2.0."""
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
-        """What figures on `dev` are to be compared with: metric -> {what it is: value}, such as
+        """Trivial baselines for the metrics on `dev`: metric -> {name of the baseline: value}, such as
         `{"accuracy": {"most frequent label": .68}}`."""
 
     def sample(self, example: ExampleT, prediction: Prediction) -> dict[str, Any]:
         """For the report: `input` (name -> text), `label`, `prediction` and `probability` (a number or None)."""
 
     def remembered(self) -> dict[str, Any]:
-        """What a fine-tuned model's `config.json` keeps of its task, under `unmask_task`: settings of `TaskSettings`
-        by name, without `labels`, and `columns`."""
+        """What a fine-tuned model's `config.json` records of its task under `unmask_task`: the settings of
+        `TaskSettings` by name, except `labels`, and `columns`."""

@@ -1,8 +1,8 @@
 """Multiple choice: a softmax over the choices of an example, each scored from its own sequence (BERT, section 4.4).
 
-A row is `[CLS] context [SEP] question choice [SEP]`, a unit is the rows of one example, which may have any number of
-choices from two on. The question stands with the choice, as in GPT-1 (figure 1) and as SWAG's second sentence does in
-BERT, so that cutting never reaches it: what is too long loses the end of its context.
+A row is `[CLS] context [SEP] question choice [SEP]`; a unit is the rows of one example, which has two or more choices.
+The question stands with the choice, as in GPT-1 (figure 1) and as SWAG's second sentence does in BERT, so that it is
+never cut: a row that is too long loses the end of its context.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from unmask.tokenization.tokenizer import EncodedInput
 logger = logging.getLogger("unmask")
 
 COLUMNS = ("context", "question", "choices", "label", "id")
-"""Names of `ColumnSettings` that mean something here."""
+"""The fields of `ColumnSettings` that apply here."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Choice:
 
     Attributes:
         name: `choice`, or a data set's id.
-        layouts: the first that a row fits is taken.
-        columns: what the user said of them.
+        layouts: the first that a row fits is used.
+        columns: the user's settings for them.
         max_length: most tokens of a row.
         truncation: True cuts longer contexts, and counts the examples; False refuses them.
         classifier_dropout: None takes the encoder's.
-        auxiliary_lm_weight: coefficient of next-token prediction beside the task; 0 leaves it out.
+        auxiliary_lm_weight: coefficient of the auxiliary next-token prediction; 0 leaves it out.
     """
 
     name: str
@@ -152,8 +152,8 @@ class Choice:
         return EncodedInput(input_ids, token_type_ids, truncated=True)
 
     def check(self, training: EncodedExamples, path: Path) -> None:
-        """Tells of files where the right choice stands at one place: each choice is scored by itself, so a model can
-        learn from them, but accuracy says less."""
+        """Warns if the right choice has the same number in every example: each choice is scored by itself, so a model
+        can still learn, but accuracy says less."""
         places = np.unique(_labels_of(training))
         if len(places) == 1:
             logger.warning("%s: the right choice is number %d in every example: mix their order", path, places[0])
@@ -162,14 +162,14 @@ class Choice:
         """See `Task`.
 
         Raises:
-            SettingsError: next-token prediction is wanted of an encoder whose tokens see what stands behind them.
+            SettingsError: next-token prediction is wanted of an encoder that is not causal or has no decoder for it.
         """
         check_sees_no_next_token(encoder, self.auxiliary_lm_weight)
         fresh = new_head(self.head_kind, encoder.settings, 1, self.classifier_dropout) if head is None else head
         return ChoiceModule(encoder, fresh, self.auxiliary_lm_weight)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
-        """See `Task`: `choice` and `probabilities`, in the order of the choices."""
+        """See `Task`: `choice`, and `probabilities` in the order of the choices."""
         return [
             {"choice": int(logits.argmax()), "probabilities": torch.softmax(logits, -1).tolist()}
             for logits in (row[: len(one.choices)] for one, row in zip(examples, outputs.float(), strict=True))
@@ -227,9 +227,9 @@ class ChoiceModule(nn.Module):
 
     Args:
         encoder: any.
-        head: takes (sequences, hidden) to (sequences, 1).
-        auxiliary_lm_weight: coefficient of the term `lm`, over every choice's sequence, as GPT-1 has it on RACE and
-            Story Cloze; 0 leaves it out.
+        head: maps (sequences, hidden) to (sequences, 1).
+        auxiliary_lm_weight: coefficient of the term `lm`, over every choice's sequence, as in GPT-1 on RACE and Story
+            Cloze; 0 leaves it out.
     """
 
     def __init__(self, encoder: Encoder, head: nn.Module, auxiliary_lm_weight: float = 0.0) -> None:
@@ -239,7 +239,7 @@ class ChoiceModule(nn.Module):
         self._auxiliary_lm_weight = auxiliary_lm_weight
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task` and, where it has a weight, `lm`, both from one pass of the encoder."""
+        """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder."""
         if not self._auxiliary_lm_weight:
             return self.loss(self.outputs(batch), batch)
         hidden = self.encoder(batch)
@@ -247,12 +247,12 @@ class ChoiceModule(nn.Module):
         return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
 
     def outputs(self, batch: Batch) -> Tensor:
-        """(units, most choices of a unit), minus infinity where a unit has fewer."""
+        """(units, most choices of any unit), minus infinity where a unit has fewer."""
         return self._compared(self.encoder.summary(batch), batch)
 
     def _compared(self, summaries: Tensor, batch: Batch) -> Tensor:
         scores = self.head(summaries).squeeze(-1)  # (sequences,)
-        bounds = batch.columns["unit_bounds"]  # is there: a unit has two rows at least
+        bounds = batch.columns["unit_bounds"]  # always there: a unit has at least two rows
         sizes = bounds.diff()
         units = torch.arange(len(sizes), device=bounds.device)
         unit_of_row = torch.repeat_interleave(units, sizes, output_size=batch.num_sequences)
@@ -266,7 +266,7 @@ class ChoiceModule(nn.Module):
         return [LossTerm("task", total, _num_labelled(batch))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Labelled units, and sequences in which a token follows another one."""
+        """Labelled units, and sequences of more than one token."""
         counts = {"task": _num_labelled(batch)}
         if self._auxiliary_lm_weight:
             counts["lm"] = num_continued(batch)
@@ -278,7 +278,7 @@ def _num_labelled(batch: Batch) -> int:
 
 
 class ChoiceScore:
-    """Accuracy, of all examples and of each group of them; those without label are passed over."""
+    """Accuracy over all examples and over each group; unlabelled examples are ignored."""
 
     def __init__(self) -> None:
         self._right: Counter[str | None] = Counter()
@@ -332,7 +332,7 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
 
     Args:
         columns: the user's; what they leave out is as in the data set.
-        lenient: True also reads the data set's own columns and the usual ones, after the user's.
+        lenient: True also tries the data set's own columns and the usual ones, after the user's.
 
     Raises:
         SettingsError: `columns` names one that multiple choice does not have.

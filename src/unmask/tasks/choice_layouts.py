@@ -1,4 +1,4 @@
-"""How the files of multiple-choice tasks are laid out, and their rows as examples.
+"""The layouts of multiple-choice files, and how their rows become examples.
 
 Published: SWAG (Zellers et al. 2018), RACE (Lai et al. 2017), the Story Cloze Test (Mostafazadeh et al. 2016), CODAH
 (Chen et al. 2019). Any other file names its columns: a context, perhaps a question, choices and the right one.
@@ -23,11 +23,11 @@ class ChoiceExample:
     """A context with its choices.
 
     Attributes:
-        context: what each choice goes on from; may be empty.
+        context: the text that each choice continues; may be empty.
         question: stands before each choice; empty where there is none.
         choices: at least two, none of them empty.
-        label: the number of the right one, from 0; None where it is not known.
-        group: by which accuracy is told apart beside the whole, such as RACE's level; None where there is none.
+        label: the number of the right choice, from 0; None if it is not known.
+        group: a subset for which accuracy is also reported separately, such as RACE's level; None if there is none.
         fields: the whole row.
         source: where it is, as `path:line`.
     """
@@ -50,8 +50,8 @@ class ChoiceLayout:
         choices: one column with a list of texts (a JSON list where cells hold text only), or the columns that hold one
             choice each.
         label: the column of the right choice: its number, or its text.
-        question: the column of what stands before each choice.
-        needs_question: False where a row may be without that column.
+        question: the column of the text before each choice.
+        needs_question: False if a row may lack that column.
         first_label: the number that means the first choice.
         group: the column of `ChoiceExample.group`.
     """
@@ -66,7 +66,7 @@ class ChoiceLayout:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns without which a row does not fit."""
+        """The columns that a row must have to fit."""
         choices = (self.choices,) if isinstance(self.choices, str) else self.choices
         question = (self.question,) if self.question is not None and self.needs_question else ()
         return (*self.context, *question, *choices)
@@ -76,7 +76,7 @@ def choose_layout(layouts: Sequence[ChoiceLayout], row: Row) -> ChoiceLayout:
     """The first layout that the row fits.
 
     Raises:
-        InputError: none does; names what is missing and what there is.
+        InputError: it fits none; names the missing columns and those there are.
     """
     for layout in layouts:
         if all(name in row for name in layout.needed):
@@ -96,11 +96,11 @@ def read_choice(row: Row, layout: ChoiceLayout, *, labelled: bool = True, needs_
     Args:
         row: has the columns that the layout needs.
         labelled: False does not look for a label.
-        needs_label: False takes a row without a label, or with an empty one.
+        needs_label: False accepts a row without a label, or with an empty one.
 
     Raises:
-        InputError: a text is no string, there are fewer than two choices, one is empty, or the label is missing, out of
-            range, none of the choices, or fits two of them.
+        InputError: a text is not a string, there are fewer than two choices, one is empty, or the label is missing, out
+            of range, none of the choices, or fits two of them.
     """
     choices = _read_choices(row, layout)
     question = layout.question if layout.question is not None and layout.question in row else None
@@ -149,7 +149,7 @@ def _listed(row: Row, name: str) -> list[Any]:
 
 
 def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed: bool) -> int | None:
-    """A number is the choice's, from `first_label` on; a text is a choice's own, or a number in writing."""
+    """A number counts the choices from `first_label`; a string is the text of a choice, or such a number."""
     if layout.label not in row:
         if needed:
             raise InputError(
@@ -194,11 +194,11 @@ def _number(value: Any) -> int | None:
 
 
 CODAH_COLUMNS = ("category", "context", "choice_0", "choice_1", "choice_2", "choice_3", "label")
-"""Of its `.tsv`, which has no header."""
+"""The columns of CODAH's `.tsv`, which has no header."""
 
 
 def read_codah(path: Path) -> Iterator[Row]:
-    """Rows of CODAH's `.tsv`: `category`, `context`, `choices`, `label`; those of other files as they stand.
+    """Rows of CODAH's `.tsv`: `category`, `context`, `choices`, `label`; rows of other files are unchanged.
 
     Raises:
         InputError: see `read_rows`.
@@ -206,13 +206,13 @@ def read_codah(path: Path) -> Iterator[Row]:
     for row in read_rows(path, header=CODAH_COLUMNS):
         if tuple(row.fields) == CODAH_COLUMNS:
             category, context, *choices, label = row.fields.values()
-            number = int(label) if label in ("0", "1", "2", "3") else label  # never the text of a choice
+            number = int(label) if label in ("0", "1", "2", "3") else label  # not matched with the choices' texts
             row = Row({"category": category, "context": context, "choices": choices, "label": number}, row.source)
         yield row
 
 
 LEVELS = ("middle", "high")
-"""Of RACE: ids and folders begin with them."""
+"""The levels of RACE, with which its ids and folders begin."""
 
 
 def read_race(path: Path) -> Iterator[Row]:
@@ -221,10 +221,10 @@ def read_race(path: Path) -> Iterator[Row]:
     Args:
         path: the folder of a split, with `middle/*.txt` and `high/*.txt` (or one of the two), a file from there, or one
             that `read_rows` reads. A `.txt` is one JSON object: an article with its questions. Rows of other files are
-            such objects too, or one question each, in the published names or in those above.
+            such objects too, or one question each, with the published field names or those above.
 
     Raises:
-        InputError: a file cannot be read, there is none, or an article's lists do not fit together.
+        InputError: a file cannot be read, there is no file, or an article's lists do not match.
     """
     for row in _race_objects(path):
         if "questions" in row.fields:
@@ -310,8 +310,8 @@ class ChoiceDataSet:
     """A published data set.
 
     Attributes:
-        layout: of the rows that `reader` gives.
-        reader: of its files.
+        layout: the layout of the rows that `reader` yields.
+        reader: reads its files.
     """
 
     layout: ChoiceLayout = ChoiceLayout()
@@ -319,7 +319,7 @@ class ChoiceDataSet:
 
 
 DATA_SETS: dict[str, ChoiceDataSet] = {
-    # Two captions that follow each other; the second one's beginning, `sent2`, is the same in every choice.
+    # Two consecutive captions; the beginning of the second, `sent2`, is shared by all choices.
     "swag": ChoiceDataSet(
         ChoiceLayout(("sent1",), ("ending0", "ending1", "ending2", "ending3"), question="sent2", needs_question=True)
     ),

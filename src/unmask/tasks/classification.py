@@ -41,8 +41,8 @@ DATA_SETS = {name: data_set for name, data_set in glue.DATA_SETS.items() if data
 _PLAIN = TextDataSet("classification", TextFiles(), unlabelled=frozenset())
 
 _FEW_LABELS, _MOST_LABELS = 100, 1_000_000
-"""Up to so many labels nothing is asked, and over so many reading stops. Between, each must be met twice on average, or
-the column is taken for ids or texts."""
+"""Up to the first number, any set of labels is accepted; above the second, reading stops. In between, labels must occur
+twice on average, or the column is taken for ids or texts."""
 
 
 def open_task(
@@ -51,7 +51,8 @@ def open_task(
     """The task of a recipe, or of a fine-tuned model (`lenient`).
 
     Raises:
-        SettingsError: columns are named that it has not, or a data set with one label an example is to have many.
+        SettingsError: a column is named that the task does not have, or `multi_label` is set for a data set with one
+            label an example.
     """
     if settings.multi_label and settings.name in DATA_SETS:
         raise SettingsError(
@@ -73,7 +74,7 @@ class Classification(TextTask[str]):
         settings: its name, lengths and dropout.
         files: how its files are read.
         labels: in the order of their ids.
-        data_set: how labels are written, and which metric is the first.
+        data_set: how labels are written, and which metric is the primary one.
     """
 
     labels: tuple[str, ...]
@@ -88,16 +89,16 @@ class Classification(TextTask[str]):
 
     @cached_property
     def _meanings(self) -> dict[str, str]:
-        """Labels by other names that files have for them."""
+        """Alternative spellings of labels in files -> the label."""
         numbers = {str(number): name for number, name in enumerate(self.data_set.labels)}
         meanings = {**numbers, **self.data_set.other_names}
         return {name: label for name, label in meanings.items() if name not in self._ids and label in self._ids}
 
     def fit_to(self, path: Path) -> Classification:
-        """See `Task`. Labels that nothing else tells are those of the file, sorted; numbers by size.
+        """See `Task`. Labels given neither by settings nor by the data set are the file's, sorted; numbers by value.
 
         Raises:
-            InputError: as in `Task`; or there are so many labels that they are none, or two differ in blanks alone.
+            InputError: as in `Task`; or the labels are too many to be labels, or two differ only in blanks.
         """
         fitted = replace(self, files=self.files.fit_to(path))
         return fitted if self.labels else replace(fitted, labels=fitted._find_labels(path))
@@ -149,7 +150,7 @@ class Classification(TextTask[str]):
         return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
 
     def check(self, training: EncodedExamples, path: Path) -> None:
-        """See `Task`; tells of labels that have no example."""
+        """See `Task`; warns of labels that have no example."""
         counts = self._counts(training)
         present = [label for label, count in zip(self.labels, counts, strict=True) if count]
         if len(present) < 2:
@@ -161,7 +162,7 @@ class Classification(TextTask[str]):
             logger.warning("%s: no example with the label %s", path, listed(absent))
 
     def _counts(self, examples: EncodedExamples) -> NDArray[np.int64]:
-        """(labels,), how many examples have each."""
+        """(labels,), how many examples have each label."""
         ids = examples.unit_columns["labels"]
         return np.bincount(ids[ids != IGNORE_INDEX].astype(np.int64), minlength=len(self.labels))
 
@@ -194,8 +195,8 @@ class Classification(TextTask[str]):
         return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
-        """See `Task`: what it brings to say the label that is most frequent in training, or for F1 of the second label
-        to always say that one."""
+        """See `Task`: always predicting the label most frequent in training; for F1 of the second label, always
+        predicting that one."""
         true = self._counts(dev)
         total = np.full(1, true.sum())
         most_frequent = true[[int(self._counts(training).argmax())]]
@@ -203,7 +204,7 @@ class Classification(TextTask[str]):
         if len(self.labels) == 2:
             f1 = {"f1": {f"always {self.labels[1]}": float(f1_scores(true[1:], true[1:], total)[0])}}
         else:
-            num_seen = np.count_nonzero(true) + (most_frequent[0] == 0)  # one may be predicted that never occurs
+            num_seen = np.count_nonzero(true) + (most_frequent[0] == 0)  # the predicted label may not occur on dev
             f1 = {"f1_macro": {best: float(f1_scores(most_frequent, most_frequent, total)[0] / num_seen)}}
         accuracy = {"accuracy": {best: float(most_frequent[0] / total[0])}}
         return {**accuracy, **f1, "matthews_correlation": {"any constant": 0.0}}
@@ -223,5 +224,5 @@ class Classification(TextTask[str]):
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """() from (units, labels) and ids (units,), `IGNORE_INDEX` where there is none."""
+    """() from (units, labels) and ids (units,), `IGNORE_INDEX` where there is no label."""
     return functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)

@@ -1,7 +1,7 @@
 """Files of one word a line: CoNLL columns, CoNLL-U, KLUE-NER's characters, WikiANN's words, Korean morphemes.
 
-Every reader turns a file into rows of the generic form: `tokens` and `tags`, and where the file tells them `document`
-and `id`. Only blanks, tabs and line feeds (with or without a carriage return) are marks of these formats: a no-break
+Every reader turns a file into rows of the generic form: `tokens` and `tags`, and `document` and `id` if the file has
+them. Only blanks, tabs and line feeds (with or without a carriage return) are separators in these formats: a no-break
 space, U+2028 or a lone `#` is part of a word, and nothing is quoted. `tasks/conll_roles.py` reads semantic roles.
 """
 
@@ -19,7 +19,7 @@ from unmask.input_files import open_input, read_utf8_lines
 from unmask.tasks.rows import Row
 
 Note = Callable[[str, int], None]
-"""Is told what was left out, and how often: `ExampleCounts.note`."""
+"""Records what was left out, and how often: `ExampleCounts.note`."""
 
 Reader = Callable[[Path, Note], Iterator[Row]]
 
@@ -40,9 +40,9 @@ class Sentence:
     """The lines of a sentence, split into columns.
 
     Attributes:
-        document: how many documents began before it, in this file; None where nothing marks one in the whole file.
-        rows: the columns of each word; all sentences of a file have the same number of them.
-        lines: their numbers in the file.
+        document: how many documents began before it in this file; None if nothing in the file marks documents.
+        rows: the columns of each word; all sentences of a file have the same number of columns.
+        lines: the words' line numbers in the file.
     """
 
     document: int | None
@@ -53,7 +53,7 @@ class Sentence:
         return [row[number] for row in self.rows]
 
     def as_row(self, path: Path, fields: dict[str, Any]) -> SentenceRow:
-        """A row with `document` as its last field, where there are documents."""
+        """A row with `document` as its last field, if the file has documents."""
         told = {} if self.document is None else {"document": self.document}
         return SentenceRow({**fields, **told}, f"{path}:{self.lines[0]}", tuple(self.lines))
 
@@ -62,7 +62,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file without their ends, numbered from 1.
 
     Raises:
-        InputError: as `open_input` and `read_utf8_lines`, or there is no line.
+        InputError: as `open_input` and `read_utf8_lines`, or the file is empty.
     """
     number = 0
     with open_input(path) as file:
@@ -75,7 +75,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def first_document(path: Path, is_mark: Callable[[str], bool]) -> int | None:
     """The number of the document of a file's first sentence: 0, or None where no line marks a document.
 
-    WikiGold's marks stand between documents, so that its first one has none: the file is read up to a mark, beforehand.
+    WikiGold's marks stand between documents, so its first document has none: this reads ahead up to the first mark.
     """
     return 0 if any(is_mark(line) for _, line in read_lines(path)) else None
 
@@ -92,10 +92,10 @@ def read_sentences(path: Path, fewest: int = 2) -> Iterator[Sentence]:
     """The sentences of a file of columns; lines that begin with `-DOCSTART-` begin a document.
 
     Args:
-        fewest: columns that a line must have. Tabs separate them where a line has one, else any number of blanks.
+        fewest: least columns of a line. They are separated by tabs if the line has any, else by any number of blanks.
 
     Raises:
-        InputError: a line has fewer columns, or another number of them than the first.
+        InputError: a line has fewer columns, or another number of columns than the first line.
     """
     sentence, num_columns = Sentence(first_document(path, _begins_document)), 0
     for number, line in read_lines(path):
@@ -129,20 +129,20 @@ def read_sentences(path: Path, fewest: int = 2) -> Iterator[Sentence]:
 
 
 def read_columns(path: Path, note: Note) -> Iterator[Row]:
-    """CoNLL's columns: the word first, its tag last, whatever stands between."""
+    """CoNLL's columns: the word first, its tag last; columns in between are ignored."""
     for sentence in read_sentences(path):
         yield sentence.as_row(path, {"tokens": sentence.column(0), "tags": sentence.column(-1)})
 
 
 def read_single_sentences(path: Path, note: Note) -> Iterator[Row]:
-    """The same of sentences that belong to no document, such as WNUT-17's tweets."""
+    """As `read_columns`, for sentences that belong to no document, such as WNUT-17's tweets."""
     for row in read_columns(path, note):
         assert isinstance(row, SentenceRow)
         yield SentenceRow({key: row.fields[key] for key in ("tokens", "tags")}, row.source, row.lines)
 
 
 def read_wikiann(path: Path, note: Note) -> Iterator[Row]:
-    """The same with the language before each word, `en:Paris`, taken off where the first sentence has it throughout."""
+    """As `read_columns`; the language before each word, `en:Paris`, is removed if all of the first sentence has it."""
     prefix: str | None = None
     for row in read_single_sentences(path, note):
         assert isinstance(row, SentenceRow)
@@ -155,7 +155,7 @@ def read_wikiann(path: Path, note: Note) -> Iterator[Row]:
 
 
 def read_klue_ner(path: Path, note: Note) -> Iterator[Row]:
-    """KLUE-NER: one character a line, the blank too; the last `##` line before a sentence begins with its id.
+    """KLUE-NER: one character a line, blanks included; the last `##` line before a sentence begins with its id.
 
     `tokens` are the characters.
     """
@@ -218,9 +218,9 @@ _MORPHEME = re.compile(r"(.+?)/([A-Z][A-Z0-9-]*)(?:\+|$)")
 
 
 def read_morphemes(path: Path, note: Note) -> Iterator[Row]:
-    """Sejong's layout, `갔다.<TAB>가/VV+았/EP+다/EF+./SF`, perhaps behind ids: the word's tag is `VV+EP+EF+SF`.
+    """Sejong's layout, `갔다.<TAB>가/VV+았/EP+다/EF+./SF`, perhaps after ids: the word's tag is `VV+EP+EF+SF`.
 
-    Morphemes as written there are not always pieces of the word (가 and 았 in 갔), so it is words that are tagged.
+    Words are tagged, not morphemes, since morphemes in that spelling are not always parts of the word (가, 았 in 갔).
     """
     for sentence in read_sentences(path):
         tags = []

@@ -18,8 +18,8 @@ _CELL = re.compile(r"(?:\(([^()*]+))?\*(\))?")
 
 
 def read_props(path: Path, note: Note) -> Iterator[Row]:
-    """CoNLL-2005's words and propositions pasted together: the word, any columns, the predicates' lemmas or `-`, and a
-    column for each predicate of the sentence."""
+    """CoNLL-2005's words and propositions pasted together: the word, any other columns, the predicate's lemma or `-`,
+    and a column for each predicate of the sentence."""
     for sentence in _read_blocks(path):
         num_roles = min(map(_trailing_cells, sentence.rows))
         columns = [sentence.column(place) for place in range(-num_roles, 0)]
@@ -27,14 +27,15 @@ def read_props(path: Path, note: Note) -> Iterator[Row]:
 
 
 def read_gold_conll(path: Path, note: Note) -> Iterator[Row]:
-    """CoNLL-2012's `*_gold_conll`: the word is column 4, roles are the columns from the twelfth to the last but one."""
+    """CoNLL-2012's `*_gold_conll`: column 4 is the word, and the 12th to the last but one are the roles."""
     for sentence in _read_blocks(path, fewest=12):
         columns = [sentence.column(place) for place in range(11, len(sentence.rows[0]) - 1)]
         yield from _propositions(path, sentence, sentence.column(3), columns, note)
 
 
 def _read_blocks(path: Path, fewest: int = 2) -> Iterator[Sentence]:
-    """Sentences, each with its own number of columns; `#begin document` begins one, other `#` lines of 2012 end it."""
+    """Sentences, each with its own number of columns. `#begin document` begins a document; the other `#` lines of 2012
+    end a sentence."""
     sentence = Sentence(first_document(path, _begins_document))
     for number, line in read_lines(path):
         begins = _begins_document(line)

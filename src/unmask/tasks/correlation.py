@@ -1,6 +1,6 @@
-"""Metrics of regression: Pearson's and Spearman's correlation and the mean squared error, as scipy has them.
+"""Metrics of regression: Pearson's and Spearman's correlation and the mean squared error, as in scipy.
 
-Spearman's needs the ranks of all values, so these are kept: 16 bytes an example.
+Spearman's needs the ranks of all values, so all values are kept: 16 bytes per example.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from unmask.tasks.examples import TextExample
 from unmask.tasks.metrics import f1_scores
 
 _INDISTINCT = 1e-3
-"""Predictions that spread less than this share of what the labels do are as good as constant."""
+"""Predictions whose range is at most this share of the labels' range count as constant."""
 
 
 class ValueScore:
-    """Values and predictions, 16 bytes an example; examples without label are passed over.
+    """Values and predictions, 16 bytes per example; unlabelled examples are ignored.
 
     Args:
-        primary_metric: is told first.
-        binary_from: adds `f1`, with values from here on for true (KLUE-STS: 3.0).
+        primary_metric: is reported first.
+        binary_from: adds `f1`, where values of this or more are positive (KLUE-STS: 3.0).
     """
 
     def __init__(self, primary_metric: str = "pearson", binary_from: float | None = None) -> None:
@@ -38,7 +38,7 @@ class ValueScore:
         return len(self._true)
 
     def add(self, examples: Sequence[TextExample[float]], predictions: Sequence[Mapping[str, Any]]) -> None:
-        """Keeps predictions by their `value`; see `Score.add`."""
+        """Keeps the `value` of each prediction; see `Score.add`."""
         for example, prediction in zip(examples, predictions, strict=True):
             value = prediction.get("value")
             if not isinstance(value, int | float) or isinstance(value, bool) or not np.isfinite(value):
@@ -51,8 +51,8 @@ class ValueScore:
                 self._predicted.append(value)
 
     def metrics(self) -> dict[str, float]:
-        """`pearson`, `spearmanr`, `f1` where `binary_from` is given, and `mse`; a correlation with what is constant
-        is 0."""
+        """`pearson`, `spearmanr`, `f1` if `binary_from` is given, and `mse`; a correlation is 0 where either side is
+        constant."""
         from scipy.stats import rankdata
 
         true, predicted = np.array(self._true), np.array(self._predicted)

@@ -1,8 +1,8 @@
 """Encoded examples as flat arrays, and the batches of a fine-tuning run made from them.
 
 A row is a sequence that the encoder reads. A unit is what stays together in a batch: one row, or the rows of the
-choices of one question. An example gives one unit, or several where it is read in windows. What comes when depends on
-the seed and the position alone: unit `i` of epoch `e` is that of a keyed permutation.
+choices of one question. An example gives one unit, or several if it is read in windows. The order of units depends only
+on the seed and the position: each epoch goes through them in a keyed permutation.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from unmask.chance import Permutation
 Columns = Mapping[str, NDArray[np.generic]]
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""Tokens in a batch that is only read, by the type of device; more are no faster, and take more memory."""
+"""Tokens in a batch for inference, by device type; larger batches are no faster, and take more memory."""
 
 
 @dataclass(frozen=True)
 class EncodedExamples:
-    """Examples as token ids, 4 bytes a token, and what is to be learned from them.
+    """Examples as token ids, 4 bytes a token, and their targets.
 
     Attributes:
         input_ids: (tokens,) int32, all rows one after another.
         bounds: (rows + 1,) int64, where each row begins, then the number of tokens.
-        second_starts: (rows,) int64, where segment B begins in each row; its length where there is none.
+        second_starts: (rows,) int64, where segment B begins in each row; the row's length if there is no segment B.
         unit_bounds: (units + 1,) int64, the first row of each unit, then the number of rows.
-        examples: (units,) int64, the number of the example that each unit is of, rising.
+        examples: (units,) int64, the number of the example that each unit belongs to, ascending.
         unit_columns: targets, one entry a unit: `labels`, `start_positions` ... They become columns of the batch.
         token_columns: targets, one entry a token, likewise.
-        alignment: what `decode` needs beside the outputs, one entry a token: places in the text ... It stays here.
+        alignment: what `decode` needs besides the outputs, one entry a token: places in the text ... Not in batches.
     """
 
     input_ids: NDArray[np.int32]
@@ -49,7 +49,7 @@ class EncodedExamples:
     alignment: Columns = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Units."""
+        """The number of units."""
         return len(self.examples)
 
     @property
@@ -64,7 +64,7 @@ class EncodedExamples:
 
     @property
     def num_examples(self) -> int:
-        """Examples that have a unit."""
+        """How many examples have a unit."""
         return len(np.unique(self.examples))
 
     def tokens_of(self, unit: int) -> slice:
@@ -73,14 +73,14 @@ class EncodedExamples:
         return slice(int(self.bounds[first]), int(self.bounds[last]))
 
     def token_numbers(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers of the tokens of some units, in the order that `batch` packs them in."""
+        """The indices of the tokens of some units, in the order in which `batch` packs them."""
         return _spread(self.bounds[self.unit_bounds], units)[0]
 
     def batch(self, units: Sequence[int]) -> Batch:
-        """Some units, packed, in the order given.
+        """A packed batch of some units, in the order given.
 
-        The columns are those here; where a unit has several rows there is also `unit_bounds` (units + 1,) int64, the
-        first sequence of each unit in the batch.
+        Its columns are `unit_columns` and `token_columns`; where a unit has several rows there is also `unit_bounds`
+        (units + 1,) int64, the first sequence of each unit in the batch.
         """
         chosen = np.asarray(units)
         rows, ends_of_units = _spread(self.unit_bounds, chosen)
@@ -105,7 +105,7 @@ class EncodedExamples:
         """Every unit once, the longest first, in batches of at most `max_tokens` tokens (or one unit).
 
         Yields:
-            (units,) int64, their numbers, and their batch.
+            (units,) int64, the numbers of the units, and their batch.
         """
         order = np.argsort(-self.lengths, kind="stable")
         start = 0
@@ -120,7 +120,7 @@ class EncodedExamples:
         return replace(self, alignment={})
 
     def checksum(self) -> int:
-        """32 bits by which other examples are told apart from these."""
+        """A 32-bit checksum of the examples and their targets."""
         sums = 0
         columns = (*self.unit_columns.values(), *self.token_columns.values())
         for array in (self.input_ids, self.bounds, self.second_starts, self.unit_bounds, *columns):
@@ -129,7 +129,7 @@ class EncodedExamples:
 
 
 def _spread(bounds: NDArray[np.int64], chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of all that lies between the bounds of the chosen, one after another, and where each one's end."""
+    """The indices of all items of the chosen ranges, one range after another, and where each range ends among them."""
     sizes = np.diff(bounds)[chosen]
     ends = np.cumsum(sizes)
     return np.repeat(bounds[chosen] - (ends - sizes), sizes) + np.arange(ends[-1]), ends
@@ -151,7 +151,7 @@ def concatenate(parts: Sequence[EncodedExamples]) -> EncodedExamples:
 
 
 def _chain(bounds: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The bounds of all parts as those of one."""
+    """The bounds of all parts, shifted to form a single array."""
     starts = np.cumsum([0, *(part[-1] for part in bounds)])
     return np.concatenate([*(part[:-1] + start for part, start in zip(bounds, starts, strict=False)), starts[-1:]])
 
@@ -175,8 +175,8 @@ def encoded(
     Args:
         ids: one list a row.
         second_starts: one a row.
-        rows_of_units: how many rows each unit has; None: one.
-        examples: which example each unit is of; None: each unit is one.
+        rows_of_units: how many rows each unit has; None: one each.
+        examples: which example each unit belongs to; None: each unit is an example.
         unit_columns, token_columns, alignment: as in `EncodedExamples`.
     """
     bounds = np.cumsum([0, *map(len, ids)], dtype=np.int64)
@@ -225,7 +225,7 @@ class ExampleLoader:
 
     Args:
         examples: encoded.
-        seed: of the order.
+        seed: determines the order.
         batch_size: units in a step; the last step of an epoch takes what is left.
         micro_batch_size: units in a batch.
     """

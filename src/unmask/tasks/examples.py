@@ -1,4 +1,4 @@
-"""Rows as examples of one text or a pair: which columns are read, what a label may look like, and their token ids."""
+"""From rows to examples of one text or a pair: which columns are read, how labels are read, and the token ids."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from unmask.tokenization.opening import Tokenizer
 LabelT = TypeVar("LabelT")
 
 USUAL_COLUMNS = (ColumnSettings(text="text"), ColumnSettings(text_a="text_a", text_b="text_b"))
-"""What is looked for where nothing else is said."""
+"""The columns looked for by default."""
 
 _MEANT = {"text", "text_a", "text_b", "label", "id"}
-"""Settings of `ColumnSettings` that mean something to texts and pairs."""
+"""The fields of `ColumnSettings` that apply to texts and pairs."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TextExample(Generic[LabelT]):
     Attributes:
         text_a: the one text, or the first of a pair.
         text_b: the second of a pair.
-        label: None where it has none.
+        label: None if it has none.
         fields: the whole row.
         source: where it is, as `path:line`.
     """
@@ -51,11 +51,11 @@ class TextFiles:
     """How a task's files are read.
 
     Attributes:
-        layouts: the columns that are looked for; the first that a row has is taken. All for one text, or all for two,
-            but before a file was seen.
-        txt_format: the format of files that call themselves `.txt`; None refuses them.
+        layouts: the sets of columns to look for; the first that a row has is used. Once a file was seen, all are for
+            one text, or all for two.
+        txt_format: the format of files called `.txt`; None refuses them.
         header: the columns of a `.tsv` without a header.
-        has_broken_rows: True where the published files have rows of too few fields: they are left out and counted.
+        has_broken_rows: True if the published files have rows with too few fields: they are left out and counted.
     """
 
     layouts: tuple[ColumnSettings, ...] = USUAL_COLUMNS
@@ -65,12 +65,12 @@ class TextFiles:
 
     @property
     def columns(self) -> ColumnSettings:
-        """Those that are looked for first."""
+        """The columns that are looked for first."""
         return self.layouts[0]
 
     @property
     def is_pair(self) -> bool:
-        """True where only pairs will do."""
+        """True if only pairs are accepted."""
         return all(len(columns.texts) == 2 for columns in self.layouts)
 
     def rows(self, path: Path, short_rows: list[str] | None = None, faults: RowFaults | None = None) -> Iterator[Row]:
@@ -78,14 +78,14 @@ class TextFiles:
         return read_rows(path, self.txt_format, header=self.header, short_rows=short_rows, faults=faults)
 
     def with_columns(self, columns: ColumnSettings, lenient: bool) -> TextFiles:
-        """The same with what the user says of the columns.
+        """The same with the user's settings of the columns.
 
         Args:
-            columns: defaults where nothing is said.
-            lenient: True also takes the columns here and the usual ones after the user's.
+            columns: the user's; unset fields keep their defaults.
+            lenient: True also tries these layouts' columns and the usual ones, after the user's.
 
         Raises:
-            SettingsError: a column is named that is none of texts, label and id.
+            SettingsError: a column is named that is neither a text, nor the label or the id.
         """
         if other := sorted(columns.model_fields_set - _MEANT):
             raise SettingsError(
@@ -103,7 +103,7 @@ class TextFiles:
         return replace(self, layouts=wanted)
 
     def fit_to(self, path: Path) -> TextFiles:
-        """The same with the layout that a file has in front, and of the others those of as many texts.
+        """The same with the file's layout first, followed by those of the others that have as many texts.
 
         Raises:
             InputError: the file cannot be read, or has none of the layouts.
@@ -118,12 +118,12 @@ class TextFiles:
         """Streams the examples of a file.
 
         Args:
-            counts: what is left out is noted.
-            read_label: the label in a column of a row; None where it says that there is none.
-            unlabelled: True yields those without a label too, where the column is missing or empty as well.
+            counts: records what is left out.
+            read_label: returns the label in a column of a row, or None for a value that means no label.
+            unlabelled: True also yields examples without a label, including those whose column is missing or empty.
 
         Raises:
-            InputError: see `Task.load`; the first few faulty rows are told together, when the file has been read.
+            InputError: see `Task.load`; the first few faulty rows are reported together, after the file has been read.
         """
         short_rows: list[str] | None = [] if self.has_broken_rows else None
         found_one, faults = unlabelled, RowFaults()
@@ -153,12 +153,12 @@ class TextFiles:
         """A row as an example without label.
 
         Raises:
-            InputError: it has none of the layouts, or a text is no text.
+            InputError: it has none of the layouts, or a text is not a string.
         """
         return _example(row, choose_columns(self.layouts, row), None)
 
     def remembered(self, settings: TaskSettings) -> dict[str, Any]:
-        """What a fine-tuned model keeps of a task with these files; see `Task.remembered`."""
+        """What a fine-tuned model records of a task with these files; see `Task.remembered`."""
         return {
             "name": settings.name,
             "max_length": settings.max_length,
@@ -179,10 +179,10 @@ def _listed(sources: Sequence[str]) -> str:
 
 
 def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSettings:
-    """The first layout whose texts the row has; one whose label it has too goes before.
+    """The first layout whose texts the row has; layouts whose label it also has take precedence.
 
     Raises:
-        InputError: none fits; names what is missing and what there is.
+        InputError: none fits; names the missing columns and those there are.
     """
     fitting = [columns for columns in layouts if all(name in row for name in columns.texts)]
     if fitting:
@@ -208,7 +208,7 @@ def read_label(row: Row, name: str) -> str:
     """A label as text; numbers and truth values as JSON writes them.
 
     Raises:
-        InputError: it is missing, empty, or neither string nor number.
+        InputError: it is missing, empty, or neither a string nor a number.
     """
     value = _labelled(row, name)
     if isinstance(value, list | dict):
@@ -220,10 +220,11 @@ def read_label(row: Row, name: str) -> str:
 
 
 def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:
-    """Any number of labels, each once: a list in JSON, or in a table a text with separators; an empty text is none.
+    """Any number of labels, without repetitions: a JSON list, or in a table a text with separators; an empty text
+    means no labels.
 
     Raises:
-        InputError: they are missing, or one is empty or neither string nor number.
+        InputError: they are missing, or one is empty or neither a string nor a number.
     """
     value = _labelled(row, name)
     if isinstance(value, str):
@@ -248,7 +249,7 @@ def read_number(row: Row, name: str) -> float:
     """A finite number.
 
     Raises:
-        InputError: it is missing, no number, or too large for float32.
+        InputError: it is missing, not a number, or too large for float32.
     """
     text = "NaN" if _is_nan(_labelled(row, name)) else read_label(row, name)
     try:
@@ -282,18 +283,18 @@ def _plain_label(row: Row, name: str, value: Any) -> str:
 
 
 def _is_nan(value: Any) -> bool:
-    """What pandas writes where there is no label."""
+    """Whether a value is NaN, which pandas writes for a missing label."""
     return isinstance(value, float) and math.isnan(value)
 
 
 def check_spelling(first_lines: Mapping[str, str]) -> None:
-    """Refuses labels that differ in nothing but the blanks around them: they are one, written in two ways.
+    """Refuses labels that differ only in the blanks around them: they are one label, written in two ways.
 
     Args:
-        first_lines: of each label, where it was met first.
+        first_lines: label -> where it first occurs.
 
     Raises:
-        InputError: there are such; both are told with their places.
+        InputError: there are such labels; names both, with their places.
     """
     stripped: dict[str, str] = {}
     for label, source in first_lines.items():
@@ -316,12 +317,12 @@ def encode_texts(
     settings: TaskSettings,
     unit_columns: Columns,
 ) -> EncodedExamples:
-    """Encodes texts and pairs, a row and a unit each, or where both orders of a pair are read two rows; see
+    """Encodes texts and pairs; each is a unit of one row, or of two if both orders of a pair are read; see
     `Task.encode`.
 
     Raises:
-        InputError: an example is longer than `settings.max_length` and may not be cut, has no token at all, or is no
-            pair where both orders are wanted.
+        InputError: an example is longer than `settings.max_length` and may not be cut, has no token at all, or is not a
+            pair though both orders are to be read.
     """
     limit = settings.max_length if settings.truncation else None
     inputs = tokenizer.encode_inputs([(example.text_a, example.text_b) for example in examples], limit)

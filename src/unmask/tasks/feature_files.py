@@ -1,6 +1,6 @@
-"""Arrays of features on the disk: `.npy` files that grow while they are written, and are read by mapping them.
+"""Arrays of features on disk: `.npy` files that grow while they are written, and are memory-mapped for reading.
 
-The rows come in any order and their number need not be known before the end, which the library's own writer asks for.
+Rows may be written in any order, and their number need not be known beforehand, unlike with NumPy's own writer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from unmask.files import told_as_output_error, writing
 DTYPE = np.dtype("<f4")
 
 _HEADER_BYTES = 128
-"""Of every file: room for any shape, and a multiple of 64, as the format wants it."""
+"""Length of every file's header: room for any shape, and a multiple of 64, as the format requires."""
 _GROUP_BYTES = 2**26
-"""Of a row group of Parquet, which is what readers and the writer hold in memory."""
+"""Size of a Parquet row group, which is what readers and the writer hold in memory."""
 
 
 class FeatureWriter:
@@ -32,7 +32,7 @@ class FeatureWriter:
 
     Args:
         file: opened for binary writing.
-        row_shape: of one row.
+        row_shape: the shape of one row.
     """
 
     def __init__(self, file: IO[bytes], row_shape: tuple[int, ...]) -> None:
@@ -41,7 +41,7 @@ class FeatureWriter:
         self._row_bytes = DTYPE.itemsize * math.prod(row_shape)
 
     def write(self, row: int, values: NDArray[np.float32]) -> None:
-        """Puts rows at their place, the first of them at `row`; rows never written are zero."""
+        """Writes rows at their place, the first at `row`; rows never written are zero."""
         assert values.shape[1:] == self._row_shape, f"rows of {values.shape[1:]}, expected {self._row_shape}"
         self._file.seek(_HEADER_BYTES + row * self._row_bytes)
         self._file.write(np.ascontiguousarray(values, dtype=DTYPE).data)
@@ -54,7 +54,7 @@ class FeatureWriter:
 
 
 def _header(shape: tuple[int, ...]) -> bytes:
-    """The beginning of a `.npy` file of format 1.0 (NEP 1): magic, length, a literal that ends with a line break."""
+    """The header of a `.npy` file of format 1.0 (NEP 1): magic, length, a literal that ends with a line break."""
     length = _HEADER_BYTES - 10
     described = f"{{'descr': '{DTYPE.str}', 'fortran_order': False, 'shape': {shape}, }}"
     return magic(1, 0) + length.to_bytes(2, "little") + f"{described:<{length - 1}}\n".encode("ascii")
@@ -62,7 +62,7 @@ def _header(shape: tuple[int, ...]) -> bytes:
 
 @contextmanager
 def writing_features(path: Path, row_shape: tuple[int, ...]) -> Iterator[FeatureWriter]:
-    """A writer of a file that takes its name when the block ends without error; the block calls `finish`.
+    """A writer of a file that gets its final name when the block ends without error; the block calls `finish`.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.
@@ -72,13 +72,13 @@ def writing_features(path: Path, row_shape: tuple[int, ...]) -> Iterator[Feature
 
 
 def map_features(path: Path) -> NDArray[np.float32]:
-    """The array in a file, read-only, its pages read when they are looked at."""
+    """The array in a file, memory-mapped and read-only."""
     mapped: NDArray[np.float32] = open_memmap(path, mode="r")
     return mapped.view(np.ndarray)
 
 
 def check_pyarrow() -> None:
-    """Raises SettingsError where `pyarrow`, which writes Parquet, is not installed."""
+    """Raises SettingsError if `pyarrow`, which writes Parquet, is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -86,10 +86,10 @@ def check_pyarrow() -> None:
 
 
 def write_parquet(path: Path, features: NDArray[np.float32], ids: Iterable[str]) -> None:
-    """Writes features as a table of the columns `id` and `features`, a list of fixed size or, of layers, one of lists.
+    """Writes features as a table with the columns `id` and `features`: a fixed-size list, nested if there are layers.
 
     Args:
-        features: (rows, width) or (rows, layers, hidden); may be mapped.
+        features: (rows, width) or (rows, layers, hidden); may be memory-mapped.
         ids: of the rows.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Texts as rows for an encoder whose hidden states are wanted: every token gets its vector from exactly one row.
+"""Texts as rows for extracting an encoder's hidden states: every token gets its vector from exactly one row.
 
-A text longer than the encoder reads at once is read in windows of which each overlaps the next by half, and a token
-takes its vector from the window in whose middle it stands closest: there it has the most context on its poorer side
-(as in BERT's question answering). The special tokens around a row are tokens of no text.
+A text longer than the encoder reads at once is read in windows, each overlapping the next by half. A token takes its
+vector from the window whose middle is nearest: there the smaller of its left and right contexts is largest (as in
+BERT's question answering). The special tokens around a row belong to no text.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import truncated_lengths
 
 PLACE = "place"
-"""The column of `alignment`, int64: which of its input's tokens this one is; -1 for special tokens, and for tokens that
-take their vector from another row."""
+"""The column of `alignment`, int64: the index of each token among its input's tokens; -1 for special tokens, and for
+tokens that take their vector from another row."""
 
 
 USUAL_LAYOUTS = (
@@ -35,10 +35,10 @@ USUAL_LAYOUTS = (
     ColumnSettings(text="text"),
     ColumnSettings(text_a="text_a", text_b="text_b"),
 )
-"""What is looked for in a row where nothing else is said, the first first."""
+"""The columns looked for in a row by default, in this order."""
 
 _MEANT = {"text", "text_a", "text_b", "tokens", "id"}
-"""Settings of `ColumnSettings` that mean something here."""
+"""The fields of `ColumnSettings` that apply here."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class FeatureInput:
     """A text, or a pair of texts, whose features are wanted.
 
     Attributes:
-        text_a: the one text, or the first of a pair; the words with blanks between where words were given.
+        text_a: the one text, or the first of a pair; if words were given, these joined by blanks.
         text_b: the second of a pair.
-        words: as they were given; None where a text was.
-        id: as the row has it; None where it has none.
+        words: as given; None if a text was given.
+        id: as in the row; None if it has none.
         source: where it is, as `path:line`.
     """
 
@@ -62,12 +62,12 @@ class FeatureInput:
 
 @dataclass(frozen=True)
 class InputTokens:
-    """The tokens of one input, special ones not among them.
+    """The tokens of one input, without special tokens.
 
     Attributes:
         ids: of both texts, one after the other, as far as they are read.
-        num_first: how many are of the first text.
-        offsets: the characters of its text that each stands for, from and to; None where the tokenizer cannot tell.
+        num_first: how many belong to the first text.
+        offsets: start and end of each token's characters in its text; None if the tokenizer cannot tell.
     """
 
     ids: list[int]
@@ -76,14 +76,14 @@ class InputTokens:
 
 
 def feature_layouts(columns: ColumnSettings, remembered: ColumnSettings) -> tuple[ColumnSettings, ...]:
-    """The columns that are looked for in a row, the first that it has are taken.
+    """The sets of columns to look for in a row, of which the first that it has is used.
 
     Args:
-        columns: the user's; where they name texts or words, nothing else will do.
-        remembered: a fine-tuned model's; they go before the usual ones.
+        columns: the user's; if they name texts or words, only those are accepted.
+        remembered: a fine-tuned model's; they take precedence over the usual ones.
 
     Raises:
-        SettingsError: the user names a column that is no text, or texts and words.
+        SettingsError: the user names a column that does not apply here, or both texts and words.
     """
     if foreign := sorted(columns.model_fields_set - _MEANT):
         raise SettingsError(
@@ -109,7 +109,7 @@ def read_feature_input(row: Row, layouts: Sequence[ColumnSettings] = USUAL_LAYOU
         layouts: from `feature_layouts`.
 
     Raises:
-        InputError: the row has none of them, or what it has is no text.
+        InputError: the row has none of them, or a value is not text.
     """
     columns = _choose_columns(row, layouts)
     identity = row.fields.get(columns.id or "id")
@@ -140,14 +140,14 @@ def _choose_columns(row: Row, layouts: Sequence[ColumnSettings]) -> ColumnSettin
 
 
 def tokenize(inputs: Sequence[FeatureInput], tokenizer: Tokenizer) -> list[InputTokens]:
-    """The tokens of each input, whole; special tokens that a text spells out are tokens of it."""
+    """All tokens of each input; special tokens spelt out in a text are recognised."""
     texts = [text for given in inputs for text in (given.text_a, given.text_b) if text is not None]
     offsets: list[list[tuple[int, int]]] | None = None
     if tokenizer.segmenter == "none":
         aligned = align(tokenizer, texts)
         ids = [text.ids for text in aligned]
         offsets = [list(zip(text.starts, text.ends, strict=True)) for text in aligned]
-    else:  # what its tokens stand for are places in another text
+    else:  # offsets would refer to a changed text
         ids = tokenizer.encode_batch(texts, specials_in_text=True)
     tokens, number = [], 0
     for given in inputs:
@@ -164,9 +164,9 @@ def tokenize(inputs: Sequence[FeatureInput], tokenizer: Tokenizer) -> list[Input
 
 
 def describe_tokens(given: FeatureInput, its: InputTokens, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What an index tells of an input's tokens: `tokens`, and where known `offsets`, `words` and `num_tokens_a`.
+    """The index entry for an input's tokens: `tokens`, and where known `offsets`, `words` and `num_tokens_a`.
 
-    `words` is the number, from 0, of the word that each token begins in, where words were given.
+    `words` is the number, from 0, of the word that each token begins in, if words were given.
     """
     described: dict[str, Any] = {"tokens": tokenizer.tokens(its.ids)}
     if its.offsets is not None:
@@ -186,9 +186,9 @@ class RowMaker:
 
     Args:
         tokenizer: of the model.
-        max_length: most tokens of a row, special ones included.
+        max_length: most tokens of a row, special tokens included.
         num_segments: `type_vocab_size` of the model; below 2 every token is segment 0.
-        first_window_only: True reads no more of a long text than its first row, and counts what is cut.
+        first_window_only: True reads only the first row of a long text, and counts the texts that are cut.
     """
 
     tokenizer: Tokenizer
@@ -197,7 +197,7 @@ class RowMaker:
     first_window_only: bool = False
 
     def room(self, is_pair: bool) -> int:
-        """Tokens of a row that are not special."""
+        """How many tokens of a row are left for text."""
         return self.max_length - sum(len(piece.ids) for piece in _pieces(self.tokenizer, is_pair))
 
     def rows(
@@ -205,15 +205,15 @@ class RowMaker:
     ) -> tuple[list[InputTokens], EncodedExamples]:
         """Rows of some inputs.
 
-        A pair that is too long is cut, the longer text first, and counted: there is no telling which windows of two
-        texts belong together.
+        A pair that is too long is cut, the longer text first, and counted: it is undefined which windows of two texts
+        belong together.
 
         Args:
-            tokens: of these inputs, by `tokenize`.
-            counts: is added to.
+            tokens: of these inputs, from `tokenize`.
+            counts: updated.
 
         Returns:
-            The tokens that are read, and a unit for each row: its example is the number of the input, the column
+            The tokens that are read, and a unit for each row: its example is the number of the input, and the column
             `PLACE` of its alignment says which of these tokens stand in it. An input that gives no token at all, not
             even a special one, has no unit.
         """
@@ -231,7 +231,7 @@ class RowMaker:
             elif is_long:
                 counts.note(f"longer than {self.max_length} tokens and read in windows")
             kept.append(its)
-            for window in windows_of(len(its.ids), room):  # one, unless a single text is long
+            for window in windows_of(len(its.ids), room):  # one, except for a long single text
                 row, second_start, place = self._frame(its, given.text_b is not None, window)
                 if row:
                     ids.append(row)
@@ -281,7 +281,7 @@ class Window:
 
     Attributes:
         start, end: its tokens.
-        first_own, last_own: those of them, up to but without the last, that take their vectors from here.
+        first_own, last_own: the range of tokens, the last excluded, that take their vectors from this window.
     """
 
     start: int
@@ -293,7 +293,7 @@ class Window:
 def windows_of(num_tokens: int, room: int) -> list[Window]:
     """Windows of `room` tokens that begin half a window apart, the last one shifted to end with the text.
 
-    Every token is one window's own: that in whose middle it stands closest, the earlier of two.
+    Every token belongs to one window: the one whose middle is nearest, the earlier of two.
     """
     if num_tokens <= room:
         return [Window(0, num_tokens, 0, num_tokens)]

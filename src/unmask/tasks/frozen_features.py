@@ -1,7 +1,7 @@
 """Tagging with a frozen encoder: its hidden states are features that a BiLSTM reads (Devlin et al. 2019, section 5.3).
 
-The encoder never changes, so `with_features` runs it once over all rows and every epoch reads the result from the disk.
-Without such a column the module computes the same features itself, as `evaluate` and `predict` do.
+The encoder never changes, so `with_features` runs it once over all rows and every epoch reads the result from disk.
+Without that column, as in `evaluate` and `predict`, the module computes the same features itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.feature_files import map_features, writing_features
 
 COLUMN = "features"
-"""The token column that stands in for the encoder."""
+"""The token column that replaces the encoder's output."""
 
 
 class Compute(Protocol):
-    """Where the encoder computes: `unmask.training.device.Compute`."""
+    """Where the encoder runs: `unmask.training.device.Compute`."""
 
     @property
     def device(self) -> torch.device: ...
@@ -39,8 +39,8 @@ class FeatureTaggingModule(nn.Module):
 
     Args:
         encoder: its parameters get no gradients from now on.
-        head: of `feature_head`.
-        feature_layers: what the head reads.
+        head: from `feature_head`.
+        feature_layers: the layers that the head reads.
 
     Raises:
         SettingsError: there are no such layers.
@@ -56,7 +56,7 @@ class FeatureTaggingModule(nn.Module):
         self.head = head
 
     def train(self, mode: bool = True) -> Self:
-        """As of every module, but the encoder drops nothing out: its features are the same in every epoch."""
+        """As for any module, but the encoder stays in eval mode: its features are the same in every epoch."""
         super().train(mode)
         self.encoder.eval()
         return self
@@ -66,7 +66,7 @@ class FeatureTaggingModule(nn.Module):
         return self.loss(self.outputs(batch), batch)
 
     def outputs(self, batch: Batch) -> Tensor:
-        """(tokens, labels) float32, from the column `features` where the batch has it, else from the encoder."""
+        """(tokens, labels) float32, from the column `features` if the batch has it, else from the encoder."""
         features = batch.columns.get(COLUMN)
         if features is None:
             features = self.features(batch)
@@ -104,9 +104,9 @@ def feature_tagging_module(
     """The module that tags from frozen features.
 
     Args:
-        encoder: is frozen.
+        encoder: will be frozen.
         feature_layers: a key of `unmask.models.layer_mixture.CHOICES`.
-        head: of `feature_head`; None takes a fresh one, from PyTorch's default generator.
+        head: from `feature_head`; None makes a new one, initialised from PyTorch's default generator.
         dropout_prob: of a fresh head; None takes the encoder's.
         hidden_size: units of each direction of a fresh head's BiLSTM.
 
@@ -122,16 +122,16 @@ def feature_tagging_module(
 def with_features(
     encoded: EncodedExamples, encoder: Encoder, feature_layers: str, path: Path, compute: Compute
 ) -> EncodedExamples:
-    """The examples with their features as a token column, which lies on the disk and is read as batches are made.
+    """The examples with their features as a token column, which lies on disk and is read as batches are made.
 
-    They are computed in float32 whatever the precision of the run, as `evaluate` computes them.
+    Features are computed in float32 whatever the precision of the run, as in `evaluate`.
 
     Args:
-        encoded: every row is run once.
+        encoded: the encoder runs once on every row.
         encoder: on the device of `compute`, in eval mode.
         feature_layers: a key of `unmask.models.layer_mixture.CHOICES`.
-        path: a `.npy` file to write, float32, one row a token in the order of `encoded`; its folder is made, a file
-            that is there is replaced. It has to stay as long as the examples are used.
+        path: a `.npy` file to write, float32, one row per token in the order of `encoded`; its folder is created, an
+            existing file is replaced. It must stay as long as the examples are used.
 
     Raises:
         SettingsError: no such layers, or the encoder has too few.

@@ -1,6 +1,6 @@
-"""GLUE, its Korean cousins and other published data sets of texts: layouts, labels, metrics; and GLUE's averages.
+"""GLUE, its Korean counterparts and other published data sets of texts: layouts, labels, metrics; and GLUE's averages.
 
-Wang et al. 2019 (GLUE), Park et al. 2021 (KLUE), Ham et al. 2020 (KorNLI, KorSTS). Adding a data set is an entry of
+Wang et al. 2019 (GLUE), Park et al. 2021 (KLUE), Ham et al. 2020 (KorNLI, KorSTS). A new data set takes an entry in
 `DATA_SETS`, and its name in `unmask.tasks.settings.KINDS`.
 """
 
@@ -21,15 +21,15 @@ class TextDataSet:
 
     Attributes:
         kind: the task it is for.
-        files: the columns in each form that it is published in: as its authors or GLUE do, and as JSON lines or Parquet
-            from the Hugging Face hub. The file of the test split may lack the label.
-        labels: in the order of their ids, which is the hub's, spelt as in the published files. Where they are names, a
+        files: the columns in each published form: its authors' or GLUE's files, and JSON lines or Parquet from the
+            Hugging Face hub. The file of the test split may lack the label.
+        labels: in the order of their ids, which is the hub's, spelt as in the published files. If they are names, a
             number in a file is read as the name with that id: the hub's exports have numbers.
-        other_names: of labels, that some of the published files have.
-        unlabelled: what stands where there is no label: `-` where annotators did not agree, -1 in the hub's test files.
-        primary_metric: of the task's metrics the one that runs are compared by; it is told first.
-        binary_from: a regression's F1 takes values from here on for true.
-        value_range: in which all values of a regression lie.
+        other_names: alternative names of labels in some of the published files.
+        unlabelled: values that mean no label: `-` where annotators did not agree, -1 in the hub's test files.
+        primary_metric: the metric by which runs are compared; it is reported first.
+        binary_from: a regression's F1 counts values of this or more as positive.
+        value_range: the range of all values of a regression.
     """
 
     kind: Literal["classification", "regression"]
@@ -179,7 +179,7 @@ FIGURE_NAMES: dict[str, tuple[str, ...]] = {
     "rte": ("accuracy",),
     "wnli": ("accuracy",),
 }
-"""What `glue_averages` is told of each data set, in this order."""
+"""The figures that `glue_averages` takes for each data set, in this order."""
 
 _FIRST, _SECOND, _BOTH = (0,), (1,), (0, 1)
 
@@ -240,21 +240,21 @@ AVERAGE_RULES: dict[str, str] = {
     "glue": "the leaderboard's score: nine tasks with WNLI, the mean where a task has two figures",
     "electra_dev": "ELECTRA's eight on dev: MNLI matched, accuracy of QQP and MRPC, Spearman of STS-B, without WNLI",
 }
-"""The same in words, for people."""
+"""A description of each average."""
 
 
 def glue_averages(figures: Mapping[str, Figure]) -> dict[str, float]:
-    """The averages of GLUE figures that the papers tell, by the names in `AVERAGES`.
+    """The averages of GLUE figures that the papers report, by the names in `AVERAGES`.
 
     Args:
         figures: by data set, in 0..1 or 0..100; where `FIGURE_NAMES` has two, both in that order, None for one that is
             not known.
 
     Returns:
-        Those averages all of whose figures are there.
+        The averages whose figures are all known.
 
     Raises:
-        SettingsError: a name is no data set of GLUE, or has another number of figures.
+        SettingsError: a name is not a data set of GLUE, or has the wrong number of figures.
     """
     known: dict[str, tuple[float | None, ...]] = {}
     for name, figure in figures.items():
@@ -275,7 +275,7 @@ def glue_averages(figures: Mapping[str, Figure]) -> dict[str, float]:
 
 
 def missing_figures(average: str, known: Mapping[str, tuple[float | None, ...]]) -> list[str]:
-    """What an average of `AVERAGES` cannot be told without, as `mnli accuracy, mismatched`."""
+    """The figures still missing for an average of `AVERAGES`, such as `mnli accuracy, mismatched`."""
     return [
         f"{name} {FIGURE_NAMES[name][i]}"
         for name, each in AVERAGES[average].items()

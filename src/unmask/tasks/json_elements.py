@@ -1,5 +1,4 @@
-"""The elements of one array in a JSON file, one after another: a data set that is one JSON object need not fit into
-memory."""
+"""Streams the elements of one array in a JSON file: a data set that is one JSON object need not fit in memory."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ _DECODER = json.JSONDecoder()
 
 
 def read_elements(path: Path, keys: Sequence[str]) -> Iterator[Any]:
-    """Streams the elements of the array that stands under one of some keys of the file's one object.
+    """Streams the elements of the array under one of some keys of the file's single top-level object.
 
     Args:
         path: JSON, plain or compressed.
-        keys: the first that is met is read.
+        keys: the first one in the file is read.
 
     Raises:
-        InputError: the file is missing, not UTF-8, not JSON, or has no such array; names the character.
+        InputError: the file is missing, not UTF-8, not JSON, or has no such array; names the character position.
     """
     with open_input(path) as file:
         text = _Text(file, path)
@@ -47,7 +46,7 @@ def read_elements(path: Path, keys: Sequence[str]) -> Iterator[Any]:
 
 
 def begins_as_list(path: Path) -> bool:
-    """Whether a JSON file holds a list, and not an object.
+    """Whether a JSON file holds a list rather than an object.
 
     Raises:
         InputError: the file is missing, or not UTF-8.
@@ -68,15 +67,15 @@ def _array(text: _Text, what: str) -> Iterator[Any]:
 
 
 class _Text:
-    """A text that is read as far as it is needed."""
+    """A text that is read only as far as needed."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self._file = file
         self._path = path
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._held = ""
-        self._at = 0  # characters of it that are passed over
-        self._dropped = 0  # characters before it
+        self._at = 0  # characters of `_held` already consumed
+        self._dropped = 0  # characters before `_held`
         self._ended = False
 
     def peek(self) -> str:
@@ -88,19 +87,19 @@ class _Text:
             self._read()
 
     def expect(self, character: str, what: str) -> None:
-        """Passes over one character."""
+        """Consumes one character, which has to be `character`."""
         if self.peek() != character:
             found = self._held[self._at : self._at + 20]
             raise self._fault(self._at, f"expected {what}, found {found!r}" if found else f"it ends before {what}")
         self._at += 1
 
     def value(self) -> Any:
-        """Passes over one JSON value."""
+        """Consumes and returns one JSON value."""
         self.peek()
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._held, self._at)
-                if self._ended or self._held[end : end + 1] in _DELIMITERS:  # or a number may go on
+                if self._ended or self._held[end : end + 1] in _DELIMITERS:  # else a number may go on
                     self._at = end
                     return value
             except (ValueError, RecursionError) as error:
@@ -110,7 +109,7 @@ class _Text:
             self._read()
 
     def _read(self) -> None:
-        """Reads at least as much as is held, so that a long value is tried few times."""
+        """Reads at least as much again as is held, so that parsing a long value is retried only a few times."""
         self._held, self._dropped, self._at = self._held[self._at :], self._dropped + self._at, 0
         piece = self._file.read(max(_CHUNK_BYTES, len(self._held)))
         self._ended = not piece

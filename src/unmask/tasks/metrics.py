@@ -1,8 +1,8 @@
 """Metrics of classification from counts alone, so that measuring a million predictions takes no more memory than ten.
 
-Names and values are those of Hugging Face `evaluate` and scikit-learn. Averages have their rule in the name: `f1` is of
-the second label where there are two (label 1, the positive one); `f1_macro` the mean over labels of each one's F1;
-`f1_micro` that of all decisions together.
+Names and values are those of Hugging Face `evaluate` and scikit-learn. The name tells how F1 is averaged: `f1` is that
+of the second of two labels (label 1, the positive one); `f1_macro` is the mean of the labels' F1; `f1_micro` is the F1
+of all decisions together.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from unmask.tasks.examples import TextExample
 
 
 class LabelScore:
-    """Right labels, true ones and predicted ones, counted; examples without label are passed over.
+    """Counts right, true and predicted labels; unlabelled examples are ignored.
 
     Args:
         labels: in the order of their ids.
-        primary_metric: is told first.
+        primary_metric: is reported first.
     """
 
     def __init__(self, labels: Sequence[str], primary_metric: str = "accuracy") -> None:
@@ -35,7 +35,7 @@ class LabelScore:
         return int(self._true.sum())
 
     def add(self, examples: Sequence[TextExample[str]], predictions: Sequence[Mapping[str, Any]]) -> None:
-        """Counts predictions by their `label`; see `Score.add`."""
+        """Counts the `label` of each prediction; see `Score.add`."""
         for example, prediction in zip(examples, predictions, strict=True):
             predicted = _id_of(prediction.get("label"), self._ids, example.source)
             if example.label is None:
@@ -46,7 +46,7 @@ class LabelScore:
             self._right[true] += true == predicted
 
     def metrics(self) -> dict[str, float]:
-        """`accuracy`, `f1` where there are two labels, else `f1_macro` over those that occur or are predicted, and
+        """`accuracy`; `f1` if there are two labels, else `f1_macro` over those that occur or are predicted; and
         `matthews_correlation`."""
         scores = f1_scores(self._right, self._true, self._predicted)
         seen = (self._true + self._predicted) > 0
@@ -59,14 +59,15 @@ class LabelScore:
         return {self._primary_metric: metrics[self._primary_metric], **metrics}
 
     def degenerate(self) -> str | None:
-        """See `Score`; where there was but one label to predict, nothing is wrong."""
+        """See `Score`; None if only one label was to be predicted."""
         predicted, present = np.flatnonzero(self._predicted), np.flatnonzero(self._true)
         if len(predicted) != 1 or len(present) < 2:
             return None
         return f"all {self.num_examples:,} predictions are {list(self._ids)[predicted[0]]!r}, and not all labels are"
 
     def _matthews_correlation(self) -> float:
-        """Labels against predictions, for any number of labels (Gorodkin 2004); 0 where either is constant."""
+        """The correlation of labels and predictions for any number of labels (Gorodkin 2004); 0 if either is
+        constant."""
         true, predicted = self._true.astype(np.float64), self._predicted.astype(np.float64)
         total = true.sum()
         covariance = self._right.sum() * total - true @ predicted
@@ -75,7 +76,7 @@ class LabelScore:
 
 
 class LabelSetScore:
-    """Decisions on each label of examples that have any number of them, counted.
+    """Counts the decisions on each label, for examples with any number of labels.
 
     Args:
         labels: in the order of their ids.
@@ -90,7 +91,7 @@ class LabelSetScore:
         self.num_examples = 0
 
     def add(self, examples: Sequence[TextExample[tuple[str, ...]]], predictions: Sequence[Mapping[str, Any]]) -> None:
-        """Counts predictions by their `labels`; see `Score.add`."""
+        """Counts the `labels` of each prediction; see `Score.add`."""
         for example, prediction in zip(examples, predictions, strict=True):
             labels = prediction.get("labels")
             if not isinstance(labels, list | tuple):
@@ -112,7 +113,7 @@ class LabelSetScore:
                     self._differing.add(what)
 
     def metrics(self) -> dict[str, float]:
-        """`f1_micro`, `f1_macro` over all labels, and `accuracy`, the share of examples with every label right."""
+        """`f1_micro`, `f1_macro` over all labels, and `accuracy`: the share of examples with every label right."""
         total = np.array([self._right.sum()]), np.array([self._true.sum()]), np.array([self._predicted.sum()])
         return {
             "f1_micro": float(f1_scores(*total)[0]),
@@ -130,7 +131,7 @@ class LabelSetScore:
 
 
 def f1_scores(right: NDArray[np.int64], true: NDArray[np.int64], predicted: NDArray[np.int64]) -> NDArray[np.float64]:
-    """2 TP / (2 TP + FP + FN) of each label, all (labels,); 0 where it neither occurs nor is predicted."""
+    """(labels,): 2 TP / (2 TP + FP + FN) of each label; 0 if it neither occurs nor is predicted."""
     scores: NDArray[np.float64] = 2 * right / np.maximum(1, true + predicted)
     return scores
 
@@ -153,6 +154,6 @@ def _id_of(label: Any, ids: Mapping[str, int], source: str) -> int:
 
 
 def listed(labels: Sequence[str]) -> str:
-    """Labels for a message: the first ten."""
+    """The first ten labels, for a message."""
     shown = ", ".join(labels[:10])
     return shown if len(labels) <= 10 else f"{shown} and {len(labels) - 10:,} more"

@@ -1,4 +1,4 @@
-"""Classification with any number of labels an example: each label is decided by itself, from a logit of its own."""
+"""Classification with any number of labels per example: each label is decided independently, from its own logit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = logging.getLogger("unmask")
 ManyLabelled = TextExample[tuple[str, ...]]
 
 _MOST_LABELS = 10_000
-"""Every example has a byte for each label in memory."""
+"""Limited since every example takes a byte of memory for each label."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return {label: index for index, label in enumerate(self.labels)}
 
     def fit_to(self, path: Path) -> MultiLabelClassification:
-        """See `Task`. Labels that nothing else tells are those of the file, sorted.
+        """See `Task`. Labels not given by the settings are the file's, sorted.
 
         Raises:
-            InputError: as in `Task`; or there are fewer than two labels, or over 10,000, or two differ in blanks alone.
+            InputError: as in `Task`; or there are fewer than two labels, or over 10,000, or two differ only in blanks.
         """
         fitted = replace(self, files=self.files.fit_to(path))
         if self.labels:
@@ -83,7 +83,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return replace(fitted, labels=tuple(sorted(found)))
 
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ManyLabelled]:
-        """See `Task`; an example with an empty list of labels is a labelled one."""
+        """See `Task`; an example with an empty list of labels counts as labelled."""
         return self.files.load(path, counts, self._read_labels, unlabelled)
 
     def _read_labels(self, row: Row, name: str) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
     def encode(
         self, examples: Sequence[ManyLabelled], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
-        """See `Task`; a unit has the column `labels` (units, labels) int8: 1, 0, or -100 where nothing is known."""
+        """See `Task`; adds the unit column `labels` (units, labels) int8: 1, 0, or -100 if the labels are unknown."""
         labels = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
         for row, example in zip(labels, examples, strict=True):
             if example.label is None:
@@ -109,7 +109,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return encode_texts(examples, tokenizer, counts, num_segments, self.settings, {"labels": labels})
 
     def check(self, training: EncodedExamples, path: Path) -> None:
-        """See `Task`; tells of labels that have no example."""
+        """See `Task`; warns of labels that have no example."""
         labels = training.unit_columns["labels"]
         if (labels == labels[:1]).all():
             raise InputError(
@@ -125,7 +125,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return new_sequence_module(encoder, head, len(self.labels), summed_binary_cross_entropy, self.settings)
 
     def decode(self, examples: Sequence[ManyLabelled], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
-        """`labels`, those with a probability of one half or more, the likeliest first, and `probabilities` by label."""
+        """`labels`, those with a probability of 0.5 or more, most likely first, and `probabilities` by label."""
         decoded = []
         for row in torch.sigmoid(outputs).tolist():
             probabilities = dict(zip(self.labels, row, strict=True))
@@ -149,8 +149,8 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
-        """See `Task`: what it brings to always give the labels that half of the training examples have, and for F1 to
-        always give every label."""
+        """See `Task`: for F1 always predicting every label; for accuracy always predicting the labels that at least
+        half of the training examples have."""
         labels = dev.unit_columns["labels"]
         usual = _counts(training) * 2 >= len(training)
         true = _counts(dev)
@@ -178,7 +178,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
 
 
 def _counts(examples: EncodedExamples) -> NDArray[np.int64]:
-    """(labels,), how many examples have each."""
+    """(labels,), how many examples have each label."""
     counts: NDArray[np.int64] = (examples.unit_columns["labels"] == 1).sum(0)
     return counts
 

@@ -1,7 +1,7 @@
 """Extractive question answering: where in a passage an answer begins and ends (BERT, sections 4.2 and 4.3).
 
-The loss of a window is half of the sum of the two negative log-likelihoods, as in Google's code and `transformers`; the
-paper has the sum. The softmax is over all tokens of a row.
+The loss of a window is half the sum of the two negative log-likelihoods, as in Google's code and `transformers`; the
+paper uses the sum. The softmax is over all tokens of a row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from unmask.tokenization.opening import Tokenizer
 __all__ = ["DATA_SETS", "QaModule", "QaTask", "open_task"]
 
 COLUMNS = ("question", "context", "answers", "id")
-"""Names of `ColumnSettings` that mean something here."""
+"""The fields of `ColumnSettings` that apply here."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class QaTask:
 
     Attributes:
         name: `qa`, or a data set's id.
-        layouts: the columns that are looked for; the first that a row has are taken.
-        columns: what the user said of them.
+        layouts: the sets of columns to look for; the first that a row has is used.
+        columns: the user's settings for them.
         data_set: how its files are laid out and measured.
         sizes: of the windows.
-        max_answer_length, n_best, null_threshold, drop_unfound_answers: as the settings of these names.
-        unanswerable: whether there may be no answer; None before a file was seen.
-        encoder_top, bilstm_size: as the settings of these names.
-        training_file: that the task was fitted to; None where it was fitted to none.
+        max_answer_length, n_best, null_threshold, drop_unfound_answers: the settings of these names.
+        unanswerable: whether there may be no answer; None until a file was seen.
+        encoder_top, bilstm_size: the settings of these names.
+        training_file: the file that the task was fitted to; None if it was not fitted to any.
     """
 
     name: str
@@ -96,18 +96,18 @@ class QaTask:
         yield from self.data_set.reader(path)
 
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[QaExample]:
-        """See `Task`; what becomes of answers that are not in their passage depends on what the file is for.
+        """See `Task`; how answers that are not in their passage are treated depends on what the file is for.
 
-        To learn an answer its place is needed: in the file that the task was fitted to they are refused, or left out
-        and counted if the settings say so. All of them are told of at once, after the other questions have been handed
-        on. To measure it takes texts alone, so that any other file, and any file read with `unlabelled`, keeps them
-        all; a fine-tuned model, which was fitted to no file, measures a dev file as the run did that made it.
+        Training needs the place of an answer: in the file that the task was fitted to, such answers are refused (all in
+        one error, at the end of the file), or left out and counted if the settings say so. Measuring needs only texts,
+        so any other file, and any file read with `unlabelled`, keeps them all. A fine-tuned model, which was fitted to
+        no file, therefore measures a dev file just as its training run did.
         """
         training = path == self.training_file and not unlabelled
         return self._labelled().read(self.load_rows(path), path, counts, training=training, unlabelled=unlabelled)
 
     def load_golds(self, path: Path) -> Iterator[QaExample]:
-        """The questions of a file with the texts that are right as they are written, wherever they stand."""
+        """The questions of a file with their right answers as given, whether or not they are in the passage."""
         return self._labelled().golds(self.load_rows(path))
 
     def _labelled(self) -> LabelledQuestions:
@@ -137,7 +137,7 @@ class QaTask:
         return encode_questions(examples, tokenizer, self.sizes, counts, num_segments)
 
     def check(self, training: EncodedExamples, path: Path) -> None:
-        """See `Task`: windows with an answer are needed."""
+        """See `Task`: at least one window must hold an answer."""
         if not holds_answer(training).any():
             raise InputError(
                 f"{path}: not a single window of a passage holds an answer: there is nothing to learn; give questions "
@@ -165,18 +165,18 @@ class QaTask:
         return QaScore(self.data_set.normalisation, self.unanswerable)
 
     def tuned(self, score: Score[QaExample]) -> QaTask:
-        """The task with the threshold of the highest F1; 0 where every question has an answer. One that the user set
-        stays."""
+        """The task with the threshold that gives the highest F1; unchanged if the user set one, or if the task has no
+        questions without an answer."""
         if not self.unanswerable or self.null_threshold is not None:
             return self
         assert isinstance(score, QaScore)
         return replace(self, null_threshold=score.best_null_threshold())
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
-        """See `Task`: never answering, where that may be right; else any span of an example's rows."""
+        """See `Task`: never answering, if questions may have no answer; else a random span of an example's rows."""
         firsts = np.unique(dev.examples, return_index=True)[1]  # units
         if self.unanswerable:
-            # Where it is not known where an answer stands, there is one.
+            # An answer whose place is unknown still counts as an answer.
             answered = holds_answer(dev) | (dev.unit_columns["start_positions"] == IGNORE_INDEX)
             share = {"never answering": 100 * float((~np.logical_or.reduceat(answered, firsts)).mean())}
             return {"best_f1": share, "exact": share, "f1": share}
@@ -214,11 +214,11 @@ class QaTask:
 
 
 class QaModule(nn.Module):
-    """An encoder with two scores for each token: of an answer's beginning and of its end.
+    """An encoder with two scores for each token: that an answer begins there, and that it ends there.
 
     Args:
         encoder: any.
-        head: takes (tokens, hidden) to (tokens, 2); a `BiLstmHead` is told where sequences end.
+        head: maps (tokens, hidden) to (tokens, 2); a `BiLstmHead` also gets the sequence lengths.
     """
 
     def __init__(self, encoder: Encoder, head: nn.Module) -> None:
@@ -228,7 +228,7 @@ class QaModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings | None:
-        """How the columns that `forward` reads grow in a filled batch; None under a BiLSTM, which wants lengths."""
+        """How the columns that `forward` reads are padded in a filled batch; None for a BiLSTM, which needs lengths."""
         if isinstance(self.head, BiLstmHead):
             return None
         return dict.fromkeys(("start_positions", "end_positions"), Filling(SEQUENCES, NO_LABEL))
@@ -242,8 +242,8 @@ class QaModule(nn.Module):
         return token_outputs(self.encoder, self.head, batch)
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """Half of the summed cross-entropies of start and end, each over the tokens of a row, in fp32."""
-        # A scatter into rows of one length, and no sum over segments: on a GPU that would add in any order.
+        """Half the sum of the cross-entropies of start and end, each over the tokens of a row, in fp32."""
+        # Scatters into padded rows instead of a segmented sum, whose order of addition on a GPU is not deterministic.
         shape = (batch.num_sequences, batch.max_length, 2)
         padded = outputs.new_full(shape, -torch.inf, dtype=torch.float32)
         padded = padded.index_put((batch.sequence_of_token(), batch.position_ids), outputs.float())
@@ -255,7 +255,7 @@ class QaModule(nn.Module):
         return [LossTerm("task", total / 2, _num_placed(batch))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Windows of which it is known where their answer is."""
+        """Windows whose answer's place is known."""
         return {"task": int(_num_placed(batch))}
 
 
@@ -267,8 +267,8 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
     """The task that settings describe.
 
     Args:
-        columns: the user's; what they leave out is named as usual.
-        lenient: True also reads the usual columns, after the user's.
+        columns: the user's; what they leave out has its usual name.
+        lenient: True also tries the usual columns, after the user's.
 
     Raises:
         SettingsError: `columns` names one that question answering does not have.

@@ -1,11 +1,11 @@
-"""Start and end scores of the windows of a passage as answers: the best spans, and whether there is any.
+"""From start and end scores of a passage's windows to answers: the best spans, and whether there is an answer at all.
 
 Devlin et al. 2019, sections 4.2 and 4.3. A span's score is S.T_i + E.T_j, j >= i; the score of no answer is S.C + E.C,
 the lowest over the windows, as in Google's run_squad. Departures from that code: it tries the twenty best starts with
-the twenty best ends of each window; here every span of up to `max_answer_length` tokens is looked at. And here an
-answer is the stretch of the passage between the characters of its first and last token, whatever the script; Google's
-code goes back from tokens to words between white space and looks for the tokens' text in these again, which gives the
-same stretch where that succeeds, a part of a word included, and whole words where it fails.
+the twenty best ends of each window; here every span of up to `max_answer_length` tokens is considered. And here an
+answer is the text of the passage from the first character of its first token to the last of its last, whatever the
+script; Google's code maps tokens back to whitespace-separated words and searches these for the tokens' text, which
+gives the same text (even part of a word) if the search succeeds, and whole words if it fails.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class AnswerRules:
 
     Attributes:
         max_answer_length: tokens.
-        n_best: answers that a prediction tells of.
-        unanswerable: whether there may be none.
-        null_threshold: tau: by how much a span has to be better than no answer.
+        n_best: how many answers a prediction lists.
+        unanswerable: whether there may be no answer.
+        null_threshold: tau: by how much a span's score must exceed that of no answer.
     """
 
     max_answer_length: int
@@ -45,11 +45,11 @@ class AnswerRules:
 
 @dataclass(frozen=True)
 class _Scores:
-    """What the windows say of every token, and where the tokens are.
+    """The scores of every token, and its place in the passage.
 
     Attributes:
-        begin: (tokens,), scores of an answer that begins here.
-        end_ahead: (tokens, max_answer_length), scores of an answer that ends here or so many tokens later.
+        begin: (tokens,), scores of an answer that begins at the token.
+        end_ahead: (tokens, max_answer_length), scores of an answer that ends 0, 1 ... tokens after the token.
         last: (tokens,) int64, the last token of the passage in the same row.
         starts, ends: (tokens,) int32, characters of the passage.
     """
@@ -67,15 +67,15 @@ def decode_answers(
     """One prediction for each example.
 
     Args:
-        encoded: of these examples, with its alignment.
+        encoded: these same examples, with their alignment.
         logits: (tokens, 2), for start and end.
 
     Returns:
         `id`; `answer`, `start`, `end` (characters of the passage; an empty text and None for no answer); `score` of
-        what is answered; `null_score` of no answer; `no_answer_probability`: the logistic function of the null score
-        minus that of the best span (tau aside), so that a threshold on the one is a threshold on the other, and 0
-        where every question has an answer; `n_best`: the best spans of different texts, each with `answer`, `start`,
-        `end`, `score` and `probability`, a softmax over them, and over no answer where there may be none.
+        the answer given; `null_score` of no answer; `no_answer_probability`: the logistic function of the null score
+        minus the best span's (without tau), so that a threshold on one is a threshold on the other, or 0 if every
+        question has an answer; `n_best`: the best spans with different texts, each with `answer`, `start`, `end`,
+        `score` and `probability`, a softmax over them, including no answer where that is possible.
     """
     places = encoded.alignment
     nulls = logits[places["is_cls"].astype(np.bool_)].sum(1)  # (units,)
@@ -105,7 +105,7 @@ class _Span:
 
 
 def _last_of_rows(encoded: EncodedExamples, inside: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(tokens,) int64: the last token of the passage in each token's row; that before the row where there is none."""
+    """(tokens,) int64: the passage's last token in each token's row; the token before the row if there is none."""
     counts = np.add.reduceat(inside, encoded.bounds[:-1], dtype=np.int64)
     numbers = np.flatnonzero(inside)
     ends = np.cumsum(counts)
@@ -114,10 +114,10 @@ def _last_of_rows(encoded: EncodedExamples, inside: NDArray[np.bool_]) -> NDArra
 
 
 def _best_spans(context: str, scores: _Scores, begins: NDArray[np.int64], rules: AnswerRules) -> list[_Span]:
-    """The best spans of different texts, the best first, at most `n_best`.
+    """The best spans with different texts, best first, at most `n_best`.
 
     Args:
-        begins: tokens of the passage with which an answer may begin: each in the window where it has most context.
+        begins: tokens at which an answer may begin: each token of the passage, in the window where it has most context.
     """
     if not len(begins):
         return []
@@ -139,8 +139,8 @@ def _best_spans(context: str, scores: _Scores, begins: NDArray[np.int64], rules:
 
 
 def _descending(values: Floats, count: int) -> Iterator[int]:
-    """The places of all values, the greatest first, of equal ones the first; only where more than `count` are asked for
-    are all of them sorted."""
+    """The indices of all values in descending order, stable; all of them are sorted only if more than `count` are
+    requested."""
     bound = np.partition(values, len(values) - count)[len(values) - count] if count < len(values) else -np.inf
     for chosen in (values >= bound, values < bound):
         places = np.flatnonzero(chosen)

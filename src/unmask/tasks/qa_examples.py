@@ -1,4 +1,4 @@
-"""Rows as questions about a passage, with the answers that stand in it."""
+"""From rows to questions about a passage, with the answers that it holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Answer:
     """An answer in its passage.
 
     Attributes:
-        text: as the passage spells it.
+        text: as spelt in the passage.
         start, end: characters of the passage.
     """
 
@@ -32,13 +32,13 @@ class QaExample:
     """A question about a passage.
 
     Attributes:
-        id: None where it has none.
-        question: may be empty where it is only to be answered.
+        id: None if it has none.
+        question: may be empty for prediction.
         context: the passage, likewise.
-        answers: where it stands in the passage, the first is learned; empty where the passage holds none; None where
+        answers: their places in the passage, of which the first is learned; empty if the passage holds none; None if
             that is not known.
-        gold_texts: every text that is right, as it is given, wherever it stands; empty where there is no answer; None
-            where that is not known.
+        gold_texts: every right answer as given, whether or not it is in the passage; empty if there is no answer; None
+            if that is not known.
         fields: the whole row.
         source: where it is.
     """
@@ -63,20 +63,20 @@ class QaColumns:
 
     @classmethod
     def named(cls, columns: ColumnSettings) -> QaColumns:
-        """What the user named, and the usual names for the rest."""
+        """The user's names, and the usual ones for the rest."""
         given = columns.model_dump(include={"question", "context", "answers", "id"}, exclude_none=True)
         return cls(**given)
 
 
 GivenAnswer = tuple[str, int | None]
-"""A text, and its offset where there is one."""
+"""A text, and its offset or None."""
 
 
 def choose_columns(layouts: Sequence[QaColumns], row: Row) -> QaColumns:
     """The first layout whose question and passage the row has.
 
     Raises:
-        InputError: none fits; names what is missing and what there is.
+        InputError: none fits; names the missing columns and those there are.
     """
     for columns in layouts:
         if columns.question in row and columns.context in row:
@@ -93,7 +93,7 @@ def read_question(row: Row, columns: QaColumns) -> QaExample:
     """A question without its answers.
 
     Raises:
-        InputError: the question, the passage or the id is of another type.
+        InputError: the question, the passage or the id is of the wrong type.
     """
     identity = row.fields.get(columns.id)
     if isinstance(identity, bool) or not isinstance(identity, str | int | None):
@@ -110,21 +110,21 @@ def read_question(row: Row, columns: QaColumns) -> QaExample:
 
 
 def refuse_empty(example: QaExample) -> None:
-    """Raises InputError where the question or the passage of a labelled example holds nothing."""
+    """Raises InputError if the question or the passage of a labelled example is empty."""
     for what, text in (("question", example.question), ("passage", example.context)):
         if not text or text.isspace():
             raise InputError(f"{example.source}: the {what} is empty: fill it in, or take the row out")
 
 
 def given_answers(row: Row, columns: QaColumns) -> list[GivenAnswer] | None:
-    """The answers as they stand in a row, none of them looked for yet.
+    """The answers as given in a row, not yet looked up in the passage.
 
-    `{"text": [...], "answer_start": [...]}` as in Hugging Face's data sets, `[{"text": ..., "answer_start": ...}]` as
-    in SQuAD's files, or plain texts, the first of them with the column `answer_start` where there is one. In a table
-    the first two stand as JSON.
+    The forms are `{"text": [...], "answer_start": [...]}` as in Hugging Face's data sets,
+    `[{"text": ..., "answer_start": ...}]` as in SQuAD's files, or plain texts, of which the first takes the offset in
+    the column `answer_start`, if any. In a table the first two forms are written as JSON.
 
     Returns:
-        An empty list where there is no answer, None where the row does not have the column.
+        An empty list if there is no answer, None if the row does not have the column.
 
     Raises:
         InputError: they are of another form, contradict `is_impossible`, or an answer is empty.
@@ -147,8 +147,8 @@ def given_answers(row: Row, columns: QaColumns) -> list[GivenAnswer] | None:
 
 
 def gold_texts(row: Row, given: Sequence[GivenAnswer]) -> tuple[str, ...]:
-    """Every text that is right, once: the given ones, then TriviaQA's `aliases`; another column of that name means
-    nothing here."""
+    """Every right answer, without repetitions: the given ones, then TriviaQA's `aliases`; other columns of that name
+    are ignored."""
     aliases = row.fields.get("aliases")
     texts = [text for text, _ in given]
     if isinstance(aliases, list) and all(isinstance(text, str) for text in aliases):
@@ -163,7 +163,7 @@ def says_impossible(row: Row) -> bool:
 
 
 def place_answers(example: QaExample, given: Sequence[GivenAnswer]) -> tuple[list[Answer], list[Place | None]]:
-    """The answers that are in the passage, and how each of all was found (`unmask.tasks.answer_places`)."""
+    """The answers that are in the passage, and the place or None of each given one (`unmask.tasks.answer_places`)."""
     places = [find_answer(example.context, text, start) for text, start in given]
     answers = [
         Answer(example.context[place.start : place.end], place.start, place.end)
@@ -174,7 +174,7 @@ def place_answers(example: QaExample, given: Sequence[GivenAnswer]) -> tuple[lis
 
 
 def _unpacked(value: Any) -> Any:
-    """The list or object that a cell of a table holds as JSON, or the value itself: answers may begin with brackets."""
+    """The list or object that a table cell holds as JSON, else the value itself: an answer may begin with a bracket."""
     if not isinstance(value, str) or value[:1] not in ("{", "["):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Rows as questions with their answers: which are learned and measured, and what is said of those that do not fit."""
+"""From rows to questions with answers: which are learned and measured, and how those that do not fit are reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WITHOUT_ANSWER = "documents whose first words do not hold the answer: left out"
 SAME_ID = "questions with the id of another"
 
 _LISTED = 5
-"""So many misplaced answers are told of one by one."""
+"""How many misplaced answers are reported one by one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LabelledQuestions:
 
     Attributes:
         name: of the task.
-        layouts: the columns that are looked for.
+        layouts: the sets of columns to look for.
         data_set: the kind of files.
         unanswerable: whether a passage may hold no answer; None: it may.
         drop_unfound: True leaves out training answers that are not in their passage; False refuses them.
@@ -63,13 +63,13 @@ class LabelledQuestions:
     ) -> Iterator[QaExample]:
         """Streams labelled examples.
 
-        Memory: for training about 100 bytes a question, to count those with the id of another; else none that grows.
+        Memory: for training about 100 bytes per question, to count repeated ids; otherwise constant.
 
         Args:
             path: for messages.
             training: True refuses answers that are not in their passage, or leaves them out; False keeps their
-                questions, which can be scored all the same, and notes them.
-            unlabelled: True yields those without known answers too, with `answers` None.
+                questions, which can still be scored, and notes them.
+            unlabelled: True also yields questions without known answers, with `answers` None.
 
         Raises:
             InputError: a question, passage or answer is missing or empty, training answers are not in their passage,
@@ -105,7 +105,7 @@ class LabelledQuestions:
                 f"{text!r} of {example.source}" for (text, _), place in zip(given, places, strict=True) if place is None
             ]
             if unfound and not self.drop_unfound:
-                continue  # the rest is only read to tell of them all
+                continue  # the rest is only read to report all of them
             counts.note(DROPPED_ANSWERS, places.count(None))
             if given and not answers:
                 counts.note(DROPPED_QUESTIONS)
@@ -122,13 +122,12 @@ class LabelledQuestions:
             raise InputError(f"{path}: no question is left, since none has its answer in its passage: mend the answers")
 
     def golds(self, rows: Iterable[Row]) -> Iterator[QaExample]:
-        """Streams the examples without looking for their answers in their passage: `answers` is None."""
+        """Streams the examples without looking up their answers in the passage: `answers` is None."""
         for row in rows:
             yield self._labelled(row, unlabelled=False)[0]
 
     def _labelled(self, row: Row, unlabelled: bool) -> tuple[QaExample, list[GivenAnswer] | None]:
-        """A question with the texts that are right, and its answers as they are given; None where there are none though
-        one is to be expected."""
+        """A question with its right answers, and the answers as given; None for these if an expected one is missing."""
         columns = choose_columns(self.layouts, row)
         example, given = read_question(row, columns), given_answers(row, columns)
         if given is None and not unlabelled:

@@ -1,8 +1,8 @@
 """Exact match and F1 of answers, in 0..100, as the scorers of SQuAD 1.1 and 2.0, KorQuAD 1.0 and TriviaQA count them.
 
 Rajpurkar et al. 2016, section 6.1, and 2018; Lim et al. 2019; Joshi et al. 2017. The best over all right answers
-counts. F1 is of the bag of words, for KorQuAD of characters. Names are those of Hugging Face `evaluate`: `squad` and
-`squad_v2`.
+counts. F1 is computed on bags of words, for KorQuAD on bags of characters. Names are those of Hugging Face `evaluate`:
+`squad` and `squad_v2`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def normalise_triviaqa(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Rules:
-    """How two texts are compared: what is made of each, and the parts that F1 counts."""
+    """How two texts are compared: how each is normalised, and the parts that F1 counts."""
 
     normalise: Callable[[str], str]
     parts: Callable[[str], list[str]]
@@ -69,7 +69,7 @@ def compare(answer: str, golds: Sequence[str], normalisation: Normalisation = "s
     """The best exact match and the best F1 of an answer over the right ones, each in 0..1.
 
     Args:
-        golds: texts; none where there is no answer, which an answer that nothing is left of equals.
+        golds: texts; none if there is no answer, which is matched by an answer that normalises to nothing.
     """
     rules = _RULES[normalisation]
     given = rules.normalise(answer)
@@ -92,13 +92,13 @@ def _f1(given: Counter[str], right: Counter[str]) -> float:
 
 
 class QaScore:
-    """Exact match and F1 in the making, and, where questions may have no answer, what SQuAD 2.0's scorer tells beside.
+    """Accumulates exact match and F1, and, if questions may have no answer, the other metrics of SQuAD 2.0's scorer.
 
-    Memory: 40 bytes a question where there may be no answer, for the best thresholds; else none that grows.
+    Memory: 40 bytes per question if there may be no answer, for the best thresholds; otherwise constant.
 
     Args:
         normalisation: of answers.
-        unanswerable: whether questions may have no answer; None: as soon as one has none.
+        unanswerable: whether questions may have no answer; None: they may as soon as one has none.
     """
 
     def __init__(self, normalisation: Normalisation = "squad", unanswerable: bool | None = False) -> None:
@@ -107,7 +107,7 @@ class QaScore:
         self._sums = {True: np.zeros(3), False: np.zeros(3)}  # exact, F1, questions: with and without answer
         self._rows = array("d")  # see `_table`
         self._all_have_probabilities = True
-        self._answers: set[str] = set()  # the first two different ones, as the following
+        self._answers: set[str] = set()  # the first two different ones; likewise `_golds`
         self._golds: set[tuple[str, ...]] = set()
 
     @property
@@ -117,18 +117,18 @@ class QaScore:
 
     @property
     def num_unanswerable(self) -> int:
-        """Those of them whose passage holds no answer."""
+        """Counted examples whose passage holds no answer."""
         return int(self._sums[False][2])
 
     def add(self, examples: Sequence[QaExample], predictions: Sequence[Mapping[str, Any]]) -> None:
-        """See `Score`; examples of which no right text is known are passed over."""
+        """See `Score`; examples without a known right answer are ignored."""
         for example, prediction in zip(examples, predictions, strict=True):
             if example.gold_texts is None:
                 continue
             answer = _text(example, prediction, "answer")
             golds = example.gold_texts
             if self._unanswerable is not False:
-                golds = tuple(filter(normalise_squad, golds))  # SQuAD 2.0's scorer drops those that nothing is left of
+                golds = tuple(filter(normalise_squad, golds))  # SQuAD 2.0's scorer drops those that become empty
             scores = compare(answer, golds, self._normalisation)
             self._sums[bool(example.gold_texts)] += (*scores, 1)
             if len(self._answers) < 2:
@@ -143,9 +143,9 @@ class QaScore:
                 self._rows.extend((bool(example.gold_texts), *raw, bool(best), probability or 0.0))
 
     def metrics(self) -> dict[str, float]:
-        """`f1` and `exact_match`; where questions may have no answer those of `squad_v2`: `exact`, `f1`, `total`, the
-        same with `HasAns_` and `NoAns_` for the questions with and without an answer, and, where the predictions tell
-        how probable no answer is, `best_exact`, `best_f1` and the thresholds (`_thresh`) on it that give them.
+        """`f1` and `exact_match`; if questions may have no answer, the metrics of `squad_v2`: `exact`, `f1`, `total`,
+        the same with `HasAns_` and `NoAns_` for the questions with and without an answer, and, if the predictions have
+        `no_answer_probability`, `best_exact`, `best_f1` and the thresholds on it (`_thresh`) that give them.
 
         Runs are compared by the first: `f1`, or `best_f1`, since the threshold is only chosen after training.
         """
@@ -173,18 +173,18 @@ class QaScore:
         return metrics | best
 
     def best_null_threshold(self) -> float:
-        """By how much the best span has to be better than no answer for the highest F1 on these questions.
+        """By how much the best span's score must exceed that of no answer for the highest F1 on these questions.
 
-        The middle between the two neighbouring questions of which the one is still answered and the other is not; 0
-        where every question has an answer, or nothing is known of how probable no answer is.
+        It lies midway between the last question that is answered and the first that is not; 0 if every question has an
+        answer, or `no_answer_probability` is missing.
         """
         if not self.num_unanswerable or not self._all_have_probabilities:
             return 0.0
         order, sums = self._sums_by_answered(2)
         probabilities = np.clip(self._table()[order, 4], 1e-300, 1 - 1e-16)
-        leads = np.log1p(-probabilities) - np.log(probabilities)  # best span minus no answer, falling
+        leads = np.log1p(-probabilities) - np.log(probabilities)  # best span minus no answer, descending
         bounds = np.concatenate([[leads[0] + 2], leads, [leads[-1] - 2]])
-        parts = bounds[1:] < bounds[:-1]  # equally probable ones cannot be told apart
+        parts = bounds[1:] < bounds[:-1]  # no threshold separates equally probable ones
         most = int(np.where(parts, sums, -1.0).argmax())
         return float((bounds[most] + bounds[most + 1]) / 2)
 
@@ -197,12 +197,12 @@ class QaScore:
         return f"all {self.num_examples:,} {what}"
 
     def _table(self) -> NDArray[np.float64]:
-        """(questions, 5): has an answer; exact match and F1 of the best span; there is one; no answer's probability."""
+        """(questions, 5): has an answer; exact match and F1 of the best span; there is one; no-answer probability."""
         return np.frombuffer(self._rows, dtype=np.float64).reshape(-1, 5)
 
     def _sums_by_answered(self, column: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The questions by rising probability of no answer, and what the column sums up to where the first 0, 1 ... of
-        them are answered and the others are not; as SQuAD 2.0's scorer adds up."""
+        """The questions by ascending probability of no answer, and the sum of the column when the first 0, 1 ... of
+        them are answered and the others are not, as in SQuAD 2.0's scorer."""
         table = self._table()
         order = np.argsort(table[:, 4], kind="stable")
         has_answer, answered = table[order, 0] > 0, table[order, 3] > 0
@@ -220,7 +220,7 @@ def _text(example: QaExample, prediction: Mapping[str, Any], key: str) -> str:
 
 
 def _best_text(example: QaExample, prediction: Mapping[str, Any]) -> str:
-    """What would have been answered had an answer been given."""
+    """The best non-empty answer, whether or not it was given."""
     listed = prediction.get("n_best")
     return _text(example, listed[0], "answer") if isinstance(listed, list) and listed else prediction["answer"]
 
@@ -241,7 +241,7 @@ class QaGolds(Protocol):
     def unanswerable(self) -> bool | None: ...
 
     def load_golds(self, path: Path) -> Iterator[QaExample]:
-        """The questions of a file with the texts that are right, wherever they stand."""
+        """The questions of a file with their right answers, whether or not these are in the passage."""
 
     def score(self) -> QaScore:
         """An empty score."""
@@ -252,15 +252,15 @@ def score_official(
 ) -> tuple[int, dict[str, float]]:
     """Measures a file of answers as the official scorers do.
 
-    A question without a prediction scores 0 as in SQuAD 1.1's scorer; where questions may have no answer it is left out
-    as in SQuAD 2.0's. Either is told, and so are predictions for no question.
+    A question without a prediction scores 0 as in SQuAD 1.1's scorer, or, if questions may have no answer, is left out
+    as in SQuAD 2.0's. Both are reported, as are predictions that match no question.
 
     Args:
-        task: opened for the data set, fitted to the file where it is not a published one.
+        task: opened for the data set, and fitted to the file unless the data set is a published one.
         data: the labelled questions.
         predictions: `{id: answer}`.
         na_probs: `{id: probability of no answer}`.
-        na_threshold: a question counts as unanswered where that is over this.
+        na_threshold: a question counts as unanswered if that probability is higher than this.
 
     Returns:
         How many questions were scored, and the metrics.

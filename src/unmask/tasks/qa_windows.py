@@ -1,8 +1,8 @@
-"""Questions with their passages as rows that a model reads: windows over each passage, and where its answer is in them.
+"""Questions with their passages as rows that a model reads: windows over each passage, and where they hold its answer.
 
-A row is `[CLS] question [SEP] a window of the passage [SEP]`, framed as the tokenizer frames pairs. Windows begin every
-`doc_stride` tokens, as in Google's run_squad. A token that stands in several windows counts in the one where it has the
-most context, the smaller of what is left and right of it, plus a hundredth of the window's length.
+A row is `[CLS] question [SEP] a window of the passage [SEP]`, with the tokenizer's special tokens for pairs. Windows
+begin every `doc_stride` tokens, as in Google's run_squad. A token in several windows counts in the one where it has the
+most context: the smaller of its left and right contexts, plus a hundredth of the window's length.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LONG_QUESTIONS = "questions longer than task.max_question_length: cut"
 NO_TOKENS = "answers that no token of the tokenizer stands for: not learned"
 
 NOT_PASSAGE = -1
-"""The place of tokens that are none of the passage's."""
+"""The place of tokens that are not in the passage."""
 
 
 @dataclass(frozen=True)
 class WindowSizes:
-    """In tokens; as the settings of the same names."""
+    """The settings of the same names, in tokens."""
 
     max_length: int
     doc_stride: int
@@ -40,7 +40,7 @@ class WindowSizes:
 
 @dataclass(frozen=True)
 class _Passage:
-    """A passage's tokens: ids, and the characters that each stands for; all (tokens,) int32."""
+    """A passage's tokens: their ids, and the characters that each covers; all (tokens,) int32."""
 
     ids: NDArray[np.int32]
     starts: NDArray[np.int32]
@@ -51,9 +51,9 @@ def window_bounds(num_tokens: int, room: int, stride: int) -> list[tuple[int, in
     """Where the windows over a passage begin and end.
 
     Args:
-        num_tokens: of the passage; without any there is one empty window.
+        num_tokens: of the passage; 0 gives one empty window.
         room: most tokens of a window, at least 1.
-        stride: from one beginning to the next; a longer one than the window leaves nothing out.
+        stride: from one beginning to the next; if it exceeds the window, windows are adjacent.
     """
     bounds = [(0, min(room, num_tokens))]
     while bounds[-1][1] < num_tokens:
@@ -63,21 +63,22 @@ def window_bounds(num_tokens: int, room: int, stride: int) -> list[tuple[int, in
 
 
 def max_context_window(num_tokens: int, bounds: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """The number of the window in which each token of a passage has the most context, the first where two are equal.
+    """The number of the window in which each token of a passage has the most context, the first if two are equal.
 
-    Of two neighbouring windows the later has more from some token on, and these tokens rise from pair to pair: a token
-    counts in the window with as many of them at or before it.
+    Of each two neighbouring windows, the later gives more context from some token on. These turning points ascend from
+    pair to pair, so the number of a token's window is the number of turning points at or before it.
 
     Args:
-        bounds: of windows of one length, as `window_bounds` lays them out; the last may be shorter.
+        bounds: of windows of one length, from `window_bounds`; the last may be shorter.
 
     Returns:
         (num_tokens,) int64.
     """
     starts, ends = np.array(bounds, dtype=np.int64).T
-    shortened = -np.diff(ends - starts)  # of each pair, as all that follows; a hundredth of it counts against the later
-    # In whole hundredths. Left of the middle of both no window gains on the other; between the middles the later has
-    # more where 100 (place - its start) > 100 (the earlier's last - place) + shortened.
+    # Everything below is per pair of neighbours. The later window loses a hundredth of how much shorter it is.
+    shortened = -np.diff(ends - starts)
+    # In hundredths, as integers. Left of both middles the difference is constant; between the middles the later window
+    # has more where 100 (place - its start) > 100 (the earlier's last - place) + shortened.
     overtaken = (100 * (starts[1:] + ends[:-1] - 1) + shortened) // 200 + 1
     ever_overtaken = 100 * np.diff(ends) > shortened  # right of both middles
     firsts = np.where(ever_overtaken, np.minimum(overtaken, ends[:-1]), ends[:-1])
@@ -95,17 +96,17 @@ def encode_questions(
     """Windows as units, in the order of the examples.
 
     Unit columns `start_positions` and `end_positions` (units,) int64 are places in the row: of the first and the last
-    token of the first answer where the window holds all of it, else of the token that stands for the whole ([CLS]);
-    -100 where the answer is not known. The alignment of each token: `starts`, `ends` int32 (characters of the passage,
+    token of the first answer if the window holds all of it, else of the token that represents the whole text ([CLS]);
+    -100 if the answer is not known. The alignment of each token: `starts`, `ends` int32 (characters of the passage,
     -1 for other tokens), `max_context` bool (False for other tokens), `is_cls` bool.
 
     Args:
-        counts: is added to.
+        counts: updated.
         num_segments: below 2 every token is segment 0.
 
     Raises:
         SettingsError: a question leaves no room for its passage.
-        ModelError: the tokenizer frames nothing.
+        ModelError: the tokenizer adds no special tokens.
     """
     frame = pair_frame(tokenizer)
     passages = _encode_passages([example.context for example in examples], tokenizer)
@@ -142,8 +143,8 @@ def _encode_passages(contexts: Sequence[str], tokenizer: Tokenizer) -> dict[str,
 
 
 def _answer_tokens(example: QaExample, passage: _Passage) -> tuple[int, int] | None:
-    """The first and the last token of the first answer; (-1, -1) where there is no answer, None where it is not known,
-    or where no token stands for any character of it."""
+    """The first and the last token of the first answer; (-1, -1) if there is no answer, None if it is not known or no
+    token covers any character of it."""
     if example.answers is None:
         return None
     if not example.answers:
@@ -155,14 +156,14 @@ def _answer_tokens(example: QaExample, passage: _Passage) -> tuple[int, int] | N
 
 
 class _Rows:
-    """Rows in the making."""
+    """Collects rows."""
 
     def __init__(self, frame: PairFrame) -> None:
         self._frame = frame
         self._examples: list[int] = []
         self._question_lengths: list[int] = []
         self._ids: list[Sequence[int] | NDArray[np.int32]] = []  # three pieces a row
-        self._starts: list[NDArray[np.int32]] = []  # of the windows alone, as the following
+        self._starts: list[NDArray[np.int32]] = []  # only of tokens in windows, as are the lists below
         self._ends: list[NDArray[np.int32]] = []
         self._max_context: list[NDArray[np.bool_]] = []
         self._targets: list[tuple[int, int]] = []
@@ -202,7 +203,7 @@ class _Rows:
         lengths = ahead + windows + len(frame.after)
         bounds = np.concatenate([[0], np.cumsum(lengths)])
         has_segments = num_segments > 1 and frame.first_of_segment_b is not None
-        places = _spread(bounds[:-1] + ahead, windows)  # of the windows' tokens among all
+        places = _spread(bounds[:-1] + ahead, windows)  # of the windows' tokens among all tokens
         is_cls = np.zeros(bounds[-1], dtype=np.bool_)
         is_cls[bounds[1:] - 1 if frame.cls_is_last else bounds[:-1]] = True
         targets = np.array(self._targets, dtype=np.int64)
@@ -226,7 +227,7 @@ class _Rows:
 
 
 def _spread(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`starts[i] ... starts[i] + sizes[i] - 1` for each i, one after another."""
+    """`starts[i] ... starts[i] + sizes[i] - 1` for each i, concatenated."""
     ends = np.cumsum(sizes)
     return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1])
 
@@ -234,7 +235,7 @@ def _spread(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.i
 def _scattered(
     places: NDArray[np.int64], columns: Sequence[NDArray[np.int32] | NDArray[np.bool_]], size: int
 ) -> NDArray[np.int32]:
-    """(size,) int32: the columns one after another at `places`, `NOT_PASSAGE` elsewhere."""
+    """(size,) int32: the concatenated columns at `places`, `NOT_PASSAGE` elsewhere."""
     values = np.full(size, NOT_PASSAGE, dtype=np.int32)
     values[places] = np.concatenate(columns)
     return values
@@ -247,6 +248,7 @@ def windows_of_examples(encoded: EncodedExamples, num_examples: int) -> Iterator
 
 
 def holds_answer(encoded: EncodedExamples) -> NDArray[np.bool_]:
-    """(units,): whether the answer is known to be in the window. Neither end of a row is the passage's."""
+    """(units,): whether the answer is known to be in the window. The first and last tokens of a row are never the
+    passage's."""
     starts = encoded.unit_columns["start_positions"].astype(np.int64)
     return (starts > 0) & (starts < encoded.lengths - 1)

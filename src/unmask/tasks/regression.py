@@ -41,7 +41,7 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
     """The task of a recipe, or of a fine-tuned model (`lenient`).
 
     Raises:
-        SettingsError: columns are named that it has not.
+        SettingsError: a column is named that the task does not have.
     """
     data_set = DATA_SETS.get(settings.name, _PLAIN)
     return Regression(settings, data_set.files.with_columns(columns, lenient), data_set)
@@ -54,7 +54,7 @@ class Regression(TextTask[float]):
     Attributes:
         settings: its name, lengths and dropout.
         files: how its files are read.
-        data_set: what stands for no value, and which metrics there are.
+        data_set: which values mean no label, and which metrics there are.
     """
 
     data_set: TextDataSet = _PLAIN
@@ -68,7 +68,7 @@ class Regression(TextTask[float]):
         return replace(self, files=self.files.fit_to(path))
 
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ValuedText]:
-        """See `Task`; a value that is no finite number is refused, and one outside of the data set's range."""
+        """See `Task`; a value that is not a finite number, or lies outside the data set's range, is refused."""
         return self.files.load(path, counts, self._read_value, unlabelled)
 
     def _read_value(self, row: Row, name: str) -> float | None:
@@ -86,7 +86,7 @@ class Regression(TextTask[float]):
     def encode(
         self, examples: Sequence[ValuedText], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
-        """See `Task`; a unit has the column `labels`, float32, NaN where there is none."""
+        """See `Task`; a unit has the column `labels`, float32, NaN if there is no label."""
         values = [np.nan if example.label is None else example.label for example in examples]
         columns = {"labels": np.array(values, dtype=np.float32)}
         return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
@@ -113,7 +113,7 @@ class Regression(TextTask[float]):
         return torch.stack(list(outputs)).mean(0)
 
     def score(self) -> ValueScore:
-        """See `Task`; keeps 16 bytes an example, for the ranks."""
+        """See `Task`; keeps 16 bytes per example, for the ranks."""
         return ValueScore(self.data_set.primary_metric, self.data_set.binary_from)
 
     def tuned(self, score: Score[ValuedText]) -> Regression:
@@ -121,7 +121,7 @@ class Regression(TextTask[float]):
         return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
-        """See `Task`: what it brings to always say the mean of the training file, and for F1 to always say yes."""
+        """See `Task`: always predicting the mean of the training file; for F1 always predicting true."""
         values = _known(dev)
         mean = _known(training).mean()
         floors = {
@@ -154,7 +154,7 @@ def _known(examples: EncodedExamples) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def summed_squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    """() from (units, 1) and values (units,), NaN where there is none."""
+    """() from (units, 1) and values (units,), NaN where there is no label."""
     assert outputs.shape[-1] == 1, f"{outputs.shape[-1]} outputs for one value would be broadcast"
     errors = outputs.squeeze(-1) - labels.nan_to_num()
     return errors.square().masked_fill(labels.isnan(), 0.0).sum()

@@ -1,8 +1,8 @@
 """Rows of `.tsv`, `.csv`, `.jsonl`, `.json` and `.parquet` files, each with the place it came from.
 
 `.csv` is RFC 4180: quotes protect separators and line breaks. `.tsv` is GLUE's: no quoting at all, a quotation mark is
-a character like any other. Both begin with a header. All are streamed but `.json`, a list of objects, whose text is
-held in memory; its objects come one by one.
+a character like any other. Both begin with a header. All are streamed except `.json`, a list of objects, whose text is
+held in memory; its objects are parsed one by one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NumberedLines = Iterable[tuple[int, str]]
 Refuse = Callable[[InputError], None]
 
 MOST_JSON_BYTES = 2**30
-"""Of a `.json` file, unpacked; what is larger is for `.jsonl`, which needs no memory."""
+"""Most bytes of a `.json` file, unpacked; larger data should be `.jsonl`, which is streamed."""
 
 PARQUET_ROWS = 1024
-"""Rows of a Parquet file that are in memory at a time, beside what one row group needs."""
+"""Rows of a Parquet file in memory at a time, besides what one row group needs."""
 
 IN_TSV = "in a .tsv nothing is quoted: a text holds no tab and no line break"
 IN_CSV = "in a .csv a text with commas or line breaks stands between quotes"
@@ -53,7 +53,7 @@ class Row:
         return self._find(name) is not _ABSENT
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a field; `labels.label` is also the field `label` of the object `labels`."""
+        """The value of a field; `labels.label` may also mean the field `label` of the object `labels`."""
         value = self._find(name)
         if value is _ABSENT:
             raise KeyError(name)
@@ -71,14 +71,14 @@ class Row:
 
 
 def checked_text(value: Any, name: str, source: str) -> str:
-    """A value of a row as it stands, which has to be a text.
+    """Returns a value of a row unchanged, after checking that it is a text.
 
     Args:
         name: of its column or field, for messages.
         source: where the row is, for messages.
 
     Raises:
-        InputError: it is none, or a JSON escape has put half of a surrogate pair into it.
+        InputError: it is not a text, or a JSON escape has put half of a surrogate pair into it.
     """
     if not isinstance(value, str):
         raise InputError(f"{source}: {name} is {shown(value)}: expected a text")
@@ -99,11 +99,11 @@ def shown(value: Any) -> str:
 
 @dataclass
 class RowFaults:
-    """Rows of a file that cannot be used: the first few are told together, and how many there are.
+    """Unusable rows of a file, to report the first few together with their total.
 
     Attributes:
-        count: of all.
-        first: what is wrong with the first of them.
+        count: of all unusable rows.
+        first: what is wrong with the first few.
     """
 
     count: int = 0
@@ -115,7 +115,7 @@ class RowFaults:
             self.first.append(fault)
 
     def tell(self) -> None:
-        """Raises InputError where there is a fault."""
+        """Raises InputError if there is a fault."""
         if self.count == 1:
             raise self.first[0]
         if self.count:
@@ -143,13 +143,12 @@ def read_rows(
 
     Args:
         path: `.tsv`, `.csv`, `.jsonl` or `.json`, plain or compressed, or `.parquet`.
-        txt_format: the format of a file that calls itself `.txt`; None refuses it.
-        header: the columns of a `.tsv` that has none. Its first line is taken for a header all the same unless it has
-            as many fields, none of them one of these names.
-        short_rows: rows of a `.tsv` that have too few fields are left out and their sources added here; None refuses
-            them.
-        faults: lines that hold no row are added here, and the rest is read on; None refuses them, the first few
-            together, when the file has been read.
+        txt_format: the format of a file called `.txt`; None refuses it.
+        header: the columns of a `.tsv` without a header. Its first line is still taken for a header unless it has this
+            many fields, and none of them is one of these names.
+        short_rows: rows of a `.tsv` with too few fields are left out and their sources added here; None refuses them.
+        faults: lines that hold no row are added here, and reading goes on; None refuses them, the first few together,
+            after the file has been read.
 
     Raises:
         InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit; file and
@@ -198,11 +197,11 @@ def read_tsv(
     short_rows: list[str] | None = None,
     refuse: Refuse = _stop,
 ) -> Iterator[Row]:
-    """Rows of tab-separated fields below a header; nothing is quoted. Empty lines are passed over.
+    """Rows of tab-separated fields below a header; nothing is quoted. Empty lines are skipped.
 
     Args:
         header, short_rows: as for `read_rows`.
-        refuse: is told of each line that holds no row, and raises it or not.
+        refuse: is called with an error for each line that holds no row, and may raise it.
     """
     names: list[str] | None = None
     for number, line in lines:
@@ -222,8 +221,8 @@ def read_tsv(
 
 
 def read_csv(lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> Iterator[Row]:
-    """Rows of comma-separated fields below a header, quoted as RFC 4180 says. Empty lines are passed over."""
-    csv.field_size_limit(2**31 - 1)  # Python's own limit, 128 KiB, is shorter than texts may be
+    """Rows of comma-separated fields below a header, quoted as in RFC 4180. Empty lines are skipped."""
+    csv.field_size_limit(2**31 - 1)  # Python's default limit, 128 KiB, is too short for some texts
     reader = csv.reader((line for _, line in lines), strict=True)
     header: list[str] | None = None
     while True:
@@ -245,7 +244,7 @@ def read_csv(lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> Iter
 
 
 def read_jsonl(lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> Iterator[Row]:
-    """One JSON object a line; blank lines are passed over."""
+    """One JSON object a line; blank lines are skipped."""
     for number, line in lines:
         if line.isspace():
             continue
@@ -260,7 +259,7 @@ def read_jsonl(lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> It
 
 
 class LineReader(Protocol):
-    """From numbered lines and the file's name to rows; `refuse` as for `read_tsv`."""
+    """Reads rows from numbered lines and the file's name; `refuse` as for `read_tsv`."""
 
     def __call__(self, lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> Iterator[Row]: ...
 
@@ -270,11 +269,11 @@ FORMATS: dict[str, LineReader] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
 }
-"""Readers of lines."""
+"""Readers of line-based formats, by suffix."""
 
 
 def read_json(path: Path) -> Iterator[Row]:
-    """The objects of a JSON list; also objects one after another, as some files of JSON lines are called `.json`.
+    """The objects of a JSON list; also consecutive objects, since some JSON Lines files are called `.json`.
 
     Raises:
         InputError: as `read_rows`; or the file is larger than `MOST_JSON_BYTES`.
@@ -315,7 +314,7 @@ def _past_blanks(text: str, place: int) -> int:
 
 
 def read_parquet(path: Path) -> Iterator[Row]:
-    """Rows of a Parquet file, a row group at a time; dates and decimal numbers come as text.
+    """Rows of a Parquet file, a row group at a time; dates and decimal numbers are returned as text.
 
     Raises:
         InputError: `pyarrow` is not installed, or the file is missing or damaged.
@@ -380,7 +379,7 @@ def _checked_header(names: list[str], source: str) -> list[str]:
 
 
 def _fitted(header: list[str], values: list[str], source: str, advice: str, refuse: Refuse) -> Row | None:
-    """The row, or None for an empty line, which holds no row unless there is but one column, and for a refused one."""
+    """The row; None for a refused row, or for an empty line, unless the header has only one column."""
     if values == [""] and len(header) > 1:
         return None
     if len(values) != len(header):

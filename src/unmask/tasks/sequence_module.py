@@ -1,10 +1,10 @@
-"""The module of tasks that ask one thing of a whole text: an encoder, and a head on its summary of each sequence.
+"""The module of tasks with one output for a whole text: an encoder, and a head on its summary of each sequence.
 
-GPT-1's auxiliary objective stands here too (Radford et al. 2018, section 3.2): the next token is predicted beside the
-task, with the word embeddings as decoder. As in the released code, its loss is the mean over the tokens of a sequence,
-and then over the sequences, so that a coefficient means the same however long the texts are. BERT's left-to-right model
-has no such decoder: its masked-LM head is left when it is fine-tuned, and there is no auxiliary objective for it.
-ELMo's texts are classified from all its layers (`unmask.models.elmo_classifier`).
+GPT-1's auxiliary objective is here too (Radford et al. 2018, section 3.2): besides the task, the next token is
+predicted, with the word embeddings as decoder. As in the released code, its loss is averaged over the tokens of a
+sequence, then over sequences, so that the coefficient means the same for texts of any length. BERT's left-to-right
+model has no such decoder: its masked-LM head is dropped for fine-tuning, so it has no auxiliary objective. ELMo
+classifies texts from all its layers (`unmask.models.elmo_classifier`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from unmask.models.settings import LEFT_TO_RIGHT
 from unmask.tasks.settings import TaskSettings
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
-"""From outputs (sequences, outputs) and labels, where some may be missing, to () float32."""
+"""From outputs (sequences, outputs) and labels, some of which may be missing, to () float32."""
 
 
 class SequenceModule(nn.Module):
     """An encoder and a head.
 
     Args:
-        head: takes `encoder.summary(batch)` to outputs, or a `BiLstmHead` all hidden states. A `TwoOrderClassifier`
-            adds the summaries of a unit's two rows; a `ElmoClassifier` reads the hidden states of all layers.
-        summed_loss: of the term `task`, over the column `labels`.
+        head: maps `encoder.summary(batch)` to outputs. A `BiLstmHead` reads all hidden states instead, an
+            `ElmoClassifier` those of all layers; a `TwoOrderClassifier` adds the summaries of a unit's two rows.
+        summed_loss: the loss of the term `task`, from outputs and the column `labels`.
         auxiliary_lm_weight: coefficient of the term `lm`; 0 leaves it out.
     """
 
@@ -51,14 +51,14 @@ class SequenceModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings | None:
-        """How the columns that `forward` reads grow in a filled batch; None where it asks for the lengths."""
+        """How the columns that `forward` reads are padded in a filled batch; None if it needs the lengths."""
         if isinstance(self.head, BiLstmHead | ElmoClassifier | TwoOrderClassifier):
             return None
         fillings = {"labels": Filling(SEQUENCES, NO_LABEL)}
         return fillings | {IS_FILLER: Filling(TOKENS, True)} if self._auxiliary_lm_weight else fillings
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task` and, where it has a weight, `lm`, both from one pass of the encoder."""
+        """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder."""
         if not self._auxiliary_lm_weight:
             return self.loss(self.outputs(batch), batch)
         hidden = self.encoder(batch)
@@ -75,19 +75,19 @@ class SequenceModule(nn.Module):
         return outputs
 
     def _read(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """The outputs, from (tokens, hidden) of a causal encoder, or of any under a BiLSTM."""
+        """The outputs from hidden states (tokens, hidden): of a causal encoder, or of any with a BiLSTM head."""
         if isinstance(self.head, BiLstmHead):
             return self.head(hidden, batch.lengths)  # type: ignore[no-any-return]
         outputs: Tensor = self.head(hidden[last_tokens(batch)])
         return outputs
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """The term `task` alone: what is measured. `lm` is learned from in training only."""
+        """The term `task` alone, as measured; `lm` is used only in training."""
         labels = batch.columns["labels"]
         return [LossTerm("task", self._summed_loss(outputs.float(), labels), _num_targets(labels))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Labels, and sequences in which a token follows another one."""
+        """Labels, and sequences of more than one token."""
         counts = {"task": int(_num_targets(batch.columns["labels"]))}
         if self._auxiliary_lm_weight:
             counts["lm"] = num_continued(batch)
@@ -95,12 +95,12 @@ class SequenceModule(nn.Module):
 
 
 def last_tokens(batch: Batch) -> Tensor:
-    """(sequences,) int64, the place of each sequence's last token, which is a causal encoder's summary of it."""
+    """(sequences,) int64, the place of each sequence's last token, whose hidden state is a causal encoder's summary."""
     return batch.bounds[1:].long() - 1
 
 
 def num_continued(batch: Batch) -> int:
-    """How many sequences have a token that follows another one."""
+    """How many sequences have more than one token."""
     return sum(length > 1 for length in batch.lengths)
 
 
@@ -114,7 +114,7 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
     sequences = batch.sequence_of_token()
     is_followed = sequences[:-1] == sequences[1:]
     num_targets = batch.bounds.diff() - 1  # (sequences,)
-    if batch.is_filled:  # all tokens, those that nothing follows without a label
+    if batch.is_filled:  # all tokens; those without a next token get no label
         labels = batch.input_ids[1:].where(is_followed & ~batch.columns[IS_FILLER][1:], IGNORE_INDEX)
         weights = 1 / num_targets.clamp(min=1)[sequences[:-1]]
         total = summed_decoder_loss(Decoder(hidden[:-1], encoder.word_embeddings), labels, weights)
@@ -127,7 +127,8 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
 
 
 def check_sees_no_next_token(encoder: Encoder, auxiliary_lm_weight: float) -> None:
-    """Raises SettingsError where next-token prediction is wanted of an encoder whose tokens see what stands behind."""
+    """Raises SettingsError if next-token prediction is wanted of an encoder that is not causal, or of BERT's
+    left-to-right model, which has no decoder for it."""
     architecture = encoder.settings.architecture
     if auxiliary_lm_weight and architecture not in LEFT_TO_RIGHT:
         why = "has no decoder left for it" if encoder.settings.causal else "see it"
@@ -145,8 +146,8 @@ def new_sequence_module(
     """The module of a task; see `Task.module`.
 
     Raises:
-        SettingsError: next-token prediction, or a pair in both orders, is wanted of an encoder whose tokens see what
-            stands behind them.
+        SettingsError: next-token prediction, or a pair in both orders, is wanted of an encoder that is not causal, or
+            next-token prediction of one without a decoder for it.
     """
     check_sees_no_next_token(encoder, settings.auxiliary_lm_weight)
     if isinstance(encoder, ElmoEncoder) and head is None:
@@ -168,7 +169,7 @@ def new_sequence_module(
 
 
 def new_bilstm_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings: TaskSettings) -> BiLstmHead:
-    """A fresh head of `task.encoder_top: bilstm`; the encoder loses its pooler, which nothing reads then."""
+    """A new head for `task.encoder_top: bilstm`; removes the encoder's pooler, which is then unused."""
     encoder.pooler = None
     return bilstm_head(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
 

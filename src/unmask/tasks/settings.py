@@ -77,10 +77,10 @@ KINDS: dict[DataSetName, TaskKind] = {
     "wikigold": "tagging",
     "wikiann": "tagging",
 }
-"""What kind of task each data set is."""
+"""The kind of task of each data set."""
 
 SIMILARITY: frozenset[TaskName] = frozenset({"mrpc", "qqp", "stsb", "korsts", "klue-sts"})
-"""Data sets whose two texts have no order: are they alike, and how much (GPT-1, section 3.3)?"""
+"""Data sets of similarity, whose two texts have no order (GPT-1, section 3.3)."""
 
 
 def kind_of(name: TaskName) -> TaskKind:
@@ -89,25 +89,25 @@ def kind_of(name: TaskName) -> TaskKind:
 
 
 class TaskSettings(Settings):
-    """What is learned from labelled examples. Settings of another kind of task than the named one are refused."""
+    """What is learned from labelled examples. Settings that do not apply to the kind of task are refused."""
 
     name: TaskName = "classification"
     """A kind, for files with columns named by `data.columns`, or the id of a published data set."""
     max_length: int = Field(128, ge=4)
     """Tokens of a row, special ones included."""
     truncation: bool = True
-    """True: longer inputs are cut from the end of the longer text, and counted; False: they are refused. Question
+    """True: longer inputs are cut at the end of the longer text, and counted; False: they are refused. Question
     answering and tagging read longer texts in windows, and cut nothing."""
     classifier_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout before the classifier; null takes the encoder's."""
     auxiliary_lm_weight: float = Field(0.0, ge=0)
-    """Weight of next-token prediction beside the task, for causal encoders (GPT-1, section 3.2: 0.5)."""
+    """Weight of the auxiliary next-token prediction, for causal encoders (GPT-1, section 3.2: 0.5)."""
     encoder_top: Literal["none", "bilstm"] = "none"
-    """`bilstm`: a fresh BiLSTM on the encoder, trained with it, and the classifier on that (BERT, section 5.1, where it
-    stands on the left-to-right model)."""
+    """`bilstm`: a new BiLSTM on the encoder, trained with it, and the classifier on top (BERT, section 5.1, where it is
+    used on the left-to-right model)."""
     two_orders: bool | None = None
-    """Whether a pair is read in both orders and their representations are added (GPT-1, section 3.3); for causal
-    encoders. Null does so for the data sets in `SIMILARITY` on encoders without segments, such as GPT-1."""
+    """Whether pairs are read in both orders and the two representations added (GPT-1, section 3.3); for causal
+    encoders. Null does so for the data sets in `SIMILARITY` with encoders without segments, such as GPT-1."""
 
     # Classification and tagging.
     labels: list[str] | None = Field(None, min_length=2)
@@ -115,9 +115,9 @@ class TaskSettings(Settings):
 
     # Classification.
     multi_label: bool = False
-    """True: any number of labels an example, each decided by itself at a probability of one half."""
+    """True: any number of labels per example, each decided independently at a probability of 0.5."""
     label_separator: str = Field(",", min_length=1)
-    """Stands between the labels of a multi-label example in a table; JSON has lists."""
+    """Separates the labels of a multi-label example in a table; JSON has lists."""
 
     # Question answering, and tagging's windows.
     doc_stride: int = Field(128, ge=1)
@@ -125,29 +125,29 @@ class TaskSettings(Settings):
 
     # Question answering.
     max_question_length: int = Field(64, ge=1)
-    """Tokens of a question; longer ones are cut, and counted."""
+    """Most tokens of a question; longer ones are cut, and counted."""
     max_answer_length: int = Field(30, ge=1)
-    """Tokens of an answer."""
+    """Most tokens of an answer."""
     n_best: int = Field(20, ge=1)
-    """Answers of which each prediction tells."""
+    """How many answers each prediction lists."""
     unanswerable: bool | None = None
-    """Whether a passage may hold no answer; null takes the data set's, or looks at the training file."""
+    """Whether a passage may hold no answer; null takes the data set's value, or looks at the training file."""
     null_threshold: float | None = None
-    """A question is answered where its best span's score is over the null score by more than this (tau in BERT's paper,
-    section 4.3); null: chosen on the dev file for the highest F1, 0 where there is none."""
+    """A question is answered if its best span's score exceeds the null score by more than this (tau in BERT's paper,
+    section 4.3); null: chosen on the dev file for the highest F1, or 0 without a dev file."""
     drop_unfound_answers: bool = False
     """True: training answers that are not in their passage are counted and left out; False: they are refused."""
 
     # Tagging.
     document_context: bool = False
-    """True: the sentences around fill each row, to the left and right, up to max_length (BERT, section 5.3)."""
+    """True: the surrounding sentences fill each row on both sides, up to max_length (BERT, section 5.3)."""
     repair_tags: bool = True
-    """True: an I- that nothing begins is read as a B-, and counted; False: it is refused."""
+    """True: an I- that continues no entity is read as a B-, and counted; False: it is refused."""
     tagging_head: Literal["linear", "bilstm"] = "linear"
     """`bilstm`: a two-layer BiLSTM on frozen features (BERT, section 5.3); needs freeze_layers: all."""
     bilstm_size: int = Field(768, ge=1)
-    """Units of each direction of the BiLSTM, that of `encoder_top` too; the paper's 768 whatever the encoder, less is
-    faster for a small one."""
+    """Units of each direction of the BiLSTM, also that of `encoder_top`; the paper's 768 whatever the encoder. Fewer
+    are faster for a small encoder."""
     feature_layers: str = "last"
     """What the BiLSTM reads: embeddings, second-to-last, last, weighted-last-4, concat-last-4,
     weighted-all, or weighted-all-and-embeddings (ELMo, section 3.2)."""
@@ -224,11 +224,11 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "feature_layers": ("tagging",),
     "bilstm_size": ("classification", "regression", "qa", "tagging"),
 }
-"""Settings that mean something to some kinds of task only."""
+"""Settings that apply only to some kinds of task."""
 
 
 class ColumnSettings(Settings):
-    """Names of the columns (or JSON fields) of the examples; null: as in the data set, or the field's own name."""
+    """Names of the columns (or JSON fields) of the examples; null: as in the data set, or the name of the setting."""
 
     text: str | None = None
     """The one text of an example."""
@@ -237,16 +237,16 @@ class ColumnSettings(Settings):
     text_b: str | None = None
     """The second text of a pair."""
     label: str = "label"
-    """Also the number of the right one of `choices`, and a regression's value."""
+    """Also the number of the right choice of `choices`, and the value of a regression."""
     id: str | None = None
-    """Kept beside each prediction; null keeps `id` where there is one."""
+    """Kept beside each prediction; null keeps `id` if there is such a column."""
     question: str | None = None
     context: str | None = None
-    """The passage of a question, or what the choices go on from."""
+    """The passage of a question, or the text that the choices continue."""
     answers: str | None = None
     """`{"text": [...], "answer_start": [...]}`, or one answer's text."""
     choices: str | list[str] | None = None
-    """A list in JSON, or the names of the columns that each hold one."""
+    """The column of a JSON list, or the names of the columns that hold one choice each."""
     tokens: str | None = None
     """The words of a sentence: a list in JSON, or a text with spaces between them."""
     tags: str | None = None
@@ -256,7 +256,7 @@ class ColumnSettings(Settings):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The names of the one or two texts; none where they are not given."""
+        """The names of the one or two text columns; empty if they are not given."""
         return tuple(name for name in (self.text, self.text_a, self.text_b) if name is not None)
 
     @model_validator(mode="after")
@@ -269,7 +269,7 @@ class ColumnSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Files of examples: .tsv and .csv with a header, .jsonl, .parquet, or as a data set is published."""
+    """Files of examples: .tsv and .csv with a header, .jsonl, .parquet, or a data set's published form."""
 
     train: str
     dev: str | None = None

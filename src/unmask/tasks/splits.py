@@ -1,9 +1,8 @@
-"""Train, dev and test from data of which no split is published.
+"""Train, dev and test splits for data published without any.
 
 What belongs together stays together: an article's questions, a premise's hypotheses, a document's sentences. Such
-groups are ordered by the SHA-256 of what names them, their title or id, or else their text; the first 80 % are for
-training, of the rest the first half is dev and the other test. So a split depends on the data alone, and anybody gets
-the same.
+groups are ordered by the SHA-256 of their title or id, or else their text; the first 80 % are for training, the first
+half of the rest is dev, and the other half test. So a split depends only on the data, and is the same for everybody.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
     """The split of each group.
 
     Args:
-        keys: what names each group: title, id or text; the same twice is one group. The order does not matter.
+        keys: the title, id or text that names each group; equal keys are one group. The order does not matter.
 
     Returns:
         Of n groups, the first 8 n / 10 (rounded down, at most n - 2) are for training, half of the others (rounded up)
         dev, the rest test.
 
     Raises:
-        InputError: there are less than three groups.
+        InputError: there are fewer than three groups.
     """
     ordered = sorted(set(keys), key=_order)
     if len(ordered) < 3:

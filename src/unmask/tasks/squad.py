@@ -1,6 +1,6 @@
-"""Files of questions about passages, as they are published: SQuAD 1.1 and 2.0, KorQuAD 1.0; and tables.
+"""Files of questions about passages in their published form: SQuAD 1.1 and 2.0, KorQuAD 1.0; and tables.
 
-Rajpurkar et al. 2016 and 2018, Lim et al. 2019. TriviaQA has files of its own (`unmask.tasks.triviaqa`).
+Rajpurkar et al. 2016 and 2018, Lim et al. 2019. TriviaQA's files are different (`unmask.tasks.triviaqa`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def read_questions(path: Path) -> Iterator[Row]:
     """Streams the questions of a `.json` in SQuAD's layout, or the rows of a table or of a `.json` that is a list.
 
     Raises:
-        InputError: the file cannot be read, or is not laid out so; its place is named.
+        InputError: the file cannot be read, or is not laid out like this; the place is named.
     """
     in_layout = split_suffixes(path)[0] == ".json" and not begins_as_list(path)
     return read_squad(path) if in_layout else read_rows(path)
@@ -31,11 +31,11 @@ def read_squad(path: Path) -> Iterator[Row]:
     """Streams the questions of a file in the layout of SQuAD 1.1, 2.0 and KorQuAD 1.0, article by article.
 
     Yields:
-        `id`, `question`, `context`, `title` where there is one, `answers` as `{"text": [...], "answer_start": [...]}`
-        where the file tells of them, and `is_impossible` where it stands.
+        `id`, `question`, `context`, and, if the file has them, `title`, `answers` as
+        `{"text": [...], "answer_start": [...]}`, and `is_impossible`.
 
     Raises:
-        InputError: the file cannot be read, or something is missing or of another type; its place is named.
+        InputError: the file cannot be read, or something is missing or of the wrong type; the place is named.
     """
     empty = True
     for number, article in enumerate(read_elements(path, ("data",)), start=1):
@@ -91,11 +91,11 @@ class QaDataSet:
     """How a data set is laid out and measured.
 
     Attributes:
-        unanswerable: whether a passage may hold no answer; None: the training file tells.
+        unanswerable: whether a passage may hold no answer; None: depends on the training file.
         normalisation: of answers before they are compared: SQuAD's, TriviaQA's, or KorQuAD's, whose F1 counts
             characters.
-        without_answer: what becomes of labelled questions without an answer where `unanswerable` is False.
-        reader: of its files.
+        without_answer: how labelled questions without an answer are treated if `unanswerable` is False.
+        reader: reads its files.
     """
 
     unanswerable: bool | None = None
@@ -105,7 +105,7 @@ class QaDataSet:
 
 
 PLAIN = QaDataSet()
-"""Anybody's files."""
+"""Files that are not of a published data set."""
 
 DATA_SETS: dict[str, QaDataSet] = {
     "squad1": QaDataSet(unanswerable=False),

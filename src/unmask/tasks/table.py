@@ -1,4 +1,4 @@
-"""Every kind of task by name, and how a task is opened: from a recipe, or as a fine-tuned model remembers it."""
+"""Every kind of task by name, and how to open one from a recipe, or from what a fine-tuned model recorded of it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _WITH_LABELS: tuple[TaskKind, ...] = ("classification", "tagging")
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Task[Any]:
-    """The task that a recipe describes; its labels are empty where only the training file can tell them.
+    """The task that a recipe describes; its labels are empty if they must be read from the training file.
 
     Args:
-        columns: what the user says of them.
-        lenient: True also takes the columns of the data set and the usual ones, after the user's.
+        columns: the user's settings.
+        lenient: True also tries the columns of the data set and the usual ones, after the user's.
     """
-    said = ColumnSettings(**columns.model_dump(exclude_defaults=True))  # a resolved recipe says every one of them
+    said = ColumnSettings(**columns.model_dump(exclude_defaults=True))  # a resolved recipe sets every field
     return TASKS[kind_of(settings.name)](settings, said, lenient)
 
 
@@ -38,13 +38,13 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
     """The task of a fine-tuned model, lenient about columns.
 
     Args:
-        loaded: one that was not trained here has no `unmask_task` in its config.json: its kind is that of its head.
-        name: a task to measure the model on, where it is another one than it was trained on; whether questions may have
-            no answer is then as its data set says, and the model's threshold is kept where both may have none.
+        loaded: if it was not trained here, its config.json has no `unmask_task`, and its head gives the kind of task.
+        name: a task to measure the model on, if it is not the one it was trained on; its data set then says whether
+            questions may have no answer, and the model's threshold is kept if that holds for both.
 
     Raises:
         SettingsError: there is no task of that name, or the model is of another kind.
-        ModelError: what the model remembers cannot be read.
+        ModelError: the model's record of its task cannot be read.
     """
     kept = _remembered(loaded)
     columns = kept.pop("columns")
@@ -69,10 +69,10 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
 
 
 def _remembered(loaded: LoadedModel) -> dict[str, Any]:
-    """Settings by name, and `columns`: the model's own where it has any.
+    """Settings by name, and `columns`: the model's own, if it has any.
 
     Raises:
-        ModelError: they are no settings, or not those of this head and encoder.
+        ModelError: they are not settings, or do not match the head and the encoder.
     """
     kind, num_positions = _kind_of_head(loaded), loaded.encoder.settings.num_positions
     said = (loaded.config or {}).get("unmask_task", {})
@@ -107,7 +107,7 @@ def _kind_of_head(loaded: LoadedModel) -> TaskKind:
 
 
 def _may_be_unanswerable(name: str) -> bool:
-    """Whether the files of a task may hold questions without an answer: of anybody's files it is not known."""
+    """Whether the files of a task may hold questions without an answer; True if that is not known."""
     return name not in qa.DATA_SETS or qa.DATA_SETS[name].unanswerable is not False
 
 
@@ -122,7 +122,7 @@ def _check_kind(name: str, trained: Any) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raises SettingsError where no task has this name; the nearest one is told."""
+    """Raises SettingsError, naming the closest match, if no task has this name."""
     known = [*TASKS, *KINDS]
     if name not in known:
         raise SettingsError(f"no task {name!r}: {nearest(name, known).removeprefix('; ')}")

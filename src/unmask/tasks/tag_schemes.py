@@ -1,9 +1,9 @@
-"""What tags say of entities: schemes told apart, turned into BIO, and entities read off them.
+"""Tags of entities: detecting their scheme, converting them to BIO, and reading entities from them.
 
 Ramshaw and Marcus 1995 (IOB1: B- only where an entity follows another of its type), Tjong Kim Sang and Veenstra 1999
 (IOB2, called BIO here: every entity begins with B-), and IOBES with its twin BILOU (E- or L- ends an entity, S- or U-
-is one by itself). Inside there is one scheme, BIO. Tags of all schemes are read as `conlleval` reads them: what can
-begin an entity does. Other tags, of parts of speech or morphemes, are the scheme `none` and stay as they are.
+is one by itself). Internally there is only BIO. Tags of all schemes are read as `conlleval` reads them: any tag that
+can begin an entity does. Other tags, of parts of speech or morphemes, are the scheme `none` and stay as they are.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Scheme = Literal["BIO", "IOB1", "IOBES", "none"]
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
 _SYNONYMS = {"L": "E", "U": "S"}
-"""BILOU's letters."""
+"""BILOU's letters -> those of IOBES."""
 
 
 @dataclass(frozen=True)
 class Entity:
-    """Some units that belong together.
+    """Consecutive units that name something together.
 
     Attributes:
         label: its type.
@@ -36,7 +36,7 @@ class Entity:
 
 
 def split_tag(tag: str) -> tuple[str, str] | None:
-    """`B-PER` as ("B", "PER"), with BILOU's letters as those of IOBES; ("O", "") of O; None of what is no such tag."""
+    """`B-PER` as ("B", "PER"), with BILOU's letters as those of IOBES; O as ("O", ""); None for any other string."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
     match = _TAG.fullmatch(tag)
@@ -46,8 +46,8 @@ def split_tag(tag: str) -> tuple[str, str] | None:
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     """The scheme of a file.
 
-    It is of entities where a tag begins with `B-`, `I-` ... and O occurs, or no tag without such a beginning; then
-    other tags are mistakes. IOB1 is where B- never begins an entity that I- could, and I- does.
+    Tags are of entities if one begins with `B-`, `I-` ..., and either O occurs or all others begin like that too; any
+    other tag is then a mistake. The scheme is IOB1 if I- begins entities, and B- never does where I- could.
     """
     has_prefix = has_outside = has_other = has_ends = begins_with_b = begins_with_i = False
     for tags in sentences:
@@ -76,12 +76,12 @@ def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], list[int]]:
     """A sentence's tags in BIO.
 
     Args:
-        tags: each is O, or has a prefix; of any kind where the scheme is `none`.
-        scheme: that they are in; IOBES is BIO for a sentence that has no E- and S-.
+        tags: each is O, or has a prefix; anything if the scheme is `none`.
+        scheme: the scheme of the file.
 
     Returns:
-        The tags, and the places of those that break the scheme: an entity that nothing begins, or, in IOBES, that
-        nothing ends. Both are read as entities.
+        The tags, and the places of those that break the scheme: of an entity without a beginning, or, in IOBES, without
+        an end. Both are read as entities.
     """
     if scheme == "none":
         return list(tags), []
@@ -109,8 +109,8 @@ def find_entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
     """The entities of a sentence, in order.
 
     Args:
-        tags: in any scheme; what is no tag of one counts as O.
-        strict: True reads BIO to the letter: what does not begin with B- is no entity (`seqeval`'s strict mode).
+        tags: in any scheme; tags of no scheme count as O.
+        strict: True reads BIO strictly: what does not begin with B- is not an entity (`seqeval`'s strict mode).
     """
     entities: list[Entity] = []
     parts = [split_tag(tag) or (OUTSIDE, "") for tag in tags]
@@ -125,14 +125,14 @@ def find_entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
 
 
 def _goes_on(before: tuple[str, str] | None, here: tuple[str, str] | None) -> bool:
-    """Whether the unit at `here` is of the same entity as the one before it."""
+    """Whether the unit tagged `here` belongs to the same entity as the one before it."""
     if before is None or here is None or OUTSIDE in (before[0], here[0]):
         return False
     return before[0] in "BI" and here[0] in "IE" and before[1] == here[1]
 
 
 def complete_labels(tags: Iterable[str]) -> tuple[str, ...]:
-    """Labels for tags that occur: O first, then B- and I- of every type, sorted; other tags than BIO's just sorted."""
+    """Labels for the tags that occur: O first, then B- and I- of every type, sorted; other tags just sorted."""
     seen = set(tags)
     types = {parts[1] for parts in map(split_tag, seen) if parts is not None and parts[0] != OUTSIDE}
     if types or seen == {OUTSIDE}:
@@ -141,12 +141,12 @@ def complete_labels(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def are_bio(labels: Iterable[str]) -> bool:
-    """Whether labels are of entities: there is one, and all are O or have a prefix."""
+    """Whether labels are of entities: there is at least one, and all are O or have a prefix."""
     parts = [split_tag(label) for label in labels]
     return bool(parts) and None not in parts
 
 
 def inside(tag: str) -> str:
-    """The tag of the next unit where the entity of this one goes on: `I-PER` after `B-PER`, O after O."""
+    """The tag that continues the entity of a tag: `I-PER` after `B-PER`, O after O."""
     parts = split_tag(tag)
     return tag if parts is None or parts[0] == OUTSIDE else f"I-{parts[1]}"

@@ -1,8 +1,8 @@
 """Tagging: a softmax over tags at the first token of each word (BERT, section 5.3): entities, parts of speech, roles.
 
-Every unit of a sentence, a word or in KLUE-NER a character, gets exactly one tag, that of the token which answers for
-it (`unmask.tasks.tagging_windows`). The tags of entities are BIO inside, whatever scheme the files have. No CRF, as in
-the paper; with `tagging_head: bilstm` the paper's two-layer BiLSTM reads frozen features.
+Every unit of a sentence, which is a word or, in KLUE-NER, a character, gets exactly one tag: that of the token which
+represents it (`unmask.tasks.tagging_windows`). Internally entity tags are BIO, whatever scheme the files use. No CRF,
+as in the paper; with `tagging_head: bilstm` the paper's two-layer BiLSTM reads frozen features.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ from unmask.tokenization.opening import Tokenizer
 logger = logging.getLogger("unmask")
 
 COLUMNS = ("tokens", "tags", "text", "predicate", "id")
-"""Names of `ColumnSettings` that mean something here."""
+"""The fields of `ColumnSettings` that apply here."""
 
 MOST_LABELS = 10_000
-"""That are taken from a training file; more are hardly tags. `task.labels` may list as many as one likes."""
+"""Most labels taken from a training file; more are hardly tags. `task.labels` may list any number."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,20 @@ class Tagging:
 
     Attributes:
         name: `tagging`, or a data set's id.
-        data_set: None for files of one's own.
-        columns: of tables.
-        said_columns: what the user said of them.
-        labels: in the order of their ids; empty before the training file told them.
+        data_set: None for the user's own files.
+        columns: the columns of tables.
+        said_columns: the user's settings for them.
+        labels: in the order of their ids; empty until read from the training file.
         max_length: most tokens of a row.
         doc_stride: tokens from one window's beginning to the next one's.
         classifier_dropout: None takes the encoder's.
-        document_context: True fills rows with the sentences around.
+        document_context: True fills rows with the surrounding sentences.
         repair_tags: True mends tags that break their scheme, and counts them; False refuses them.
-        head: what reads the encoder.
-        feature_layers: what the BiLSTM reads.
-        bilstm_size: units of each of its directions, or of those of `encoder_top`.
-        encoder_top: `bilstm` puts one on the encoder, and trains both.
-        has_predicates: True where the training file has semantic roles.
+        head: `linear`, or `bilstm` on features of the frozen encoder.
+        feature_layers: the layers that the BiLSTM head reads.
+        bilstm_size: units of each direction of either BiLSTM.
+        encoder_top: `bilstm` puts a BiLSTM on the encoder, and trains both.
+        has_predicates: True if the training file has semantic roles.
     """
 
     name: str
@@ -113,14 +113,14 @@ class Tagging:
 
     @property
     def tags_characters(self) -> bool:
-        """True where the units are characters, not words."""
+        """True if the units are characters, not words."""
         return self.data_set is not None and self.data_set.characters
 
     # Reading.
 
     def fit_to(self, path: Path) -> Tagging:
-        """The task with the labels of a training file, where they are not known: O first, then B- and I- of each type,
-        or other tags sorted; and with what is known of its predicates."""
+        """The task with the labels of the training file, unless they are known already (O first, then B- and I- of each
+        type; other tags sorted), and with `has_predicates`."""
         published = self.data_set is not None and has_published_layout(path)
         if not published and any(names_predicate(row, self.columns) for row in self.load_rows(path)):
             return replace(self._with_labels(path), has_predicates=True)
@@ -134,7 +134,7 @@ class Tagging:
             seen.update(self._bio_tags(row, self._read(row, needs_tags=False).tags or (), scheme)[0])
         if not seen:
             for row in self.load_rows(path):
-                self._read(row)  # the first without tags is told, with the columns that it has
+                self._read(row)  # raises at the first row without tags, naming the columns that it has
             raise InputError(f"{path}: not a single sentence in it: nothing to learn or to measure")
         labels = complete_labels(seen)
         if len(labels) > MOST_LABELS:
@@ -145,10 +145,10 @@ class Tagging:
         return replace(self, labels=labels)
 
     def with_predicted(self, tags: set[str]) -> Tagging:
-        """The task that a file told the labels of, with those that predictions for it have: a model may say more.
+        """The task with the tags of predictions added to its labels: a model may predict tags that the file lacks.
 
         Args:
-            tags: what is no tag of entities is left out where the file's are.
+            tags: the predicted ones; where the labels are of entities, other tags are left out.
         """
         if not are_bio(self.labels):
             return replace(self, labels=tuple(sorted(tags.union(self.labels))))
@@ -183,7 +183,7 @@ class Tagging:
             raise InputError(f"{path}: not a single sentence in it: nothing to learn or to measure")
 
     def read(self, row: Row) -> TaggingExample:
-        """See `Task`: `tokens`, or a `text` that is cut into words, or for KLUE-NER into characters."""
+        """See `Task`: `tokens`, or a `text`, which is cut into words, or for KLUE-NER into characters."""
         return self._read(row, labelled=False)
 
     @property
@@ -192,7 +192,7 @@ class Tagging:
         return self.said_columns.id or "id"
 
     def read_all(self, rows: Iterable[Row]) -> Iterator[TaggingExample]:
-        """See `Task`; rows of one `document` follow one another, and a document is in memory at a time."""
+        """See `Task`; the rows of a `document` must be adjacent, and one document at a time is held in memory."""
         examples = map(self.read, rows)
         return with_context(examples, self.max_length, _warn_of_no_context) if self.document_context else examples
 
@@ -210,7 +210,7 @@ class Tagging:
         )
 
     def _scheme(self, path: Path) -> Scheme:
-        """The scheme of a file's tags: the data set's, or what they look like."""
+        """The scheme of a file's tags: the data set's, or detected from the tags."""
         if self.data_set is not None and has_published_layout(path):
             return self.data_set.scheme
         if self.labels and not are_bio(self.labels):
@@ -218,7 +218,7 @@ class Tagging:
         return detect_scheme(self._read(row, needs_tags=False).tags or () for row in self.load_rows(path))
 
     def _bio_tags(self, row: Row, tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
-        """The tags of a row in BIO, and how many were mended."""
+        """The tags of a row in BIO, and how many of them were mended."""
         for place, tag in enumerate(tags):
             if scheme != "none" and split_tag(tag) is None:
                 raise InputError(
@@ -247,14 +247,14 @@ class Tagging:
         return sentences.encoded
 
     def check(self, training: EncodedExamples, path: Path) -> None:
-        """See `Task`: there have to be two tags."""
+        """See `Task`: at least two tags must occur."""
         present = np.unique(_labels_of(training))
         if len(present) < 2:
             what = f"every word is tagged {self.labels[present[0]]}" if len(present) else "no word has a token"
             raise InputError(f"{path}: {what}: nothing can be learned from it; expected at least two tags")
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> TaskModule:
-        """See `Task`; raises ModelError where there are semantic roles, and the encoder is causal or ELMo's."""
+        """See `Task`; raises ModelError for semantic roles with a causal encoder or ELMo's, unless under a BiLSTM."""
         if self.head == "bilstm":
             return feature_tagging_module(
                 encoder, len(self.labels), self.feature_layers, head, self.classifier_dropout, self.bilstm_size
@@ -293,7 +293,7 @@ class Tagging:
         return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
-        """See `Task`: what saying the most frequent tag everywhere comes to, O where there are entities."""
+        """See `Task`: predicting the most frequent tag everywhere, or O where tags are of entities."""
         expected = _labels_of(dev)
         if are_bio(self.labels):
             told = dev.alignment.get("num_outside")
@@ -307,7 +307,7 @@ class Tagging:
         return {"accuracy": {said: share}, "f1_macro": {said: 2 * share / (1 + share) / present}}
 
     def sample(self, example: TaggingExample, prediction: Prediction) -> dict[str, Any]:
-        """See `Task`; `probability` is that of the least sure entity."""
+        """See `Task`; `probability` is that of the least certain entity."""
         return {
             "input": {"text": example.text},
             "label": None if example.tags is None else self._told(example, example.tags),
@@ -338,7 +338,7 @@ class Tagging:
 
 
 def _unheard(what: str, count: int) -> None:
-    """For a first pass over a file, of which nothing is told."""
+    """A `Note` that discards everything, for passes over a file that report nothing."""
 
 
 def _warn_of_no_context(source: str) -> None:
@@ -359,7 +359,7 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
 
     Args:
         columns: the user's, of tables.
-        lenient: True also takes the usual columns, after the user's.
+        lenient: True also tries the usual columns, after the user's.
 
     Raises:
         SettingsError: `columns` names one that tagging does not have.

@@ -1,4 +1,4 @@
-"""What a model says of tokens as tags of words or characters, and entities with their places in the text."""
+"""From a model's outputs for tokens to tags of words or characters, and entities with their places in the text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from unmask.tasks.tagging_rows import TaggingExample
 def decode_sentences(
     examples: Sequence[TaggingExample], encoded: EncodedExamples, outputs: Tensor, labels: Sequence[str]
 ) -> list[Prediction]:
-    """`tokens`, `tags` as the model says them, and `entities` with the mean probability of their units.
+    """`tokens`, `tags` as predicted, and `entities` with the mean probability of their units.
 
-    A token that covers several units begins an entity at the first, which goes on in the others. A unit without token
-    is O, or in the entity around it; where the tags are not BIO it has that of the unit before.
+    If a token covers several units, its tag applies to the first, and the others continue its entity. A unit without a
+    token is O, or part of the entity around it; if the tags are not BIO, it has the tag of the unit before.
 
     Args:
-        encoded: of these very examples, with the alignment of `encode_sentences`.
+        encoded: these same examples, with the alignment of `encode_sentences`.
         outputs: (tokens, labels) float, logits.
         labels: in the order of their ids.
     """
@@ -53,10 +53,10 @@ def decode_sentences(
 
 
 def _filled(tags: Sequence[str | None], default: str | None) -> list[str]:
-    """The tags with those that are missing.
+    """The tags, with the missing ones filled in.
 
     Args:
-        default: where there is no tag at all; None: the tags are of entities.
+        default: the tag to use if there is none at all; None: the tags are of entities.
     """
     filled: list[str] = []
     for place, tag in enumerate(tags):

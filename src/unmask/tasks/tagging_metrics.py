@@ -1,12 +1,12 @@
-"""Metrics of tagging from counts, so that memory does not grow: of entities as seqeval names them, and of single tags.
+"""Metrics of tagging from counts, so that memory does not grow: of entities, with seqeval's names, and of single tags.
 
-Entities count where type, first and last unit agree; tags of every scheme are read as `conlleval` and seqeval's default
-mode read them. Of semantic roles V and C-V, the predicate itself, do not count in the overall figures (CoNLL-2005's
-scorer). For KLUE-NER (Park et al. 2021) blanks are left out, and there are two more figures: entities in seqeval's
-strict mode, F1 averaged over types, and the tags of characters, F1 averaged over tags with O among them. Two things
-differ from KLUE's own code: tags that neither occur nor are predicted do not count as 1, and the tokens [CLS] and [SEP]
-do not count as two characters tagged O. WNUT-17 (Derczynski et al. 2017) also compares surface forms: the set of the
-distinct pairs of an entity's text and type that the data have with the set that was said. Those sets are in memory.
+An entity is right if its type, first and last unit agree; tags of every scheme are read as `conlleval` and seqeval's
+default mode read them. Of semantic roles, V and C-V, the predicate itself, do not count in the overall figures
+(CoNLL-2005's scorer). For KLUE-NER (Park et al. 2021) blanks are left out, and there are two more figures: F1 of
+entities in seqeval's strict mode, averaged over types, and F1 of the tags of characters, averaged over tags including
+O. Two things differ from KLUE's own code: tags that neither occur nor are predicted do not count as 1, and the tokens
+[CLS] and [SEP] do not count as two characters tagged O. WNUT-17 (Derczynski et al. 2017) also compares surface forms:
+the set of distinct (text, type) pairs of the true entities with that of the predicted ones. These sets are in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PREDICATE_TYPES = frozenset({"V", "C-V"})
 
 
 class MatchCounts:
-    """How often each class was right, was said and was true."""
+    """How often each class was right, was predicted and was true."""
 
     def __init__(self) -> None:
         self.right: Counter[str] = Counter()
@@ -32,21 +32,21 @@ class MatchCounts:
 
     @property
     def classes(self) -> list[str]:
-        """That were said or true, sorted."""
+        """The classes that were predicted or true, sorted."""
         return sorted(self.said.keys() | self.true.keys())
 
     def figures(self, classes: Sequence[str]) -> tuple[float, float, float]:
-        """Precision, recall and F1 of some classes together; 0 where nothing was said or true."""
+        """Precision, recall and F1 of some classes together; 0 where nothing was predicted or true."""
         right, said, true = (sum(counts[name] for name in classes) for counts in (self.right, self.said, self.true))
         return right / max(1, said), right / max(1, true), 2 * right / max(1, said + true)
 
     def f1_macro(self) -> float:
-        """The mean of the F1 of all classes that were said or true."""
+        """The mean of the F1 of all classes that were predicted or true."""
         return sum(self.figures([name])[2] for name in self.classes) / max(1, len(self.classes))
 
 
 class TaggingScore:
-    """Metrics in the making.
+    """Accumulates metrics.
 
     Args:
         labels: of the task; of entities, or of anything else.
@@ -74,8 +74,7 @@ class TaggingScore:
         return self._num_examples
 
     def add(self, examples: Sequence[TaggingExample], predictions: Sequence[Mapping[str, Any]]) -> None:
-        """See `Score`; a prediction has `tags`, one for each unit, in any scheme; examples without tags are passed
-        over."""
+        """See `Score`; a prediction has `tags`, one for each unit, in any scheme; examples without tags are ignored."""
         for example, prediction in zip(examples, predictions, strict=True):
             if example.tags is None:
                 continue
@@ -114,9 +113,9 @@ class TaggingScore:
         return tags
 
     def metrics(self) -> dict[str, float]:
-        """Of entities `overall_f1`, by which runs are compared, `_precision`, `_recall` and `_accuracy`, and
-        `<type>_precision`, `_recall`, `_f1`; of characters also `entity_f1_macro` and `character_f1_macro`; of surface
-        forms also `surface_precision`, `_recall` and `_f1`; of other tags `accuracy` and `f1_macro`."""
+        """For entities `overall_f1`, by which runs are compared, `_precision`, `_recall` and `_accuracy`, and
+        `<type>_precision`, `_recall`, `_f1`; for characters also `entity_f1_macro` and `character_f1_macro`; for
+        surface forms also `surface_precision`, `_recall` and `_f1`; for other tags `accuracy` and `f1_macro`."""
         accuracy = self._tags.right.total() / max(1, self._tags.true.total())
         if not self._of_entities:
             return {"accuracy": accuracy, "f1_macro": self._tags.f1_macro()}

@@ -16,7 +16,7 @@ class TaggingModule(nn.Module):
 
     Args:
         encoder: any.
-        head: takes (tokens, hidden) to (tokens, labels); a `BiLstmHead` is told where sequences end.
+        head: maps (tokens, hidden) to (tokens, labels); a `BiLstmHead` also gets the sequence lengths.
     """
 
     encoder: Encoder
@@ -29,11 +29,11 @@ class TaggingModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings | None:
-        """How the columns that `forward` reads grow in a filled batch; None under a BiLSTM, which wants lengths."""
+        """How the columns that `forward` reads are padded in a filled batch; None for a BiLSTM, which needs lengths."""
         return None if isinstance(self.head, BiLstmHead) else {"labels": Filling(TOKENS, NO_LABEL)}
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task`; last block and head compute the labelled tokens alone, unless a batch is filled."""
+        """The term `task`; the last block and the head compute only labelled tokens, unless the batch is filled."""
         if isinstance(self.head, BiLstmHead) or batch.is_filled:  # a BiLSTM reads all of a sequence
             return self.loss(self.outputs(batch), batch)
         labels = batch.columns["labels"]

@@ -1,4 +1,4 @@
-"""Rows as sentences to tag: which files hold them, their words with their places in a text, and their tags.
+"""From rows to sentences to tag: which files hold them, their words with their places in a text, and their tags.
 
 Published: WNUT-17 (Derczynski et al. 2017), WikiGold (Balasuriya et al. 2009), WikiANN (Pan et al. 2017), KLUE-NER
 (Park et al. 2021). Other files are read by their suffix, see `FORMATS`, or are tables with `tokens` and `tags`.
@@ -41,12 +41,12 @@ class TaggingExample:
 
     Attributes:
         text: its words joined by blanks, or as it was given.
-        units: what is tagged, the place of each word or character in `text`; they rise and do not overlap.
-        tags: one a unit; None where they are not known.
+        units: the places in `text` of the words or characters to tag, ascending and not overlapping.
+        tags: one per unit; None if they are not known.
         predicate: the unit whose roles are tagged; None for other tasks.
-        document: what it is part of, where that is known.
+        document: the document it is part of; None if not known.
         left: the sentences before it in its document, as far as they may be needed.
-        right: those behind it.
+        right: those after it.
         fields: the whole row.
         source: where it is, as `path:line`.
     """
@@ -67,7 +67,7 @@ class TaggingExample:
         return [self.text[start:end] for start, end in self.units]
 
     def between(self, first: int, end: int) -> str:
-        """The text from one unit up to another, which is not part of it."""
+        """The text of units `first` to `end`, the latter excluded."""
         return self.text[self.units[first][0] : self.units[end - 1][1]]
 
 
@@ -76,11 +76,11 @@ class TaggingDataSet:
     """A published data set.
 
     Attributes:
-        reader: of its files.
-        scheme: of its tags.
-        types: of its entities.
-        characters: True where characters are tagged, not words.
-        surface_forms: True where F1 of distinct surface forms is a published figure.
+        reader: reads its files.
+        scheme: the scheme of its tags.
+        types: the types of its entities.
+        characters: True if characters are tagged, not words.
+        surface_forms: True if F1 of distinct surface forms is a published figure.
     """
 
     reader: Reader
@@ -117,16 +117,16 @@ FORMATS: dict[str, Reader] = {
 """Files without a header, by suffix."""
 
 _TABLES = (".jsonl", ".csv", ".parquet")
-"""Files that are tables whatever the data set; .tsv is one where the data set has no files of its own."""
+"""Files that are tables for every data set; .tsv is one only if the data set has no files of its own."""
 
 
 def has_published_layout(path: Path) -> bool:
-    """Whether a file is taken for one of a data set's own; tables are not."""
+    """Whether a file is read as one of a data set's own; tables are not."""
     return split_suffixes(path)[0] not in _TABLES
 
 
 def read_file(path: Path, data_set: TaggingDataSet | None, note: Note) -> Iterator[Row]:
-    """The rows of a file: as the data set is published, by its suffix, or of a table."""
+    """The rows of a file in the data set's published form, in the format of its suffix, or of a table."""
     suffix = split_suffixes(path)[0]
     if data_set is not None and has_published_layout(path):
         yield from data_set.reader(path, note)
@@ -143,7 +143,7 @@ def read_file(path: Path, data_set: TaggingDataSet | None, note: Note) -> Iterat
 
 @dataclass(frozen=True)
 class TaggingColumns:
-    """Names of columns; the first that a row has is taken."""
+    """Names of columns; the first that a row has is used."""
 
     tokens: tuple[str, ...] = ("tokens",)
     tags: tuple[str, ...] = ("tags",)
@@ -161,20 +161,20 @@ def read_example(
     needs_tags: bool,
     note: Note,
 ) -> TaggingExample:
-    """A row as an example, its tags as they stand there.
+    """A row as an example, its tags unchanged.
 
     A row has `tokens` or `text`, and perhaps `tags`, or `entities` that point into the text: `[[start, end, label]]`.
 
     Args:
         columns: of a table; rows of other files have the usual ones.
         characters: True makes each character of a text a unit, and joins tokens without blanks.
-        punctuation: True makes punctuation at the edge of a word a unit of its own, where a text is cut into words.
+        punctuation: True makes punctuation at the edge of a word a unit of its own, if a text is cut into words.
         labelled: False does not look for tags.
-        needs_tags: True refuses a row without.
-        note: is told of entities that had to be widened.
+        needs_tags: True refuses a row without tags.
+        note: records entities that had to be widened.
 
     Raises:
-        InputError: a field is missing or of another kind, or they do not fit together.
+        InputError: a field is missing or of the wrong kind, or fields do not match.
     """
     columns = TaggingColumns() if isinstance(row, SentenceRow) else columns
     tokens_name, text_name = _first(row, columns.tokens), _first(row, columns.text)
@@ -214,20 +214,20 @@ def read_example(
 
 
 def names_predicate(row: Row, columns: TaggingColumns) -> bool:
-    """Whether a row says whose roles its tags are."""
+    """Whether a row names the predicate whose roles its tags are."""
     name = _first(row, (TaggingColumns() if isinstance(row, SentenceRow) else columns).predicate)
     return name is not None and row.fields[name] != ""
 
 
 def place_of(row: Row, unit: int) -> str:
-    """Where a unit of a row is, as `path:line`, or as the row and the number of the word."""
+    """The place of a unit, as `path:line`, or as the row's source and the number of the word."""
     if isinstance(row, SentenceRow):
         return f"{row.source.rpartition(':')[0]}:{row.lines[unit]}"
     return f"{row.source}, word {unit + 1}"
 
 
 def split_words(text: str, punctuation: bool) -> list[Span]:
-    """The words of a text: what stands between white space.
+    """The words of a text, separated by white space.
 
     Args:
         punctuation: True also cuts punctuation and symbols off both edges of a word, one by one, as corpora of entities
@@ -260,12 +260,12 @@ def with_context(
     """Examples with the sentences around them in their document, a document at a time.
 
     Args:
-        max_words: as soon as the sentences on one side have so many units, there are enough.
-        warn: is told, once, the source of an example that does not tell its document; it goes without context. None
-            refuses it.
+        max_words: sentences are added on each side until they have this many units.
+        warn: called once, with the source of the first example that does not name its document; such examples get no
+            context. None refuses them.
 
     Raises:
-        InputError: an example does not tell its document.
+        InputError: an example does not name its document, and `warn` is None.
     """
     warned = False
     for document, group in groupby(examples, key=lambda example: example.document):
@@ -295,7 +295,7 @@ def with_context(
 
 
 def _enough(sentences: Iterable[TaggingExample], max_words: int) -> tuple[str, ...]:
-    """The first sentences that have `max_words` units together."""
+    """The first sentences that together have at least `max_words` units."""
     texts, num_words = [], 0
     for sentence in sentences:
         if num_words >= max_words:
@@ -358,7 +358,7 @@ def _predicate(row: Row, name: str | None, num_units: int) -> int | None:
 
 
 def _tags_of_entities(row: Row, text: str, units: Sequence[Span], note: Note) -> list[str]:
-    """BIO tags of units from entities that point into the text; one that ends inside a unit is widened to it."""
+    """BIO tags of units from entities given by character offsets; one that ends inside a unit is widened to it."""
     tags = [OUTSIDE] * len(units)
     entities = row.fields["entities"]
     if not isinstance(entities, list):

@@ -1,9 +1,9 @@
-"""Sentences as rows of tokens: windows over long ones, document context around short ones, the predicate behind them.
+"""Sentences as rows of tokens: windows over long ones, document context around short ones, the predicate after them.
 
 Devlin et al. 2019, section 5.3: a unit's label stands at its first sub-token; the context is that of the document. A
 longer sentence is read in overlapping windows, and each label counts in the one where it has the most context. A
-predicate is named behind its sentence, `[CLS] sentence [SEP] predicate [SEP]` (Shi and Lin 2019); the n-th of equal
-words is named n times there, since two predicates would otherwise give one input.
+predicate is repeated after its sentence, `[CLS] sentence [SEP] predicate [SEP]` (Shi and Lin 2019); for the n-th of
+equal words it stands there n times, since otherwise two predicates would give the same input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unmask.tokenization.opening import Tokenizer
 
 @dataclass(frozen=True)
 class Lead:
-    """A token that answers for units: for the one whose first token it is, and those behind that it also covers.
+    """A token that represents units: the one whose first token it is, and any following ones that it also covers.
 
     Attributes:
         token: its number in the sentence.
@@ -39,10 +39,10 @@ class Lead:
 
 
 def find_leads(aligned: AlignedText, units: Sequence[Span]) -> list[Lead]:
-    """Which token answers for which units, in order; units that no token covers have none.
+    """Which token represents which units, in order; units that no token covers have none.
 
     Args:
-        units: rising, without overlap.
+        units: ascending, without overlap.
     """
     leads = []
     unit = 0
@@ -63,8 +63,8 @@ class Window:
     """Tokens of a sentence that stand in one row.
 
     Attributes:
-        first, end: the tokens.
-        answers: those whose labels count here.
+        first, end: the range of tokens.
+        answers: the tokens whose labels count in this window.
     """
 
     first: int
@@ -73,13 +73,13 @@ class Window:
 
 
 def cut_windows(length: int, room: int, stride: int) -> Iterator[Window]:
-    """Windows over a sentence; every token answers in exactly one.
+    """Windows over a sentence; the label of every token counts in exactly one.
 
     Args:
         length: tokens of the sentence; 0 gives one empty window.
         room: most tokens of a window, at least 1.
-        stride: tokens from the beginning of one to that of the next; over `room`, where windows would leave tokens out,
-            half of it is taken.
+        stride: tokens from the beginning of one window to that of the next; if it exceeds `room`, so that windows would
+            leave tokens out, half of `room` is used.
     """
     step = stride if stride <= room else max(1, room // 2)
     starts = [0]
@@ -88,7 +88,7 @@ def cut_windows(length: int, room: int, stride: int) -> Iterator[Window]:
     ends = [min(length, start + room) for start in starts]
     begin = 0
     for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        # Of a token that two windows show, the left one has the more context up to the middle of what they share.
+        # In the overlap of two windows, the left one gives a token more context up to the middle.
         until = end if place + 1 == len(starts) else (starts[place + 1] + end + 1) // 2
         yield Window(start, end, range(begin, until))
         begin = until
@@ -96,14 +96,14 @@ def cut_windows(length: int, room: int, stride: int) -> Iterator[Window]:
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens around texts, as the tokenizer's own template puts them.
+    """The special tokens around texts, as in the tokenizer's own template.
 
     Attributes:
-        before: the first text.
-        between: it and the second; empty where there is one text.
-        after: the last.
+        before: those before the first text.
+        between: those between the two texts; empty if there is only one.
+        after: those after the last text.
         num_first: how many of `between` belong to the first segment.
-        has_segments: False for families that have none.
+        has_segments: False for families without segments.
     """
 
     before: list[int]
@@ -117,7 +117,7 @@ class Frame:
         return len(self.before) + len(self.between) + len(self.after)
 
     def row(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], int]:
-        """The tokens of a row, and where segment B begins in it (its length where there is none)."""
+        """The tokens of a row, and where segment B begins in it (the row's length if there is no segment B)."""
         ids = [*self.before, *first, *self.between, *second, *self.after]
         if not self.has_segments:
             return ids, len(ids)
@@ -144,7 +144,7 @@ def find_frame(tokenizer: Tokenizer, pair: bool) -> Frame:
 
 
 def predicate_ids(aligned: AlignedText, units: Sequence[Span], predicate: int) -> list[int]:
-    """What names the predicate behind its sentence: its tokens, as often as it is the n-th of equal words."""
+    """The tokens that name the predicate after its sentence: its own, n times if it is the n-th of equal words."""
     starts = [start for start, _ in units]
     pieces: list[list[int]] = [[] for _ in units]
     for token, start, end in zip(aligned.ids, aligned.starts, aligned.ends, strict=True):
@@ -157,10 +157,10 @@ def predicate_ids(aligned: AlignedText, units: Sequence[Span], predicate: int) -
 def take_context(
     left: Sequence[Sequence[int]], right: Sequence[Sequence[int]], room: int
 ) -> tuple[list[int], list[int]]:
-    """The tokens next to a sentence: half of the room on each side, more where the other side has fewer.
+    """The tokens next to a sentence: half of the room on each side, more if the other side has fewer.
 
     Args:
-        left, right: tokens of the sentences before and behind, in the order of the text.
+        left, right: tokens of the sentences before and after it, in the order of the text.
     """
     before = [token for sentence in left for token in sentence]
     behind = [token for sentence in right for token in sentence]
@@ -171,14 +171,14 @@ def take_context(
 
 @dataclass(frozen=True)
 class EncodedSentences:
-    """Sentences as rows, and what was found on the way.
+    """Sentences as rows, with counts.
 
     Attributes:
-        encoded: a unit is a row, an example has one or several. Token column: `labels`, -100 but where a token answers.
-            Alignment: `units`, the first unit that a token answers for, `num_units`, how many, 0 where it does not
-            answer, and `num_outside`, how many of them are tagged O.
+        encoded: a unit is a row, an example has one or several. Token column: `labels`, -100 unless the token
+            represents a unit. Alignment: `units`, the first unit that a token represents; `num_units`, how many, 0 for
+            other tokens; and `num_outside`, how many of these units are tagged O.
         num_empty: sentences without any token.
-        num_silent: units that no token covers, blanks among characters aside.
+        num_silent: units that no token covers, not counting blanks where units are characters.
     """
 
     encoded: EncodedExamples
@@ -203,7 +203,7 @@ def encode_sentences(
         num_segments: below 2 a predicate is segment A too.
 
     Raises:
-        InputError: nothing of a sentence fits beside its predicate.
+        InputError: no token of a sentence fits beside its predicate.
     """
     texts = list(dict.fromkeys(text for one in examples for text in (*one.left, one.text, *one.right)))
     aligned_texts = dict(zip(texts, align(tokenizer, texts), strict=True))

@@ -1,4 +1,4 @@
-"""What tasks on a text or a pair of texts have in common: how their files are read."""
+"""The common base of tasks on a text or a pair of texts: how their files are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TextTask(Generic[LabelT]):
     """A task whose examples are `TextExample`s.
 
     Attributes:
-        settings: its name, lengths and dropout, and what else its kind has.
+        settings: its name, lengths and dropout, and the settings of its kind.
         files: how its files are read.
     """
 
@@ -40,7 +40,7 @@ class TextTask(Generic[LabelT]):
 
     @property
     def is_pair(self) -> bool:
-        """True where only pairs will do."""
+        """True if only pairs are accepted."""
         return self.files.is_pair
 
     @property

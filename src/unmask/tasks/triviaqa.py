@@ -1,11 +1,11 @@
-"""TriviaQA's files: questions, their answer with its aliases, and evidence documents beside them.
+"""TriviaQA's files: questions, their answer with its aliases, and evidence documents in separate files.
 
-Joshi et al. 2017, read as for BERT's "TriviaQA, then SQuAD" (Devlin et al. 2019, section 4.2): of each document the
-first 400 tokens, and in them the answer found by its text. Departures from the authors' script: tokens are words
-between white space, so that offsets are those of the document; an answer is found only as whole words (not "art" in
-"party"); and the answer itself is looked for before its aliases. Measuring leaves documents whose first words do not
-hold the answer out of the denominator, and the authors' scorer does not: figures are higher. Right are the answer and
-all of its aliases, each normalised; for that scorer they are NormalizedAliases as they stand, and HumanAnswers.
+Joshi et al. 2017, read as for BERT's "TriviaQA, then SQuAD" (Devlin et al. 2019, section 4.2): the first 400 tokens of
+each document, in which the answer is found by its text. Departures from the authors' script: tokens are separated by
+white space, so that offsets are those of the document; an answer is found only as whole words (not "art" in "party");
+and the answer itself is looked for before its aliases. Measuring leaves documents whose first words do not hold the
+answer out of the denominator, which the authors' scorer does not: figures here are higher. The answer and all of its
+aliases, each normalised, count as right; for that scorer NormalizedAliases as given, and HumanAnswers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from unmask.tasks.json_elements import read_elements
 from unmask.tasks.rows import Row
 
 NUM_WORDS = 400
-"""Of each document."""
+"""Words read of each document."""
 
 FOLDERS = {"EntityPages": "wikipedia", "SearchResults": "web"}
-"""Where the documents of each list lie, in `evidence`."""
+"""The folder in `evidence` for the documents of each list."""
 
 _WORD = re.compile(r"\S+")
 
@@ -36,11 +36,11 @@ def read_triviaqa(path: Path) -> Iterator[Row]:
         path: such as `qa/wikipedia-train.json`, with the folder `evidence` beside `qa`.
 
     Yields:
-        `id` (`<question>--<document>`, as the authors' scorer has it), `question`, `context`, `aliases`, and `answers`,
-        empty where the document does not hold one in its first words; no `answers` where the file has none.
+        `id` (`<question>--<document>`, as in the authors' scorer), `question`, `context`, `aliases`, and `answers`,
+        empty if the first words of the document hold none; no `answers` if the file has none.
 
     Raises:
-        InputError: the file or a document cannot be read, or is not laid out so; its place is named.
+        InputError: the file or a document cannot be read, or is not laid out like this; the place is named.
     """
     evidence = _evidence_folder(path)
     empty = True
@@ -86,7 +86,7 @@ def _documents(datum: dict[str, Any], place: str) -> Iterator[Path]:
 
 
 def _answers(answer: Any, place: str) -> list[str]:
-    """The answer, then its aliases as they are written, then in lower case and without punctuation."""
+    """The answer, then its aliases as written, then those in lower case and without punctuation."""
     if answer is None:
         return []
     texts: list[Any] = []
@@ -114,7 +114,7 @@ def _first_words(document: Path, place: str) -> str:
 
 
 def _find(context: str, answers: Sequence[str]) -> dict[str, list[Any]]:
-    """The first of `answers` that the passage holds as whole words, whatever their case."""
+    """The first of `answers` that the passage holds as whole words, ignoring case."""
     lowered = context.lower()
     for text in answers:
         if text.lower() not in lowered:

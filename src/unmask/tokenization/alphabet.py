@@ -1,4 +1,4 @@
-"""Which characters a vocabulary keeps: the most frequent ones, more of them where a script has thousands."""
+"""Which characters a vocabulary keeps: the most frequent ones, and more of them if a script has thousands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _LATIN_ALPHABET_SIZE = 1000
 _HANGUL_OR_HAN_ALPHABET_SIZE = 6000
 _HANGUL_OR_HAN_SHARE = 0.01
-"""Share of the characters from which on Hangul or Han counts as present: a corpus in English has some of both."""
+"""Least share of the characters at which Hangul or Han counts as present: an English corpus has a few of both."""
 _HANGUL_AND_HAN = (
     (0x1100, 0x11FF),  # Hangul jamo
     (0x3130, 0x318F),  # Hangul compatibility jamo

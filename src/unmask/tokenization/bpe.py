@@ -1,13 +1,13 @@
-"""BPE with a mark at the end of a word, as GPT-1 has it (Radford et al. 2018, section 4.1: 40,000 merges).
+"""BPE with a mark at the end of a word, as in GPT-1 (Radford et al. 2018, section 4.1: 40,000 merges).
 
 Text goes through BERT's normaliser and splitting, as in `transformers`; the released code cleans with ftfy and splits
-with spaCy instead, so its tokens differ where these do. An unknown character becomes `<unk>` by itself. What is trained
-here is composed (NFC) afterwards, as with WordPiece.
+with spaCy instead, so its tokens differ where these do. An unknown character alone becomes `<unk>`. Tokenizers trained
+here compose the normalised text (NFC), as with WordPiece.
 
-The published vocabulary has `<unk>` alone. The released code appends `_start_`, `_delimiter_` and `_classify_` for
-fine-tuning, and frames a text as start, text, extract and a pair as start, text, delimiter, text, extract: so do ours,
-as the roles bos, sep and cls, but not beside a pre-trained model (gpt1_framing.py). `<pad>` is for users of padded
-batches. There is no mask token: GPT-1 predicts the next token, and a vocabulary of its kind has no use for one.
+The published vocabulary has only `<unk>`. The released code appends `_start_`, `_delimiter_` and `_classify_` for
+fine-tuning, and frames a text as start, text, extract and a pair as start, text, delimiter, text, extract. Tokenizers
+trained here have them in the roles bos, sep and cls, but a pre-trained model's does not frame (gpt1_framing.py).
+`<pad>` is for users of padded batches. There is no mask token: GPT-1 predicts the next token, and has no use for one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def define(
     others: tuple[str, ...],
     normalizer: Definition | None,
 ) -> Definition:
-    """The definition of a tokenizer, which frames its input where it has the three tokens of fine-tuning."""
+    """The definition of a tokenizer, which frames its input if it has the three tokens for fine-tuning."""
     framed = {"bos_token", "sep_token", "cls_token"} <= set(special_tokens)
     post_processor = None
     if framed:
@@ -76,7 +76,7 @@ def define(
 
 
 def _base(alphabet: list[str], split: Split) -> list[str]:
-    """The characters, then each as the end of a word: the published vocabulary begins so too."""
+    """The characters, then each as the end of a word, like the beginning of the published vocabulary."""
     return [*alphabet, *(f"{character}{END_OF_WORD}" for character in alphabet)]
 
 

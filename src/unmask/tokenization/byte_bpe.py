@@ -1,14 +1,14 @@
-"""BPE over the 256 bytes of UTF-8, as GPT-2 and RoBERTa have it (Radford et al. 2019, 2.2; Liu et al. 2019, 4.4).
+"""BPE over the 256 bytes of UTF-8, as in GPT-2 and RoBERTa (Radford et al. 2019, 2.2; Liu et al. 2019, 4.4).
 
-No text is unknown, and what is decoded is what was encoded, to the byte. The space before a word belongs to it: the
-first word of a text, which has none before it, is encoded otherwise than the same word further on. The sentences of a
-store, which are encoded one by one, begin with the space before them (`unmask.data.encoding`), but for the first of a
-document and one that follows without a space. Counting for training sees whole documents, where a word has its space
+No text is unknown, and decoding gives back what was encoded, to the byte. The space before a word belongs to it: the
+first word of a text, which has no space before it, is encoded differently from the same word further on. The sentences
+of a store, which are encoded one by one, begin with the space before them (`unmask.data.encoding`), except the first of
+a document and one that follows without a space. Counting for training reads whole documents, where a word has its space
 wherever the document has one.
 
-Special tokens are RoBERTa's, `<s> A </s>` and `<s> A </s></s> B </s>` its framing. Here the mask token comes with the
-other special tokens, since the published vocabulary had it appended. It swallows a space before it, since it stands for
-a word with its space.
+Special tokens are RoBERTa's, and so is the framing, `<s> A </s>` and `<s> A </s></s> B </s>`. Here the mask token is
+among the other special tokens, where the published vocabulary had it appended. It absorbs a space before it, since it
+stands for a word with its space.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPECIAL_TOKENS = {
 
 _SHOWN = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 BYTES = tuple(sorted([*map(chr, _SHOWN), *(chr(0x100 + number) for number in range(256 - len(_SHOWN)))]))
-"""The characters that stand for the 256 bytes, in the order of GPT-2's ids: bytes that can be seen are themselves."""
+"""The characters that represent the 256 bytes, in the order of GPT-2's ids; printable bytes represent themselves."""
 
 _PRE_TOKENIZER = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
@@ -52,11 +52,11 @@ def define(
     *,
     prefix_space: bool = False,
 ) -> Definition:
-    """The definition of a tokenizer, which frames its input where it has RoBERTa's special tokens.
+    """The definition of a tokenizer, which frames its input if it has RoBERTa's special tokens.
 
     Args:
         vocab, merges, special_tokens, others, normalizer: see `unmask.tokenization.family.Define`.
-        prefix_space: True sets a space before a text that begins without one.
+        prefix_space: True puts a space before a text that begins without one.
     """
     byte_level = _PRE_TOKENIZER | {"add_prefix_space": prefix_space}
     post_processor: Definition | None = None
@@ -96,7 +96,7 @@ def _normalizer(lowercase: bool) -> Definition | None:
 
 
 def _stretches(text: str) -> list[str]:
-    """Cuts before white space that follows anything else: no word reaches from the one to the other."""
+    """Cuts before white space that follows anything else: no word spans such a cut."""
     return _BEFORE_WHITE_SPACE.split(text)
 
 

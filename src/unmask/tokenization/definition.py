@@ -1,7 +1,7 @@
 """A tokenizer as data: the content of `tokenizer.json`, the one description that every version of the library reads.
 
 It names the steps in order (normalizer, pre_tokenizer, model, post_processor, decoder) and the tokens that are looked
-for before all of them (added_tokens). Here are the parts that several kinds share, and what we read out of one.
+for before all of them (added_tokens). Here are the parts that several kinds share, and the facts read from one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def make_definition(
     decoder: Definition,
     model: Definition,
 ) -> Definition:
-    """Puts the parts together, in the library's own order."""
+    """Assembles the parts in the library's own order."""
     return {
         "version": "1.0",
         "truncation": None,
@@ -49,7 +49,7 @@ def special_added_tokens(
     Args:
         vocab: entry -> id.
         entries: of the special tokens; one may be named twice.
-        takes_space: those that swallow white space before them.
+        takes_space: those that absorb white space before them.
     """
     ordered = sorted(set(entries), key=vocab.__getitem__)
     flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
@@ -74,9 +74,9 @@ def bert_normalizer(
 
     Args:
         lowercase: True for an uncased vocabulary.
-        compose: True ends with NFC, as in all that is trained here; False is exactly what Google released.
-        strip_accents: None does it where `lowercase`.
-        split_han: True sets spaces around Han characters.
+        compose: True ends with NFC, as in all tokenizers trained here; False is exactly what Google released.
+        strip_accents: None strips them if `lowercase`.
+        split_han: True puts spaces around Han characters.
     """
     bert = {
         "type": "BertNormalizer",
@@ -146,15 +146,15 @@ _UNFRAMED = Framing((_A,), (_A, Piece("B", (), 1)))
 
 @dataclass(frozen=True)
 class Facts:
-    """What a definition says of a tokenizer.
+    """Facts about a tokenizer, from its definition.
 
     Attributes:
         kind: a key of `unmask.tokenization.train.TOKENIZERS`.
         framing: what is added around texts.
-        entries: the entry of each id, added tokens included; an id that nothing has is the empty string.
+        entries: the entry of each id, added tokens included; the empty string for an unused id.
         special_ids: of the added tokens that are special.
-        unknown: the entry that unknown characters or words become; None where there are none.
-        prefix: of an entry that continues a word; empty where that does not tell.
+        unknown: the entry that unknown characters or words become; None if nothing is unknown.
+        prefix: of an entry that continues a word; empty if such entries have no prefix.
     """
 
     kind: str
@@ -173,7 +173,7 @@ def read_facts(definition: Definition, where: object) -> Facts:
         where: the file, for messages.
 
     Raises:
-        ModelError: it is of no kind known here, or not laid out as the library writes it.
+        ModelError: it is of an unknown kind, or not laid out as the library writes it.
     """
     try:
         return Facts(
@@ -209,7 +209,7 @@ def _read_framing(definition: Definition, where: object) -> Framing:
             else:
                 pair = (cls, _A, sep, sep, _B, sep)
             framing = Framing((cls, _A, sep), pair)
-        elif kind != "ByteLevel":  # which trims offsets alone
+        elif kind != "ByteLevel":  # which only trims offsets
             raise ModelError(f"{where}: the post-processor {kind!r} is not known; expected one of a BERT or GPT family")
     texts = ["".join(piece.text for piece in pieces) for pieces in (framing.single, framing.pair)]
     if texts != ["A", "AB"]:
@@ -230,7 +230,7 @@ def _template_pieces(step: Definition, which: str) -> tuple[Piece, ...]:
 
 def _read_kind(definition: Definition, where: object) -> str:
     model = definition.get("model") or {}
-    # Files of old versions leave the type out.
+    # Files of old versions omit the type.
     untyped = "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else None
     kind = model.get("type") or untyped
     splitters = {step["type"] for step in _steps(definition.get("pre_tokenizer"), "pretokenizers")}
@@ -256,7 +256,7 @@ def _read_entries(definition: Definition) -> tuple[str, ...]:
 
 
 def _steps(step: Definition | None, inner: str) -> Iterator[Definition]:
-    """A step, or those inside it where it is a sequence."""
+    """A step, or the steps inside it if it is a sequence."""
     if step is None:
         return
     if step["type"] == "Sequence":

@@ -1,8 +1,8 @@
 """The files of a tokenizer's directory: those we write, and those that others have published or saved.
 
-Read are `tokenizer.json` (ours, and whatever `transformers` saves), `vocab.txt` (Google's BERT, ELECTRA), and a
-vocabulary with its merges: `vocab.json` and `merges.txt` (`transformers`), `encoder.json` and `vocab.bpe` (GPT-2, on
-which RoBERTa builds), `encoder_bpe_40000.json` and `vocab_40000.bpe` (GPT-1).
+It reads `tokenizer.json` (ours, and what `transformers` saves), `vocab.txt` (Google's BERT, ELECTRA), and a vocabulary
+with its merges: `vocab.json` and `merges.txt` (`transformers`), `encoder.json` and `vocab.bpe` (GPT-2, on which RoBERTa
+builds), `encoder_bpe_40000.json` and `vocab_40000.bpe` (GPT-1).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unmask.tokenization import bpe, byte_bpe, wordpiece
 from unmask.tokenization.definition import Definition, bert_normalizer, read_facts
 
 SEGMENTER_KEY = "unmask_segmenter"
-"""In `tokenizer_config.json`: the segmenter that texts go through first, which `transformers` knows nothing of."""
+"""The key in `tokenizer_config.json` of the segmenter that is applied to texts first; `transformers` ignores it."""
 
 VOCABULARY_AND_MERGES = (
     ("vocab.json", "merges.txt"),
@@ -42,10 +42,10 @@ _GPT2_SPECIAL_TOKENS = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|
 
 @dataclass(frozen=True)
 class OpenedDirectory:
-    """What a directory says.
+    """The content of a directory.
 
     Attributes:
-        files: what is to be saved again, by name; `tokenizer.json` is among them.
+        files: those to write when saving, by name; `tokenizer.json` is among them.
         special_tokens: role -> entry.
         segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, or "none".
     """
@@ -67,7 +67,7 @@ def new_files(
     Args:
         definition: the content of `tokenizer.json`.
         special_tokens: role -> entry.
-        config: what `tokenizer_config.json` states beside the special tokens: `tokenizer_class` ...
+        config: entries of `tokenizer_config.json` besides the special tokens: `tokenizer_class` ...
         has_segments: True if the model takes `token_type_ids`.
         segmenter: the name of the segmenter, or "none".
     """
@@ -95,7 +95,7 @@ def read_directory(path: Path, lowercase: bool | None) -> OpenedDirectory:
         lowercase: see `unmask.tokenization.tokenizer.load_tokenizer`.
 
     Raises:
-        ModelError: as `load_tokenizer` says.
+        ModelError: as in `load_tokenizer`.
     """
     if not path.exists():
         raise ModelError(f"{path} does not exist: expected a directory with tokenizer.json or vocab.txt")
@@ -136,7 +136,7 @@ def _read_vocab_txt(path: Path, config: dict[str, Any], lowercase: bool | None) 
         split_han=config.get("tokenize_chinese_chars", True),
     )
     definition = wordpiece.define(vocab, None, special_tokens, (), normalizer)
-    # With this class `transformers` builds the same normaliser again from these very keys.
+    # With this class `transformers` builds the same normaliser from these keys.
     saved_config = {"tokenizer_class": "BertTokenizer", "model_max_length": 512, **config, "do_lower_case": lowercase}
     return OpenedDirectory(new_files(definition, special_tokens, saved_config, has_segments=True), special_tokens)
 
@@ -144,7 +144,7 @@ def _read_vocab_txt(path: Path, config: dict[str, Any], lowercase: bool | None) 
 def _read_merges(
     vocab_path: Path, merges_path: Path, config: dict[str, Any], lowercase: bool | None
 ) -> OpenedDirectory:
-    """A vocabulary with its merges gets the steps of the family it is of, as `transformers` builds them."""
+    """Reads a vocabulary with its merges, and adds the steps of its family as `transformers` builds them."""
     vocab = _read_json(vocab_path)
     merges = _read_pairs(merges_path, vocab)
     max_length = {"model_max_length": 512, **config}["model_max_length"]
@@ -171,7 +171,7 @@ def _read_merges(
 def _special_tokens(
     path: Path, vocab: Mapping[str, int], config: dict[str, Any], usual: Mapping[str, str]
 ) -> dict[str, str]:
-    """The entry of each role: as the configuration names it, plainly or under `content`, else the family's own."""
+    """The entry of each role: from the configuration, as a string or under `content`, else the family's own."""
     named = {role: config.get(role) or usual.get(role) for role in (*usual, *_ROLES)}
     entries = {
         role: entry["content"] if isinstance(entry, dict) else str(entry) for role, entry in named.items() if entry
@@ -213,7 +213,7 @@ def _read_pairs(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; an empty one where there is no file."""
+    """The object in a JSON file; an empty one if there is no file."""
     if not path.is_file():
         return {}
     try:

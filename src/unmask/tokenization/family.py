@@ -1,6 +1,6 @@
-"""What sets one kind of tokenizer apart from the others: special tokens, steps of encoding, and how it learns.
+"""What distinguishes the kinds of tokenizers: special tokens, steps of encoding, and how they learn.
 
-A value of `Family` for each kind stands in a module of its own: `wordpiece`, `bpe`, `byte_bpe`.
+Each kind has a `Family` in its own module: `wordpiece`, `bpe`, `byte_bpe`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Split = Callable[[str], list[str]]
 
 @dataclass(frozen=True)
 class Learned:
-    """What came out of learning.
+    """The result of learning.
 
     Attributes:
         entries: the vocabulary without special tokens, in the order of the ids.
-        merges: the pairs of entries that are joined, the first learned first; None for WordPiece, which has none.
+        merges: the pairs of entries that are joined, in the order learned; None for WordPiece, which has none.
     """
 
     entries: list[str]
@@ -31,18 +31,18 @@ class Learned:
 
     @classmethod
     def of_merges(cls, base: list[str], merges: list[tuple[str, str]]) -> Learned:
-        """The base, then one entry a merge; two merges may make the same."""
+        """The base, then one entry per merge, without repetitions: two merges may make the same entry."""
         return cls(list(dict.fromkeys([*base, *map("".join, merges)])), merges)
 
 
 class Grow(Protocol):
-    """Lets a vocabulary grow from its base.
+    """Grows a vocabulary from its base.
 
     Args:
-        words: words with their counts, made of the characters of the base alone.
+        words: words with their counts, made only of characters of the base.
         base: the entries to start from, in the order of their ids.
-        num_entries: entries to reach, those of `base` included.
-        min_pair_count: times that a pair must be seen to be joined.
+        num_entries: entries to reach, including those of `base`.
+        min_pair_count: how often a pair must occur to be joined.
     """
 
     def __call__(self, words: Counter[str], base: list[str], *, num_entries: int, min_pair_count: int) -> Learned: ...
@@ -75,17 +75,17 @@ class Family:
 
     Attributes:
         special_tokens: role in `tokenizer_config.json` -> entry, in the order of the ids; two roles may share one.
-        slots_after_first: how many unused slots stand behind the first special token; further ones follow the last.
+        slots_after_first: how many unused slots follow the first special token; further ones follow the last.
         has_segments: True if the model takes `token_type_ids`.
-        lowercase: what the published tokenizer does.
-        max_word_characters: a longer word is unknown; None where there is no such bound.
-        normalizer: of a definition; takes whether to lowercase.
+        lowercase: whether the published tokenizer lowercases.
+        max_word_characters: longer words are unknown; None if there is no limit.
+        normalizer: of a definition, given whether to lowercase.
         pre_tokenizer: of a definition.
-        stretches: cuts a text where no word stands across, so that equal stretches are split into words once.
-        alphabet: the characters to keep, from how often each was seen.
+        stretches: cuts a text where no word spans the cut, so that equal stretches are split into words only once.
+        alphabet: the characters to keep, from their counts.
         base: the entries that need no learning, from the alphabet.
         grow: learns the other entries.
-        define: makes the definition of what was learned.
+        define: makes the definition of the learned tokenizer.
     """
 
     special_tokens: Mapping[str, str]

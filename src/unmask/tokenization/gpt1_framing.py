@@ -1,9 +1,9 @@
-"""GPT-1's tokenizer without its frame, for what was pre-trained, and with it, for fine-tuning (bpe.py tells more).
+"""GPT-1's tokenizer without its frame, for pre-trained models, and with it, for fine-tuning (see bpe.py).
 
-Pre-training shows text as it runs (Radford et al. 2018, section 4.1): the tokenizer beside its model frames nothing, so
-that `transformers` goes on from what was said and not from an extract token that the model never saw. Fine-tuning
-frames its inputs with start, delimiter and extract tokens (section 3.3). Where a vocabulary has none, as the published
-one, they are appended under the names that the released code gives them, and the model has to get rows for them.
+Pre-training shows contiguous text (Radford et al. 2018, section 4.1): the tokenizer saved with its model frames
+nothing, so that `transformers` continues the given text and not an extract token that the model never saw. Fine-tuning
+frames its inputs with start, delimiter and extract tokens (section 3.3). If a vocabulary has none, like the published
+one, they are appended under the names of the released code, and the model must get embedding rows for them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.tokenization.word_characters import is_word_tokenizer, load_word_tokenizer
 
 ROLES = ("bos_token", "sep_token", "cls_token")
-"""Start, delimiter and extract."""
+"""The roles of start, delimiter and extract."""
 
 
 def unframed(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer as it stands beside a left-to-right language model: GPT-1's without its frame, any other as it is.
+    """The tokenizer to save with a left-to-right language model: GPT-1's without its frame, any other unchanged.
 
-    `load_framed_tokenizer` gives the frame back. Other kinds keep theirs, since other models are made of them too.
+    `load_framed_tokenizer` restores the frame. Other kinds keep theirs, since they serve other models too.
     """
     if isinstance(tokenizer, TextTokenizer) and tokenizer.kind == "bpe":
         return tokenizer.without_framing()
@@ -36,10 +36,10 @@ def unframed(tokenizer: Tokenizer) -> Tokenizer:
 def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]:
     """Opens a tokenizer that frames texts and pairs for fine-tuning.
 
-    Any but a GPT-1 tokenizer without the three tokens, or with them and no frame, is what `open_tokenizer` gives.
+    A GPT-1 tokenizer that lacks the three tokens or the frame gets them; any other is opened as in `open_tokenizer`.
 
     Returns:
-        The tokenizer, and the entries that were appended to its vocabulary: none, or up to three.
+        The tokenizer, and the entries that were appended to its vocabulary, at most three.
 
     Raises:
         ModelError: as in `open_tokenizer`.
@@ -65,8 +65,8 @@ def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]
         entries, f"{start}:0 $A:0 {extract}:0", f"{start}:0 $A:0 {delimiter}:0 $B:0 {extract}:0"
     )
     config = json.loads(opened.files.get("tokenizer_config.json", b"{}"))
-    config.pop("added_tokens_decoder", None)  # tokenizer.json says it
-    # Its own class would build its steps anew, without the frame.
+    config.pop("added_tokens_decoder", None)  # tokenizer.json has them
+    # GPT-1's own class would rebuild the steps, without the frame.
     config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
     files = {
         "tokenizer.json": _json_bytes(definition),

@@ -1,9 +1,9 @@
-"""Learning by the `tokenizers` library, made the same every time.
+"""Learning by the `tokenizers` library, made deterministic.
 
 Its trainers number the pieces that begin, continue or end a word in the order of a hash table, which differs from
-process to process, and break ties by these numbers. So every entry of the base is handed to them as a special token,
-which fixes its number, and only the vocabulary and the merges that come out are used. They take no counts: every word
-is given as often as it was seen.
+process to process, and break ties by these numbers. So every entry of the base is given to them as a special token,
+which fixes its number, and only the resulting vocabulary and merges are used. They accept no counts, so every word is
+given as often as it occurred.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unmask.tokenization.family import Learned
 from unmask.tokenization.library import refuse_without_trainers
 
 LONGEST_WORD = 400
-"""Characters or bytes. A longer word, which no language has, is not learned from."""
+"""In characters or bytes. Longer words, which no language has, are ignored."""
 
 _REPETITIONS_AT_ONCE = 4096
 
@@ -28,7 +28,7 @@ def grow_wordpiece(
 
     Args:
         words, base, num_entries, min_pair_count: see `unmask.tokenization.family.Grow`.
-        prefix: of a piece that continues a word.
+        prefix: of pieces that continue a word.
     """
     refuse_without_trainers()
     from tokenizers import Tokenizer
@@ -54,9 +54,9 @@ def grow_bpe(words: Counter[str], base: list[str], suffix: str, *, num_entries: 
     """Merges pairs of pieces (Sennrich et al. 2016) until the vocabulary is full or no pair is frequent enough.
 
     Args:
-        words, base, num_entries, min_pair_count: see `unmask.tokenization.family.Grow`; the library wants every
-            character in the base as it is, also one that only ever ends a word.
-        suffix: of a piece that ends a word; may be empty.
+        words, base, num_entries, min_pair_count: see `unmask.tokenization.family.Grow`; the library needs every
+            character in the base without the suffix, even one that only ever ends a word.
+        suffix: of pieces that end a word; may be empty.
     """
     refuse_without_trainers()
     from tokenizers import Tokenizer
@@ -80,7 +80,7 @@ def grow_bpe(words: Counter[str], base: list[str], suffix: str, *, num_entries: 
 
 
 def _repeat_words(words: Counter[str]) -> Iterator[str]:
-    """Each word as often as it was counted, in texts of modest size."""
+    """Each word as often as it was counted, in texts of limited size."""
     for word, count in words.items():
         if len(word) > LONGEST_WORD:
             continue

@@ -1,7 +1,7 @@
-"""The `tokenizers` library, of either of its generations, behind what this package uses of the older one.
+"""Either generation of the `tokenizers` library, behind the part of the older one's interface that this package uses.
 
-Versions up to 0.23 let a tokenizer be taken apart and trained. The release candidates of 1.0 offer a tokenizer that
-encodes and decodes, several times faster, and nothing else: with them all works here but training.
+With versions up to 0.23 a tokenizer can be taken apart and trained. The release candidates of 1.0 only offer a
+tokenizer that encodes and decodes, several times faster: with them everything here works except training.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def open_definition(definition: Definition, where: object = "the tokenizer") -> 
         where: the file, for messages.
 
     Raises:
-        ModelError: the library does not take it, or encodes it wrongly.
+        ModelError: the library rejects it, or encodes wrongly with it.
     """
     text = json.dumps(definition | {"truncation": None, "padding": None}, ensure_ascii=False)
     try:
         if CAN_TRAIN:
             return Tokenizer.from_str(text)
         opened = cast(Tokenizer, Pipeline(text))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises nothing more specific
         raise ModelError(f"{where} is not a tokenizer that this version can open: {error}") from error
     _refuse_lost_marks(opened, definition, where)
     return opened
 
 
 def word_splitter(normalizer: Definition | None, pre_tokenizer: Definition) -> Callable[[str], list[str]]:
-    """A function that splits a text into words, as encoding does before its model looks at them.
+    """A function that splits a text into words, as encoding does before it applies the model.
 
     Raises:
         SettingsError: the library installed is of the generation that cannot train.
@@ -72,7 +72,7 @@ def word_splitter(normalizer: Definition | None, pre_tokenizer: Definition) -> C
 
 
 def refuse_without_trainers() -> None:
-    """Raises SettingsError where the library installed cannot train."""
+    """Raises SettingsError if the installed library cannot train."""
     if not CAN_TRAIN:
         raise SettingsError(
             f"tokenizers {tokenizers.__version__} cannot train: install an older one to train with "
@@ -92,7 +92,7 @@ class Pipeline:
     """A tokenizer of the newer generation, with the methods of the older one that this package calls.
 
     Attributes:
-        encode_special_tokens: True takes special tokens in a text for the characters they are made of.
+        encode_special_tokens: True reads special tokens in a text as ordinary characters.
         normalizer: always None: this generation does not show it.
     """
 
@@ -101,7 +101,7 @@ class Pipeline:
     def __init__(self, definition: str) -> None:
         self._definition = definition
         self.encode_special_tokens = False
-        with tempfile.TemporaryDirectory() as directory:  # it opens files alone
+        with tempfile.TemporaryDirectory() as directory:  # it only opens files
             path = Path(directory) / "tokenizer.json"
             path.write_text(definition, encoding="utf-8")
             self._opened: Any = Tokenizer.from_file(str(path))
@@ -136,7 +136,7 @@ class Pipeline:
 
 
 def _refuse_lost_marks(opened: Tokenizer, definition: Definition, where: object) -> None:
-    """Raises ModelError where a word of one letter loses its end-of-word mark, as under 1.0.0rc3."""
+    """Raises ModelError if a word of one letter loses its end-of-word mark, as with 1.0.0rc3."""
     model = definition["model"]
     mark = model.get("end_of_word_suffix")
     if not mark:

@@ -1,8 +1,8 @@
 """Texts as ids with the place of each token in the text, for tasks that point into it (spans, tags), and how pairs of
 such texts are framed.
 
-The library loses the marks that its normaliser composed or took away: of `e` and a combining accent only the `e` is the
-token's place, of three Hangul jamo only the first. Here a token's place goes on over the marks that follow it.
+The library's offsets leave out the marks that its normaliser composed or removed: of `e` and a combining accent only
+the `e` is covered, of three Hangul jamo only the first. Here a token's place extends over the marks that follow it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from unmask.tokenization.word_characters import WordTokenizer
 
 @dataclass(frozen=True)
 class AlignedText:
-    """The tokens of one text, special ones not added.
+    """The tokens of one text, without added special tokens.
 
     Attributes:
-        ids: one a token.
-        starts, ends: characters of the original text that each token stands for, without white space around them;
-            rising starts. Tokens that share a character, as bytes of one do, have the same place.
+        ids: one per token.
+        starts, ends: the characters of the original text that each token covers, without white space around them;
+            starts ascend. Tokens that share a character, such as the bytes of one, have the same place.
     """
 
     ids: list[int]
@@ -40,7 +40,7 @@ def align(tokenizer: Tokenizer, texts: Sequence[str]) -> list[AlignedText]:
     """Encodes texts as `tokenizer.encode_batch` does with special tokens in the text, and keeps the places.
 
     Raises:
-        SettingsError: the tokenizer cuts morphemes first, after which places are those of another text.
+        SettingsError: the tokenizer has a segmenter, so that places would refer to the segmented text.
     """
     if isinstance(tokenizer, WordTokenizer):
         return [AlignedText(*tokenizer.encode_with_places(text)) for text in texts]
@@ -73,8 +73,8 @@ def _trimmed(text: str, ids: list[int], offsets: Sequence[tuple[int, int]]) -> A
 
 
 def _go_over_marks(text: str, starts: list[int], ends: list[int]) -> None:
-    """Moves each end behind the marks that follow it, as far as no other token stands there."""
-    limit = len(text)  # where the next token begins that does not begin at the same place
+    """Moves each end past the marks that follow it, as far as no other token stands there."""
+    limit = len(text)  # where the next token with a different start begins
     for index in range(len(starts) - 1, -1, -1):
         if index + 1 < len(starts) and starts[index + 1] > starts[index]:
             limit = starts[index + 1]
@@ -99,7 +99,7 @@ class PairFrame:
         before, between, after: ids of special tokens.
         first_of_segment_b: how many special tokens stand before the first token of segment B; None for families
             without segments.
-        cls_is_last: True where the token that stands for the whole is the last, as in GPT-1, and not the first.
+        cls_is_last: True if the token that represents the whole text is the last, as in GPT-1, and not the first.
     """
 
     before: tuple[int, ...]
@@ -110,7 +110,7 @@ class PairFrame:
 
     @property
     def num_special(self) -> int:
-        """Special tokens of a pair."""
+        """The number of special tokens of a pair."""
         return len(self.before) + len(self.between) + len(self.after)
 
 
@@ -118,7 +118,7 @@ def pair_frame(tokenizer: Tokenizer) -> PairFrame:
     """How the tokenizer's own template frames a pair of texts.
 
     Raises:
-        ModelError: no token stands for the whole.
+        ModelError: no token represents the whole text.
     """
     ids: dict[str, tuple[int, ...]] = {"": (), "A": (), "B": ()}  # special tokens by the text before them
     text = ""

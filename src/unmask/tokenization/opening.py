@@ -1,4 +1,4 @@
-"""Tokenizers of every kind: what they are to programs, and how a directory that holds one is opened."""
+"""Tokenizers of every kind: their common type, and how to open one from a directory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.tokenization.word_characters import WordTokenizer, is_word_tokenizer, load_word_tokenizer
 
 Tokenizer = TextTokenizer | WordTokenizer
-"""Of pieces of words, or of words and their characters (ELMo)."""
+"""A tokenizer of word pieces, or of words and their characters (ELMo)."""
 
 
 def has_tokenizer(directory: Path) -> bool:
-    """Whether a directory holds a tokenizer, as that of a model that another program saved may not."""
+    """Whether a directory holds a tokenizer; that of a model saved by another program may not."""
     held = (("tokenizer.json",), ("vocab.txt",), *VOCABULARY_AND_MERGES)
     return is_word_tokenizer(directory) or any(all((directory / name).is_file() for name in names) for names in held)
 
 
 def open_tokenizer(path: str | Path) -> Tokenizer:
-    """A tokenizer of any kind.
+    """Opens a tokenizer of any kind.
 
     Raises:
         ModelError: as in `load_tokenizer` and `load_word_tokenizer`.

@@ -1,8 +1,8 @@
-"""Encodes text whose characters all stand for themselves: `[MASK]` in it is a bracket, a word and a bracket.
+"""Encodes text in which nothing is read as a special token: `[MASK]` in it is a bracket, a word and a bracket.
 
-Half of the time of encoding goes into normalising. Printable ASCII, common letters, marks and symbols and, where the
-text is composed at the end, Hangul syllables come out of BERT's normaliser one by one as they went in, lower case
-aside; a text of nothing else skips it.
+Half of the time of encoding is spent on normalisation. BERT's normaliser leaves each character of printable ASCII,
+common letters, marks and symbols and, if the text is finally composed, Hangul syllables unchanged except for case; a
+text of only such characters skips it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class PlainTextEncoder:
 
 
 def plain_copy(backend: Tokenizer, *, normalized: bool = False) -> Tokenizer:
-    """A tokenizer of its own that takes special tokens in a text for the characters they are made of.
+    """A copy of a tokenizer that reads special tokens in a text as ordinary characters.
 
     Args:
         backend: any tokenizer.
-        normalized: True leaves its normaliser out, for texts that have been through it.
+        normalized: True leaves its normaliser out, for texts that are already normalised.
     """
     definition = json.loads(backend.to_str())
     copy = open_definition(definition | {"normalizer": None} if normalized else definition)
@@ -74,11 +74,11 @@ def _ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 
 
 def unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
-    """Whether the normaliser lowercases, and the characters that it otherwise leaves alone whatever their neighbours.
+    """Whether the normaliser lowercases, and the characters that it otherwise leaves unchanged in any context.
 
-    The steps known here touch no neighbours of such characters: BERT's goes one by one, and NFC joins a character only
-    to a combining mark or to a conjoining Hangul jamo, neither of which is among them. Stripping accents takes Hangul
-    apart, which NFC mends where it comes last.
+    The known steps never combine such characters with their neighbours: BERT's normaliser treats each by itself, and
+    NFC composes a character only with a combining mark or a conjoining Hangul jamo, and these are not among them.
+    Stripping accents decomposes Hangul, which NFC reverses if it comes last.
     """
     definition = json.loads(backend.to_str())
     said = definition["normalizer"] or {}
@@ -94,7 +94,7 @@ def unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
 
 
 def splits_han(backend: Tokenizer) -> bool:
-    """Whether BERT's normaliser is there and sets spaces around Han characters."""
+    """Whether the tokenizer has BERT's normaliser and this puts spaces around Han characters."""
     said = json.loads(backend.to_str())["normalizer"] or {}
     steps = said["normalizers"] if said.get("type") == "Sequence" else [said]
     return any(step.get("type") == "BertNormalizer" and step["handle_chinese_chars"] for step in steps)
@@ -102,9 +102,9 @@ def splits_han(backend: Tokenizer) -> bool:
 
 @cache
 def _common_characters() -> str:
-    """Letters, numbers, marks and symbols of common use that are in one piece under every normalisation to come.
+    """Common letters, numbers, marks and symbols that canonical normalisation (NFC, NFD) leaves unchanged.
 
-    Left out is the capital sigma, whose lower case depends on what follows, to Python though not to the library.
+    The capital sigma is left out: in Python, unlike in the library, its lower case depends on what follows.
     """
     characters = (chr(point) for first, last in _COMMON for point in range(first, last + 1))
     return "".join(

@@ -1,13 +1,13 @@
 """Segmenters: text to the same text with spaces between its morphemes, for WordPiece over Korean.
 
-A Korean word is a stem with its particles and endings; set apart, they are learned once rather than with every stem
+A Korean word is a stem with its particles and endings; separated, they are learned once rather than with every stem
 (Park et al. 2020, "An Empirical Study of Tokenization Strategies for Various Korean NLP Tasks"). The text stays plain
-text, with plain spaces, so that the vocabulary is WordPiece's own and `AutoTokenizer` encodes segmented text the same.
-Which spaces were the writer's is lost, where that paper marks them: the model does not see it, and decoding gives
+text, with plain spaces, so that the vocabulary is ordinary WordPiece and `AutoTokenizer` encodes segmented text the
+same. Which spaces the writer set is lost, while that paper marks them: the model does not see it, and decoding gives
 spaced morphemes.
 
 Only surface forms are cut: morphemes that share a syllable stay together (`했다` is `했 다`, though it is `하 었 다`).
-Where the cuts fall is for the library's model to say: another version may differ, so a tokenizer should name its own.
+The library's model decides where to cut: another version may differ, so a tokenizer should name its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unmask.errors import SettingsError
 
 _HANGUL = re.compile("[ㄱ-ㆎ가-힣]")
 _LONGEST_PIECE = 5_000
-"""Characters that Kiwi analyses at once: its time grows with their square."""
+"""Most characters that Kiwi analyses at once: its time grows with their square."""
 _PIECE = re.compile(rf".{{1,{_LONGEST_PIECE}}}(?!\S)|.{{1,{_LONGEST_PIECE}}}", re.DOTALL)
 
 
@@ -29,10 +29,10 @@ def load_kiwi(*, names_of_several_words: bool = True) -> Any:
     """Loads Kiwi, a morphological analyser of Korean; takes about a second, and 0.4 to 0.6 GiB of memory.
 
     Args:
-        names_of_several_words: True also loads its dictionary of names, each of which is then one morpheme.
+        names_of_several_words: True also loads its dictionary of multi-word names, each of which is then one morpheme.
 
     Returns:
-        A `kiwipiepy.Kiwi` that works on the calling thread, ready to be used.
+        A `kiwipiepy.Kiwi` that works on the calling thread, ready for use.
 
     Raises:
         SettingsError: the library is not installed.
@@ -44,12 +44,12 @@ def load_kiwi(*, names_of_several_words: bool = True) -> Any:
             "kiwi needs the library kiwipiepy, which is not installed: run pip install 'unmask[ko]'"
         ) from error
     kiwi = Kiwi(num_workers=1, load_multi_dict=names_of_several_words)
-    kiwi.tokenize("")  # its tables are built at the first call
+    kiwi.tokenize("")  # builds its tables, which the first call does
     return kiwi
 
 
 def _load_kiwi_segmenter() -> Callable[[str], str]:
-    # A name of several words would be one uncut morpheme, whose words are cut wherever else they stand.
+    # A name of several words would be one uncut morpheme, though its words are cut everywhere else.
     kiwi = load_kiwi(names_of_several_words=False)
 
     def segment_piece(piece: str) -> str:
@@ -68,7 +68,7 @@ def _load_kiwi_segmenter() -> Callable[[str], str]:
 
 
 def _find_cuts(piece: str, morphemes: list[tuple[int, int]]) -> list[int]:
-    """Where a space goes into a piece of text: before morphemes, within words, where Hangul stands on either side.
+    """Where to insert spaces into a piece of text: before morphemes, within words, between two Hangul characters.
 
     Args:
         morphemes: their half-open character offsets; they may overlap where they share a syllable.
@@ -95,8 +95,8 @@ def _find_cuts(piece: str, morphemes: list[tuple[int, int]]) -> list[int]:
 SEGMENTERS: dict[str, Callable[[], Callable[[str], str]]] = {
     "kiwi": _load_kiwi_segmenter,
 }
-"""Name -> a function that loads the segmenter: from a text, the same text with spaces put in, nothing else changed.
+"""Name -> a function that loads the segmenter, which inserts spaces into a text and changes nothing else.
 
-A segmenter wants composed text (NFC). It leaves lines without Hangul alone, and gives the same for the same text
-whatever came before it.
+A segmenter needs composed text (NFC). It leaves lines without Hangul unchanged, and its result for a text does not
+depend on earlier texts.
 """

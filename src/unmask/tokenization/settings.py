@@ -1,4 +1,4 @@
-"""Settings of a tokenizer that is to be trained; free of everything heavy, so that reading a recipe stays quick."""
+"""Settings of a tokenizer to train, without heavy imports, so that reading a recipe stays quick."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ class TokenizerSettings(Settings):
 
     Attributes:
         kind: a key of `unmask.tokenization.train.TOKENIZERS`; or `word`, for ELMo: whole words, read by their
-            characters, of which the vocabulary holds those that are predicted.
+            characters; the vocabulary then holds only the words that are predicted.
         vocab_size: entries, special tokens and unused slots included; 30,522 is what Devlin et al. (2019) released. A
-            text too small to fill it gives fewer, which the training report tells.
-        num_merges: merges to learn, for `bpe` and `byte_bpe`; where given it stands in place of `vocab_size`, and the
-            entries are those of the alphabet, the special ones and one a merge (Radford et al. 2018: 40,000).
-        lowercase: True lowercases (and strips accents, but for `byte_bpe`); False keeps both. None does as the kind's
-            published tokenizer: True for `wordpiece` and `bpe`, False for `byte_bpe` and `word`.
-        segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, which sets spaces between the morphemes of a
-            text before anything else; "none" leaves it alone.
+            text too small to fill it gives fewer, as the training report says.
+        num_merges: merges to learn, for `bpe` and `byte_bpe`; if given, it replaces `vocab_size`, and the entries are
+            those of the alphabet, the special tokens and one per merge (Radford et al. 2018: 40,000).
+        lowercase: True lowercases (and strips accents, except for `byte_bpe`); False keeps both. None does as the
+            kind's published tokenizer: True for `wordpiece` and `bpe`, False for `byte_bpe` and `word`.
+        segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, which puts spaces between the morphemes of a
+            text before any other step; "none" leaves the text unchanged.
         unused_slots: entries `[unused0]` ..., kept free for tokens that are added after pre-training.
         extra_special_tokens: further special tokens, such as `[ENT]`.
-        sample_bytes: bytes of UTF-8 text to learn from at most. Of a larger corpus a uniform sample of the documents
-            is taken, between half of this and all of it. 100 MB need about 0.4 GB of memory for English and 1.2 GB
+        sample_bytes: most bytes of UTF-8 text to learn from. From a larger corpus a uniform sample of documents is
+            taken, between half of this size and all of it. 100 MB need about 0.4 GB of memory for English and 1.2 GB
             for Korean, which has more distinct words; `byte_bpe` 0.6 GB and 3 GB.
-        alphabet_size: most characters to keep, the most frequent first; None takes 1,000, or 6,000 where Hangul or Han
+        alphabet_size: most characters to keep, the most frequent first; None takes 1,000, or 6,000 if Hangul or Han
             is present. `byte_bpe` always has the 256 bytes.
-        min_character_count: times that a character must be seen to be kept.
-        min_pair_count: times that two neighbouring pieces must be seen to be joined into a new entry.
-        model_max_length: tokens, as written into `tokenizer_config.json`.
+        min_character_count: how often a character must occur to be kept.
+        min_pair_count: how often two neighbouring pieces must occur to be joined into a new entry.
+        model_max_length: in tokens, as written into `tokenizer_config.json`.
     """
 
     kind: Literal["wordpiece", "bpe", "byte_bpe", "word"] = "wordpiece"
@@ -69,5 +69,5 @@ PRESETS: dict[str, TokenizerSettings] = {
     "gpt1": TokenizerSettings(kind="bpe", num_merges=40000),
     "elmo": TokenizerSettings(kind="word", vocab_size=793471),
 }
-"""The sizes of what was released: Devlin et al. (2019), Liu et al. (2019), Radford et al. (2018), Peters et al.
+"""The sizes of the released vocabularies: Devlin et al. (2019), Liu et al. (2019), Radford et al. (2018), Peters et al.
 (2018)."""

@@ -1,7 +1,7 @@
 """A trained tokenizer: text to ids and back, opened from a directory that `transformers` opens too.
 
-Wraps the `tokenizers` library, which does the work. `unmask.tokenization.directory` lists what can be opened; what was
-opened is saved again with the very files it had, so that it keeps its class and its behaviour everywhere else.
+Wraps the `tokenizers` library, which does the work. `unmask.tokenization.directory` lists what can be opened. Saving
+writes the same files that were opened, so that the tokenizer keeps its class and behaviour in other programs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from unmask.tokenization.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class EncodedInput:
-    """One text or pair of texts as a model takes it.
+    """One text or pair of texts as input to a model.
 
     Attributes:
-        input_ids: framed with special tokens, as the tokenizer's own template says: `[CLS] A [SEP] B [SEP]` for BERT.
+        input_ids: with special tokens as in the tokenizer's own template: `[CLS] A [SEP] B [SEP]` for BERT.
         token_type_ids: the segment of each token, 1 from B on; all 0 for families without segments.
-        truncated: True if tokens of the texts were left out.
+        truncated: True if tokens of the texts were cut off.
     """
 
     input_ids: list[int]
@@ -50,15 +50,15 @@ class TextTokenizer:
         kind: a key of `unmask.tokenization.train.TOKENIZERS`.
         segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, or "none".
         vocab_size: number of ids, added tokens included.
-        unk_id: the id that unknown characters or words become; None for byte-level BPE, which knows all.
+        unk_id: the id of unknown characters or words; None for byte-level BPE, to which nothing is unknown.
         pad_id: the padding token's id; None if there is none.
         special_ids: ids of all special tokens, ascending.
         token_strings: the entry of each id.
-        continuation: (vocab_size,) bool, True for entries that continue a word: those with `##` of WordPiece; those
-            without a space before them of byte-level BPE, special tokens aside, where the first word of a text has to
-            be told by its place. All False where `marks_words` is False.
+        continuation: (vocab_size,) bool, True for entries that continue a word: in WordPiece those with `##`, in
+            byte-level BPE those without a leading space, special tokens excepted; there the first word of a text can
+            only be told by its place. All False where `marks_words` is False.
         framing: where special tokens stand, in an input of one text and in one of two.
-        marks_words: False for BPE with an end-of-word mark: there the entry before tells whether a word begins.
+        marks_words: False for BPE with an end-of-word mark, where the preceding entry tells whether a word begins.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class TextTokenizer:
         Args:
             files: what `save` writes, by name; `tokenizer.json` is among them.
             special_tokens: role (`pad_token` ...) -> entry, all of them in the vocabulary.
-            segmenter: see above.
+            segmenter: see the class.
             where: what the files were opened from, for messages.
 
         Raises:
-            ModelError: the tokenizer is of no kind known here, or does not open.
+            ModelError: the tokenizer is of an unknown kind, or does not open.
         """
         definition = json.loads(files["tokenizer.json"])
         self._files = dict(files)
@@ -111,17 +111,17 @@ class TextTokenizer:
 
     @property
     def cls_id(self) -> int:
-        """The token that stands for the whole text: the first, or GPT-1's last."""
+        """The token that represents the whole text: the first, or GPT-1's last."""
         return self._role("cls_token")
 
     @property
     def sep_id(self) -> int:
-        """The token between and behind texts."""
+        """The token between texts and at the end."""
         return self._role("sep_token")
 
     @property
     def mask_id(self) -> int:
-        """The token that stands for a masked one."""
+        """The token that replaces a masked one."""
         return self._role("mask_token")
 
     @property
@@ -135,7 +135,7 @@ class TextTokenizer:
         return self._role("eos_token")
 
     def find_role(self, role: str) -> int | None:
-        """The id of the token in a role such as `eos_token`; None where there is none."""
+        """The id of the token in a role such as `eos_token`; None if there is none."""
         return self._id_of_role.get(role)
 
     def _role(self, role: str) -> int:
@@ -168,9 +168,9 @@ class TextTokenizer:
         return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def segment(self, text: str) -> str:
-        """The text as its segmenter writes it, special tokens whole; the text itself where there is no segmenter.
+        """The text segmented, with special tokens left whole; the text itself if there is no segmenter.
 
-        Encoding does this by itself. In `transformers`, which does not, the same ids come of the segmented text.
+        Encoding does this by itself. `transformers` does not: to get the same ids, give it the segmented text.
 
         Raises:
             SettingsError: the segmenter needs a package that is not installed.
@@ -185,9 +185,9 @@ class TextTokenizer:
         """Encodes texts, without adding special tokens.
 
         Args:
-            texts: one list of ids comes back for each; an empty text gives an empty list.
-            specials_in_text: True makes `[MASK]` in a text the special token, as `transformers` does; False, the way
-                for corpora, takes it for the ordinary characters it is made of.
+            texts: one list of ids is returned for each; an empty text gives an empty list.
+            specials_in_text: True reads `[MASK]` in a text as the special token, as `transformers` does; False, used
+                for corpora, reads it as ordinary characters.
         """
         texts = [self.segment(text) for text in texts] if self.segmenter != "none" else texts
         if not specials_in_text:
@@ -201,7 +201,7 @@ class TextTokenizer:
 
         Args:
             pairs: (A, B), or (A, None) for a single text.
-            max_length: most tokens of an input, special tokens included; what is longer is cut at the end, the longer
+            max_length: most tokens of an input, special tokens included; longer inputs are cut at the end, the longer
                 of A and B first. None never cuts.
             specials_in_text: see `encode_batch`; users' inputs may hold `[MASK]` on purpose.
 
@@ -233,7 +233,7 @@ class TextTokenizer:
         return EncodedInput(input_ids, token_type_ids, length_a < len(a) or length_b < len(b or []))
 
     def decode(self, ids: Sequence[int], *, skip_specials: bool = False) -> str:
-        """The text of some ids, pieces joined into words; True for `skip_specials` leaves special tokens out."""
+        """The text of some ids, pieces joined into words; `skip_specials` leaves special tokens out."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_specials)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -241,13 +241,13 @@ class TextTokenizer:
         return [self.token_strings[index] for index in ids]
 
     def count_unknown(self, ids: Iterable[int]) -> int:
-        """How many of `ids` are unknown: `[UNK]`."""
+        """How many of `ids` are the unknown token, such as `[UNK]`."""
         return sum(index == self.unk_id for index in ids)
 
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of what `tokenizer.json` says, and of the segmenter's name where there is one.
+        """The SHA-256, in hexadecimal, of the content of `tokenizer.json`, and of the segmenter's name if there is one.
 
-        Independent of layout, of the order of keys, and of truncation and padding, which are not the tokenizer's own.
+        Independent of layout, key order, and the settings of truncation and padding, which depend on the use.
         """
         said = json.loads(self._files["tokenizer.json"])
         said = {key: value for key, value in said.items() if key not in ("truncation", "padding")}
@@ -257,7 +257,7 @@ class TextTokenizer:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def without_framing(self) -> TextTokenizer:
-        """The same tokenizer without its post-processor: texts are framed neither here nor in `transformers`."""
+        """The same tokenizer without its post-processor: neither this nor `transformers` adds special tokens."""
         definition = json.loads(self._files["tokenizer.json"]) | {"post_processor": None}
         files = self._files | {"tokenizer.json": (json.dumps(definition, ensure_ascii=False, indent=2) + "\n").encode()}
         special_tokens = {role: self.token_strings[index] for role, index in self._id_of_role.items()}
@@ -288,13 +288,13 @@ def truncated_lengths(length_a: int, length_b: int, room: int) -> tuple[int, int
 def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> TextTokenizer:
     """Opens a tokenizer.
 
-    `tokenizer.json` is taken as it is. A `vocab.txt`, or a vocabulary with its merges, gets the steps that its family
-    was published with, as `tokenizer_config.json` sets them where there is one.
+    `tokenizer.json` is used as it is. A `vocab.txt`, or a vocabulary with its merges, gets the steps that its family
+    was published with, as set in `tokenizer_config.json` if there is one.
 
     Args:
         path: a directory, in a layout that `unmask.tokenization.directory` lists, or a file of entries, one a line.
-        lowercase: whether a bare `vocab.txt` is uncased; None asks `do_lower_case` of `tokenizer_config.json`, and
-            takes True, BERT's default, where that says nothing.
+        lowercase: whether a bare `vocab.txt` is uncased; None takes `do_lower_case` of `tokenizer_config.json`, or
+            True, BERT's default, if that is not set.
 
     Raises:
         ModelError: the path, or a file that is needed, is missing, unreadable, or not what its name says.

@@ -1,4 +1,4 @@
-"""Training of a tokenizer: words are counted, a vocabulary grows, a directory's files come out; the same every time."""
+"""Training of a tokenizer, deterministic: counts words, grows a vocabulary, and makes the files of a directory."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ TOKENIZERS: dict[str, Family] = {
     "bpe": BPE,
     "byte_bpe": BYTE_BPE,
 }
-"""`TokenizerSettings.kind` -> what is trained."""
+"""`TokenizerSettings.kind` -> the family to train."""
 
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """What a training saw, and what came of it.
+    """The data and the results of a training.
 
     Attributes:
         vocab_size: entries, special tokens included.
-        asked_vocab_size: entries asked for; more than `vocab_size` where the text did not suffice.
+        asked_vocab_size: entries requested; more than `vocab_size` if there was too little text.
         alphabet_size: characters kept; bytes, for `byte_bpe`.
         num_characters_dropped: distinct characters seen but not kept.
-        dropped_character_count: times that one of them was seen.
-        dropped_character_share: the same as a share of all characters, white space aside.
+        dropped_character_count: their occurrences.
+        dropped_character_share: their occurrences as a share of all characters but white space.
         num_words: words seen, punctuation marks included.
-        num_distinct_words: distinct ones among them.
-        unknown_word_count: words seen that do not encode without an unknown token, for a character dropped or for being
-            too long.
+        num_distinct_words: distinct words among them.
+        unknown_word_count: words seen that encode to an unknown token, because of a dropped character or their length.
         num_documents: documents learned from.
         num_bytes: bytes of UTF-8 learned from.
-        num_documents_read: documents read, the ones left out of the sample included.
+        num_documents_read: documents read, including those left out of the sample.
         num_bytes_read: likewise bytes.
     """
 
@@ -88,16 +87,16 @@ def train_tokenizer(
     """Trains a tokenizer; the same texts, settings and seed give the same bytes.
 
     Args:
-        texts: one document each; gone through once.
+        texts: one document each; iterated once.
         settings: kind, size, casing ...
-        seed: of the sample that is taken where the texts exceed `settings.sample_bytes`.
+        seed: of the sample that is taken if the texts exceed `settings.sample_bytes`.
         on_progress: called with ("reading", bytes read so far) after each document, and with ("learning", bytes
-            learned from) once when all is read and the vocabulary is about to grow.
+            learned from) once everything is read and the vocabulary is about to grow.
 
     Raises:
-        InputError: no text, or none with a character frequent enough.
+        InputError: there is no text, or no character is frequent enough.
         SettingsError: the vocabulary has no room for the alphabet, a further special token is an ordinary word, or the
-            `tokenizers` library installed cannot train.
+            installed `tokenizers` library cannot train.
     """
     family = TOKENIZERS[settings.kind]
     normalizer = family.normalizer(family.lowercase if settings.lowercase is None else settings.lowercase)
@@ -152,7 +151,7 @@ def _refuse_words(tokens: tuple[str, ...], split: Split) -> None:
 
 
 def _room(settings: TokenizerSettings, family: Family, num_reserved: int, base: list[str], alphabet: list[str]) -> int:
-    """How many entries there may be beside the reserved ones."""
+    """How many entries there may be besides the reserved ones."""
     if settings.num_merges is not None:
         return len(base) + settings.num_merges
     least = num_reserved + len(base)
@@ -166,7 +165,7 @@ def _room(settings: TokenizerSettings, family: Family, num_reserved: int, base: 
 
 
 def _known_words(words: Counter[str], alphabet: list[str], longest: int | None) -> Counter[str]:
-    """The words that encode without an unknown token."""
+    """The words that encode without unknown tokens."""
     kept = set(alphabet)
     return Counter(
         {

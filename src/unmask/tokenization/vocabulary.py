@@ -10,15 +10,14 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What masking needs to know of the tokens.
+    """What masking needs to know about the tokens.
 
     Attributes:
         size: number of ids, from 0 without gaps.
-        mask_id: the id of `[MASK]`; None where there is none.
+        mask_id: the id of `[MASK]`; None if there is none.
         special_ids: ids that are never chosen as targets, ascending.
-        continuation: (size,) bool, True for an entry that continues a word (`##ing`); all False where entries do not
-            tell.
-        marks_words: True if `continuation` tells words apart; without it there is no whole-word masking.
+        continuation: (size,) bool, True for an entry that continues a word (`##ing`); all False if entries do not tell.
+        marks_words: True if `continuation` tells where words begin; otherwise there is no whole-word masking.
     """
 
     size: int

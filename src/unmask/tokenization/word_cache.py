@@ -1,10 +1,10 @@
-"""Encodes a corpus word by word and remembers what each word becomes: exact, several times faster, in bounded memory.
+"""Encodes a corpus word by word and caches the ids of each word: exact, several times faster, in bounded memory.
 
-WordPiece and BPE never look across a word, and the words of a text repeat. So a text is cut at its white space, each
-stretch is looked up, and only new ones are encoded: WordPiece's by `longest_match`, others by the library, thousands in
-one text. `WordRules` says for each family how to cut a text so that the ids of the stretches, one after another, are
-the ids of the text, and how the ids of many new words are told apart. Texts and tokenizers that the rules do not cover
-go to the library as they are.
+WordPiece and BPE never look across word boundaries, and the words of a text repeat. So a text is cut at its white
+space, each stretch is looked up, and only new ones are encoded: WordPiece's by `longest_match`, others by the library,
+thousands in one text. `WordRules` says for each family how to cut a text so that the concatenated ids of the stretches
+are the ids of the text, and how to separate the ids of many new words. Texts and tokenizers that the rules do not cover
+are left to the library.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from unmask.tokenization.longest_match import longest_match
 from unmask.tokenization.plain_text import PlainTextEncoder, plain_copy, splits_han, unchanged_characters
 
 MAX_STRETCHES = 1 << 19
-"""Stretches remembered at most: about 200 bytes each, so some 100 MB in every process that encodes."""
+"""Most stretches to cache: about 200 bytes each, so some 100 MB in every process that encodes."""
 LONGEST_STRETCH = 64
-"""Longer stretches, in characters, are not remembered."""
+"""Longer stretches, in characters, are not cached."""
 
-_TEXTS_AT_ONCE = 512  # few enough for all that belongs to them to stay in the processor's cache
+_TEXTS_AT_ONCE = 512  # few enough for their data to stay in the processor's cache
 _WORDS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
 class WordRules:
-    """How texts fall into stretches that are encoded by themselves, for one tokenizer.
+    """How to cut texts into stretches that can be encoded separately, for one tokenizer.
 
     Attributes:
-        cut: the stretches of each text; or None for a text that has to be encoded whole.
-        words: the words of a stretch, of which each is a stretch too; or None for one that has to be encoded whole.
+        cut: returns the stretches of each text; or None for a text that has to be encoded whole.
+        words: returns the words of a stretch, each of them a stretch too; or None if it has to be encoded whole.
         is_word: whether a stretch is one word.
-        match: the ids of a word, as bytes; or None where words are left to `encoder`.
-        join: one text in which `encoder` finds each of some words, one after another.
-        encoder: what encodes such a text.
-        is_edge: (vocabulary,) bool: of the ids of a word exactly one is such an entry, the first or the last.
-        edge_is_last: True where it is the last.
+        match: returns the ids of a word, as bytes; None if words are left to `encoder`.
+        join: makes one text in which `encoder` finds each of some words, in order.
+        encoder: encodes such a text.
+        is_edge: (vocabulary,) bool, True for edges: exactly one id of each word is an edge, its first or its last.
+        edge_is_last: True if it is the last.
     """
 
     cut: Callable[[Sequence[str]], list[list[str] | None]]
@@ -62,12 +62,12 @@ class WordCache:
     """Encodes texts as `PlainTextEncoder` does, into flat arrays."""
 
     def __init__(self, backend: Tokenizer, dtype: np.dtype[Any], max_stretches: int = MAX_STRETCHES) -> None:
-        """Any tokenizer is taken; one that no rules cover is encoded by the library alone.
+        """Accepts any tokenizer; if no rules cover it, the library does all the encoding.
 
         Args:
             backend: copied.
-            dtype: of an id in the arrays that come out.
-            max_stretches: remembered at most.
+            dtype: of the ids in the returned arrays.
+            max_stretches: most stretches to cache.
         """
         self._dtype = dtype
         self._max_stretches = max_stretches
@@ -79,7 +79,7 @@ class WordCache:
         """Encodes texts, without special tokens.
 
         Returns:
-            (tokens,) the ids of all texts one after another; (texts,) uint32, how many of them each text has.
+            (tokens,) the ids of all texts, concatenated; (texts,) uint32, the number of ids of each text.
         """
         encoded: list[bytes] = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -102,7 +102,7 @@ class WordCache:
         return encoded
 
     def _learn(self, stretches: set[str]) -> None:
-        """Has the library encode the new ones among these stretches, by their words."""
+        """Has the library encode the new stretches among these, word by word."""
         assert self._rules is not None
         words_of = {stretch: self._rules.words(stretch) for stretch in stretches.difference(self._known)}
         new = set(chain.from_iterable(words for words in words_of.values() if words)).difference(self._known)
@@ -115,7 +115,7 @@ class WordCache:
                 self._known[stretch] = b"".join(map(self._known.__getitem__, words))
 
     def _encode_together(self, words: list[str]) -> list[bytes]:
-        """Encodes words in one text; fewer at a time where an unknown character leaves a word without its edge."""
+        """Encodes words in one text; fewer at a time if an unknown character leaves a word without its edge."""
         rules = self._rules
         assert rules is not None
         [encoding] = rules.encoder.encode_batch_fast([rules.join(words)], add_special_tokens=False)
@@ -136,7 +136,7 @@ class WordCache:
 
 
 class _KnownStretches(dict[str, bytes]):
-    """Stretches and their ids; one that is not there is encoded and, unless it is long, stays."""
+    """Stretches and their ids; a missing one is encoded and, unless it is long, cached."""
 
     def __init__(self, rules: WordRules | None, encode_whole: Callable[[str], bytes]) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class _KnownStretches(dict[str, bytes]):
         return ids
 
     def forget_beyond(self, most: int) -> None:
-        """When there are too many, the younger half goes: what is frequent came early."""
+        """If there are too many, forgets the newer half: frequent stretches came early."""
         if len(self) > most:
             kept = list(islice(self.items(), most // 2))
             self.clear()
@@ -173,7 +173,7 @@ class _KnownStretches(dict[str, bytes]):
 
 
 def word_rules(backend: Tokenizer, dtype: np.dtype[Any]) -> WordRules | None:
-    """The rules for a tokenizer, or None if it is of no kind that is known here; `dtype` is that of an id."""
+    """The rules for a tokenizer, or None if it is of an unknown kind; `dtype` is that of an id."""
     said = json.loads(backend.to_str())
     if any(not token["special"] for token in said["added_tokens"]):
         return None
@@ -187,22 +187,22 @@ def word_rules(backend: Tokenizer, dtype: np.dtype[Any]) -> WordRules | None:
 
 _BETWEEN_TEXTS = "\x1f"
 _ODD_SPACES = "\x0b\x0c\x1c\x1d\x1e\x85"
-"""Python splits at these and at `_BETWEEN_TEXTS`, and the library drops them or leaves them."""
+"""Python splits at these and at `_BETWEEN_TEXTS`, while the library drops or keeps them."""
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff"
-"""Each of them is a word of its own, where the normaliser sets spaces around it."""
+"""Characters that are each a separate word if the normaliser puts spaces around them."""
 _MARKS = ",.()-'\""
-"""Marks that are words of their own wherever they stand: with spaces round them half as many stretches are new."""
+"""Marks that are always separate words: with spaces around them, half as many stretches are new."""
 
 
 def _white_space_rules(backend: Tokenizer, model: dict[str, Any], dtype: np.dtype[Any]) -> WordRules | None:
     """WordPiece, and BPE with an end-of-word mark, after BERT's normaliser and splitting at punctuation.
 
-    BERT's normaliser goes character by character, and NFC joins nothing across white space, so every stretch between
-    white space is encoded by itself. Its words are runs of letters and digits, and single marks, as long as all of its
-    characters are such that the normaliser only lowercases them.
+    BERT's normaliser works character by character, and NFC composes nothing across white space, so every stretch
+    between white space is encoded separately. Its words are runs of letters and digits, and single marks, provided that
+    the normaliser does no more to any of its characters than lowercase them.
     """
     lowercase, unchanged = unchanged_characters(backend)
-    if "!" not in unchanged:  # printable ASCII is not
+    if "!" not in unchanged:  # even printable ASCII is not left unchanged
         return None
     entries = _entries(backend)
     prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
@@ -245,12 +245,12 @@ def _has_odd_space(text: str) -> bool:
 def _byte_level_rules(backend: Tokenizer, model: dict[str, Any], prefix_space: bool) -> WordRules | None:
     """Byte-level BPE, in which the space before a word belongs to it (Radford et al. 2019).
 
-    In a text whose white space is single spaces, each space begins a word. With two in a row, the library's expression
-    gives the first to a word of its own: such a text is encoded whole.
+    In a text whose white space is only single spaces, each space begins a word. Of two in a row, the library's
+    expression makes the first a separate word: such a text is encoded whole.
     """
     if model["type"] != "BPE" or model.get("dropout") or model.get("end_of_word_suffix"):
         return None
-    is_edge = np.array([entry.startswith("Ġ") for entry in _entries(backend)])  # a space, as bytes are written there
+    is_edge = np.array([entry.startswith("Ġ") for entry in _entries(backend)])  # a space, in byte-level BPE
 
     def cut(texts: Sequence[str]) -> list[list[str] | None]:
         return [cut_one(text) for text in texts]

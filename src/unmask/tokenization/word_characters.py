@@ -1,15 +1,15 @@
-"""ELMo's tokenizer: text to words, and each word to the bytes it is written with (Peters et al. 2018, section 3.4).
+"""ELMo's tokenizer: text to words, and each word to its UTF-8 bytes (Peters et al. 2018, section 3.4).
 
 A word is a run of letters, digits, underscores and combining marks of any script, or any other character that is not
-white space, with the marks that follow it. So a Korean eojeol is one word, `don't` is three, and Han without spaces is
-as long as it runs. (The released model takes text that the Penn Treebank's rules have split, which are English.) Each
-word is composed (NFC), and lowercased where that is asked for.
+white space, with the marks that follow it. So a Korean eojeol is one word, `don't` is three, and a run of Han without
+spaces is one, however long. (The released model expects text split by the Penn Treebank's rules, which are for
+English.) Each word is composed (NFC), and lowercased if requested.
 
-A language model predicts the most frequent words, the output vocabulary. Its input is not bound to them: a word that
-is none of them has its own bytes all the same. Where integer ids have to stand for words, as in every task, a word
-beyond the vocabulary gets the next free id when it is first met, and `WordTokenizer.table` grows by its characters; the
-encoder that was given that table (`ElmoEncoder.set_words`) finds them there. Such ids live as long as the object: they
-are neither saved nor the same in another process, and a store holds `<UNK>` in their place, beside the bytes.
+A language model predicts the most frequent words, the output vocabulary. Its input is not limited to them: other words
+are still read by their bytes. Where words must have integer ids, as in every task, a word outside the vocabulary gets
+the next free id when it first occurs, and its characters are added to `WordTokenizer.table`; the encoder that was given
+that table (`ElmoEncoder.set_words`) finds them there. Such ids live as long as the object: they are not saved, and
+differ between processes; a store holds `<UNK>` in their place, beside the bytes.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from unmask.tokenization.vocabulary import Vocabulary
 
 SETTINGS_FILE, WORDS_FILE = "word_tokenizer.json", "words.txt"
 BEGIN, END, UNKNOWN = "<S>", "</S>", "<UNK>"
-"""Begin and end of a sentence, and the word that stands for all others in the output: named as in the released code."""
+"""Beginning and end of a sentence, and the word for all others in the output, named as in the released code."""
 SPECIAL_WORDS = (BEGIN, END, UNKNOWN)
 
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
-"""Characters beside the 256 bytes, as in the released training code; at its use every id is one more, 0 being the
-padding of sequences, which there is none of here."""
+"""Characters besides the 256 bytes, numbered as in the released training code. The released inference code adds one to
+every id, since 0 is the padding of sequences, which does not exist here."""
 MAX_CHARACTERS = 50
 
 _FIRST_ROWS = 1024
 
 
 class CharacterTable:
-    """The characters of words by their ids, (words, characters); grows."""
+    """The characters of words by id, (words, characters); it grows."""
 
     def __init__(self, max_characters: int) -> None:
         self._rows = np.full((_FIRST_ROWS, max_characters), PADDING, dtype=np.uint16)
@@ -61,7 +61,7 @@ class CharacterTable:
         return self._rows[ids]
 
     def append(self, characters: Sequence[int]) -> None:
-        """Adds a word, its marks of begin and end among the characters."""
+        """Adds a word, given as characters that include the marks of its beginning and end."""
         if self._length == len(self._rows):
             self._rows = np.concatenate([self._rows, np.full_like(self._rows, PADDING)])
         self._rows[self._length, : len(characters)] = characters
@@ -69,19 +69,19 @@ class CharacterTable:
 
 
 class WordTokenizer:
-    """Text to words, and the facts about the output vocabulary; beside what it knows, what `TextTokenizer` offers.
+    """Text to words, and the facts about the output vocabulary; offers what `TextTokenizer` does, and more.
 
     Attributes:
         kind: "word".
         segmenter: "none".
-        vocab_size: words of the output vocabulary; ids from there on are of words that were met since.
+        vocab_size: words of the output vocabulary; higher ids are those of other words met so far.
         pad_id: None, as there is no padding.
         special_ids: of `<S>`, `</S>` and `<UNK>`, ascending.
         token_strings: the output vocabulary.
         continuation: (vocab_size,) bool, all False.
         marks_words: True.
-        framing: `<S> A </S>`, and `<S> A </S> <S> B </S>`, where B is marked as segment 1 though ELMo knows none.
-        max_characters: of a word, the marks of its begin and its end included; what is longer is cut.
+        framing: `<S> A </S>`, and `<S> A </S> <S> B </S>`, where B is marked as segment 1 though ELMo has no segments.
+        max_characters: of a word, including the marks of its beginning and end; longer words are cut.
         lowercase: whether words are lowercased.
         table: ids to characters.
     """
@@ -101,11 +101,11 @@ class WordTokenizer:
         """Takes an output vocabulary; `load_word_tokenizer` and `train_word_tokenizer` are the usual ways to get one.
 
         Args:
-            words: by falling frequency, as sampling from them supposes; the special ones among them.
+            words: by descending frequency, as sampling from them assumes; including the special words.
             where: what the words are from, for messages.
 
         Raises:
-            ModelError: a special word is missing, a word stands there twice, is empty or holds white space.
+            ModelError: a special word is missing, or a word occurs twice, is empty or holds white space.
         """
         self._ids: dict[str, int] = {}
         for number, word in enumerate(words, start=1):
@@ -151,7 +151,7 @@ class WordTokenizer:
         )
 
     def find_role(self, role: str) -> int | None:
-        """The id of the word in a role such as `eos_token`; None where there is none."""
+        """The id of the word in a role such as `eos_token`; None if there is none."""
         roles = {"bos_token": self.bos_id, "eos_token": self.eos_id, "unk_token": self.unk_id}
         return {**roles, "cls_token": self.cls_id, "sep_token": self.sep_id}.get(role)
 
@@ -165,7 +165,7 @@ class WordTokenizer:
         return text
 
     def words(self, text: str) -> list[str]:
-        """The words of a text, as they are known: composed, and lowercased where that is asked for."""
+        """The words of a text: composed, and lowercased if requested."""
         found: list[str] = _word_pattern().findall(text)
         return [self._known_as(word) for word in found] if self.lowercase or not text.isascii() else found
 
@@ -173,7 +173,7 @@ class WordTokenizer:
         return unicodedata.normalize("NFC", word.lower() if self.lowercase else word)
 
     def vocabulary_ids(self, words: Iterable[str]) -> list[int]:
-        """The ids of words in the output vocabulary, that of `<UNK>` where they are not in it."""
+        """The ids of words in the output vocabulary; that of `<UNK>` for words not in it."""
         unknown = self.unk_id
         found = [self._ids.get(word, unknown) for word in words]
         return [index if index < self.vocab_size else unknown for index in found]
@@ -190,7 +190,7 @@ class WordTokenizer:
         """Encodes texts, without adding special words; new words get new ids.
 
         Args:
-            specials_in_text: makes no difference: `<S>` in a text is three words.
+            specials_in_text: ignored: `<S>` in a text is always three words.
         """
         return [[self._id(word) for word in self.words(text)] for text in texts]
 
@@ -229,7 +229,7 @@ class WordTokenizer:
         return EncodedInput([index for ids in ids_of for index in ids], segments, is_truncated)
 
     def decode(self, ids: Sequence[int], *, skip_specials: bool = False) -> str:
-        """Words with spaces between them; True for `skip_specials` leaves special words out."""
+        """Words with spaces between them; `skip_specials` leaves special words out."""
         return " ".join(self._met[index] for index in ids if not (skip_specials and index in self.special_ids))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -237,11 +237,11 @@ class WordTokenizer:
         return [self._met[index] for index in ids]
 
     def count_unknown(self, ids: Iterable[int]) -> int:
-        """How many of `ids` are of words beyond the output vocabulary."""
+        """How many of `ids` are of words outside the output vocabulary."""
         return sum(index == self.unk_id or index >= self.vocab_size for index in ids)
 
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of settings and vocabulary."""
+        """The SHA-256, in hexadecimal, of settings and vocabulary."""
         said = json.dumps([self._settings(), self.token_strings], ensure_ascii=False, sort_keys=True)
         return hashlib.sha256(said.encode()).hexdigest()
 
@@ -279,7 +279,7 @@ def load_word_tokenizer(directory: str | Path) -> WordTokenizer:
         raise ModelError(
             f"{error.filename}: {error.strerror}: expected {SETTINGS_FILE} and {WORDS_FILE}, as training wrote them"
         ) from error
-    except ValueError as error:  # no JSON, or no UTF-8
+    except ValueError as error:  # not JSON, or not UTF-8
         raise ModelError(f"{path.parent}: {SETTINGS_FILE} or {WORDS_FILE} is damaged ({error})") from error
     if not isinstance(said, dict) or said.keys() != {"kind", "max_characters", "lowercase"} or said["kind"] != "word":
         raise ModelError(f'{path}: expected the keys "kind" (which is "word"), "max_characters" and "lowercase"')
@@ -295,9 +295,9 @@ def load_word_tokenizer(directory: str | Path) -> WordTokenizer:
 
 @cache
 def _word_pattern() -> re.Pattern[str]:
-    """Python's `\\w` lacks the marks, without which words of many scripts fall apart; joiners count as marks.
+    """Python's `\\w` lacks combining marks, without which words of many scripts break apart; joiners count as marks.
 
-    Searching the set of marks is slow, so it is only done for characters from the first of them on.
+    Searching the set of marks is slow, so only characters from the first mark on are compared with it.
     """
     points = (*range(0x300, 0x20000), *range(0xE0100, 0xE01F0))
     marks = "".join(chr(point) for point in points if unicodedata.category(chr(point))[0] == "M") + "\u200c\u200d"

@@ -1,9 +1,9 @@
-"""How often each word of a corpus occurs, read once, in memory bounded by a byte budget.
+"""How often each word of a corpus occurs, counted in one pass, in memory bounded by a byte budget.
 
-A corpus larger than the budget is sampled by whole documents as it streams past. Every document gets a level from a
-hash of (seed, its number): half of them level 0, a quarter level 1, an eighth level 2 and so on. Each level has counts
-of its own; whenever the text counted exceeds the budget, the lowest level is dropped and no longer taken in. What is
-left at the end is a uniform sample, and neither the size of the corpus need be known nor the text be read twice.
+A corpus larger than the budget is sampled by whole documents while it is read. Every document gets a level from a hash
+of (seed, its number): half of them level 0, a quarter level 1, an eighth level 2 and so on. Each level has its own
+counts; whenever the text counted exceeds the budget, the lowest level is discarded and no longer counted. What remains
+at the end is a uniform sample, without knowing the size of the corpus beforehand or reading the text twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WordCounts:
         words: occurrences of each word.
         num_documents: documents counted.
         num_bytes: bytes of UTF-8 counted.
-        num_documents_read: documents that went past, the ones left out of the sample included.
+        num_documents_read: documents read, including those left out of the sample.
         num_bytes_read: likewise bytes.
     """
 
@@ -53,16 +53,16 @@ def count_words(
     """Counts the words of `texts`.
 
     Args:
-        texts: one document each; gone through once.
-        split: makes words of a stretch of text; called once for every distinct stretch, which is many times cheaper
+        texts: one document each; iterated once.
+        split: splits a stretch of text into words; called once for every distinct stretch, which is many times cheaper
             than once for every text.
         sample_bytes: most bytes of text to count; a single document may exceed it.
         seed: of the sample.
         on_progress: called after each document with the bytes read so far.
-        stretches: cuts a text where no word stands across; what stands between white space where left out.
+        stretches: cuts a text where no word spans the cut; by default at white space.
 
     Raises:
-        InputError: a text cannot be written as UTF-8.
+        InputError: a text cannot be encoded as UTF-8.
     """
     levels: dict[int, _Level] = {}
     lowest = 0
@@ -92,7 +92,7 @@ def count_words(
 
 
 def _level_of_document(seed: int, index: int) -> int:
-    """How many zero bits the hash of the document ends in: k with probability 2^-(k+1)."""
+    """How many zero bits the document's hash ends with: k with probability 2^-(k+1)."""
     digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
     bits = int.from_bytes(digest, "big")
     return (bits & -bits).bit_length() - 1 if bits else 64
@@ -109,7 +109,7 @@ def _utf8_size(text: str, index: int) -> int:
 
 
 def _split_stretches(levels: list[Counter[str]], split: Callable[[str], list[str]]) -> Counter[str]:
-    """Joins the counts and splits what was counted into words; empties `levels` on the way, to save memory."""
+    """Adds up the counts and splits the stretches into words; empties `levels` on the way, to save memory."""
     stretches: Counter[str] = Counter()
     for level in levels:
         stretches.update(level)

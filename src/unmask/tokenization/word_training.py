@@ -1,4 +1,4 @@
-"""Training of ELMo's tokenizer: the words of a corpus are counted, the most frequent are the output vocabulary."""
+"""Training of ELMo's tokenizer: counts the words of a corpus; the most frequent become the output vocabulary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unmask.tokenization.word_characters import MAX_CHARACTERS, SPECIAL_WORDS, W
 from unmask.tokenization.word_counts import count_words
 
 _MIN_COUNT = 2
-"""Words seen once stay out: as `<UNK>`, they teach the model how likely a word is that it does not know."""
+"""Words seen only once are left out: as `<UNK>`, they teach the model how likely unknown words are."""
 _NUM_BYTES = 256
 
 
@@ -24,14 +24,14 @@ def train_word_tokenizer(
     """Trains a tokenizer; the same texts, settings and seed give the same bytes.
 
     Args:
-        texts: one document each; gone through once.
+        texts: one document each; iterated once.
         settings: `vocab_size`, special words included, `lowercase` (None keeps both cases) and `sample_bytes`.
-        seed: of the sample that is taken where the texts exceed `settings.sample_bytes`.
+        seed: of the sample that is taken if the texts exceed `settings.sample_bytes`.
         on_progress: as in `unmask.tokenization.train.train_tokenizer`.
 
     Raises:
-        InputError: no text, or none with a word that stands there twice.
-        SettingsError: something else than those settings is asked for.
+        InputError: there is no text, or no word occurs twice.
+        SettingsError: any other setting is given.
     """
     _refuse_others(settings)
     tokenizer = WordTokenizer(SPECIAL_WORDS, MAX_CHARACTERS, bool(settings.lowercase))

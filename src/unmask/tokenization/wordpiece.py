@@ -1,13 +1,13 @@
-"""WordPiece as BERT has it (Wu et al. 2016; Devlin et al. 2019, section 3, and the released `tokenization.py`).
+"""WordPiece as in BERT (Wu et al. 2016; Devlin et al. 2019, section 3, and the released `tokenization.py`).
 
-Clean, set Han characters apart, lowercase and strip accents (uncased only), split at white space and punctuation, then
-the longest matching entry first. What is trained here departs in one thing: the text is composed (NFC) afterwards.
-Stripping accents decomposes the text, which leaves Hangul in pieces of syllables; composing mends it, and lets
-decomposed accents match in the cased form.
+The steps: clean, set Han characters apart, lowercase and strip accents (uncased only), split at white space and
+punctuation, then match the longest entry first. Tokenizers trained here depart in one thing: after normalisation the
+text is composed (NFC). Stripping accents decomposes the text, which breaks Hangul syllables into their parts; composing
+mends that, and lets decomposed accents match in the cased form.
 
 The library grows the vocabulary by the most frequent pair of pieces, not by the likelihood that Wu et al. describe;
-their code was never released. Words with a character outside the alphabet are left out whole, since encoding makes
-them `[UNK]` whole.
+their code was never released. Training leaves out every word with a character outside the alphabet, since encoding
+turns the whole word into `[UNK]`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def define(
 
 
 def _base(alphabet: list[str], split: Split) -> list[str]:
-    """The characters, alone, and those that can continue a word: a punctuation mark or a Han character cannot."""
+    """The characters, and with the prefix those that can continue a word; punctuation and Han characters cannot."""
     continuing = [character for character in alphabet if split(f"x{character}") == [f"x{character}"]]
     return [*alphabet, *(f"{CONTINUATION_PREFIX}{character}" for character in continuing)]
 
