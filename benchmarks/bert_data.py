@@ -1,14 +1,14 @@
 """Claim: `unmask prepare` turns text into what a run trains from at 15 times the rate or more, in unique tokens per
 second on one core, of the logic of BERT's `create_pretraining_data.py` at one copy, and 60 times at its default ten.
 
-The peer, `peers/create_pretraining_data.py`, is that script's algorithm written anew. It is handed one sentence a line,
-split by our rules; neither that nor its start is timed. Ours begins at a `.jsonl.zst` file and ends with a store whose
-every byte has been read again and verified. Both have one core and the same vocabulary; every sentence of the peer's
-text gets the same ids from both, or the exit code is 1. The peer is slow, and is given the first part of the text.
+The peer, `peers/create_pretraining_data.py`, is that script's algorithm rewritten. It is given one sentence per line,
+split by our rules; neither that nor its start is timed. Ours begins at a `.jsonl.zst` file and ends with a store every
+byte of which has been read again and verified. Both have one core and the same vocabulary; every sentence of the peer's
+text gets the same ids from both, or the exit code is 1. The peer is slow, and is given only the first part of the text.
 
-The two do different work before training: pairs and masks stand in the peer's files, while ours are drawn when a batch
-is made. So our rate with the batches of one epoch, and of ten, stands beside the claim. The peer at one copy shows the
-same masks in every epoch; ten epochs of ours are all different.
+The two do different work before training: the peer's files hold pairs and masks, while ours are drawn when a batch is
+made. So our rate including the batches of one epoch, and of ten, is shown beside the claim. The peer at one copy shows
+the same masks in every epoch; ten epochs of ours are all different.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from unmask import TokenStore
 
 AT_LEAST = {1: 15.0, 10: 60.0}
-"""Copies that the peer makes -> how many times its rate we claim."""
+"""Copies that the peer makes -> by what factor we claim to be faster."""
 BATCH_SIZE = 32
 
 
@@ -56,7 +56,7 @@ class Done:
         store_seconds: from the compressed file to a verified store.
         epoch_seconds: for all batches of each epoch after that.
         tokens: in the store.
-        bytes_out: of the store's files.
+        bytes_out: the size of the store's files.
     """
 
     store_seconds: float
@@ -128,7 +128,7 @@ def make_batches(store: TokenStore, epoch: int) -> None:
 
 
 def make_vocabulary(corpus: Path, directory: Path) -> None:
-    """Trains a vocabulary and keeps nothing else of it: a bare `vocab.txt` has Google's normaliser, as the peer has."""
+    """Trains a tokenizer and keeps only its vocabulary: a bare `vocab.txt` gets Google's normaliser, as the peer's."""
     from unmask import train_tokenizer
 
     trained = directory.with_name("trained")
@@ -138,7 +138,7 @@ def make_vocabulary(corpus: Path, directory: Path) -> None:
 
 
 def write_sentences(corpus: Path, megabytes: float, path: Path) -> float:
-    """Writes the first documents of a corpus, one sentence a line; returns their megabytes of text."""
+    """Writes the first documents of a corpus, one sentence per line; returns their megabytes of text."""
     from unmask.data.corpus import read_documents
     from unmask.data.documents import CorpusCounts
     from unmask.data.sentences import split_sentences
@@ -156,7 +156,7 @@ def write_sentences(corpus: Path, megabytes: float, path: Path) -> float:
 
 
 def different_ids(sentences: Path, tokenizer: Path) -> tuple[int, list[str]]:
-    """The number of sentences, and those of them that the two tokenizers give different ids."""
+    """The number of sentences, and those to which the two tokenizers give different ids."""
     from unmask import load_tokenizer
 
     vocab = read_vocab(tokenizer / "vocab.txt")
@@ -166,7 +166,7 @@ def different_ids(sentences: Path, tokenizer: Path) -> tuple[int, list[str]]:
 
 
 def rate_row(what: str, ours: Sequence[float], peer: str, theirs: Sequence[float], at_least: float | None) -> Row:
-    """The row of two lists of microseconds a token, one each a round."""
+    """The row of two lists of microseconds per token, one entry per round."""
     ratio = median(theirs) / median(ours)
     ratios = [its / our for our, its in zip(ours, theirs, strict=True)]
     return Row(
@@ -183,7 +183,7 @@ def rate_row(what: str, ours: Sequence[float], peer: str, theirs: Sequence[float
 
 
 def measure(corpus: Path, sentences: Path, tokenizer: Path, rounds: int) -> tuple[list[Row], Done, dict[int, int]]:
-    """The rows of rates, what our side did last, and the bytes that the peer wrote by its number of copies."""
+    """The rows of rates, what our side did last, and the bytes that the peer wrote, by its number of copies."""
     peer = f"create_pretraining_data.py's logic, protobuf {version('protobuf')}"
     done: list[Done] = []
     bytes_out: dict[int, int] = {}

@@ -1,15 +1,15 @@
-"""Claim: none of ours. The floors that a pre-training run is to be read against: what is reached without a model, from
-counts of the training documents, on the very held-out pairs and masks that the run is evaluated on.
+"""Claim: none of ours. The floors to compare a pre-training run with: what is reached without a model, from counts of
+the training documents, on exactly the held-out pairs and masks that the run is evaluated on.
 
-Masked-LM loss and accuracy: from the entries' frequencies; with the token shown at the target, which is all that is to
-be had without context; with the left neighbour, a bigram model; with both, by P(t | left) P(right | t). Each backs off
-to the frequencies by Witten and Bell's weights, and `[MASK]` beside a target says nothing. Last, with both neighbours
-and the token that is shown. A shown token other than `[MASK]` is weighed by Bayes' rule: half of such tokens are the
-targets themselves.
-Next-sentence accuracy: from the share of B's words that also stand in A, each word counted once or by its surprisal,
+Masked-LM loss and accuracy: from the entries' frequencies; with the token shown at the target, the best that is
+possible without context; with the left neighbour, a bigram model; with both neighbours, by P(t | left) P(right | t).
+The last two back off to the frequencies by Witten and Bell's weights, and `[MASK]` beside a target says nothing.
+Finally, with both neighbours and the token that is shown. A shown token other than `[MASK]` is weighed by Bayes' rule:
+half of such tokens are the targets themselves.
+Next-sentence accuracy: from the share of B's words that are also in A, each word counted once or by its surprisal,
 with the threshold that is best on training pairs.
 
-With `--run RUN` the recipe is that run's, and the figures of its last evaluation stand beside the floors.
+With `--run RUN` the recipe is that run's, and the figures of its last evaluation are shown beside the floors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 TRAINING_PAIRS = 10_000
-"""From which the overlap's threshold is fitted."""
+"""How many training pairs the overlap's threshold is fitted on."""
 _TOKENS_AT_ONCE = 1 << 23
 
 
@@ -44,7 +44,7 @@ class Neighbours:
 
     Attributes:
         shares: (vocabulary,) float64, the frequency of each entry.
-        counts: (vocabulary, vocabulary) sparse, how often an entry (row) stands before another (column).
+        counts: (vocabulary, vocabulary) sparse, how often an entry (row) comes before another (column).
     """
 
     def __init__(self, split: Split) -> None:
@@ -75,7 +75,7 @@ class Neighbours:
         return np.diff(self.counts.indptr).astype(np.float64)
 
     def after(self, left: int) -> Array:
-        """(vocabulary,): P(t | left) for every t; the frequencies after what no document holds, such as `[MASK]`."""
+        """(vocabulary,): P(t | left) for every t; the frequencies if no document holds `left`, such as `[MASK]`."""
         row = slice(self.counts.indptr[left], self.counts.indptr[left + 1])
         seen, kinds = self._row_sums[left], self._row_kinds[left]
         if seen == 0:
@@ -85,7 +85,7 @@ class Neighbours:
         return probabilities
 
     def before(self, right: int) -> Array:
-        """(vocabulary,): P(right | t) for every t; ones where no document holds `right`."""
+        """(vocabulary,): P(right | t) for every t; ones if no document holds `right`."""
         if self.shares[right] == 0:
             return np.ones_like(self.shares)
         column = slice(self._columns.indptr[right], self._columns.indptr[right + 1])
@@ -114,7 +114,7 @@ def _documents(split: Split) -> Iterator[list[NDArray[Any]]]:
 
 @dataclass(frozen=True)
 class MaskedFigures:
-    """A model's mean loss in nats over the targets, and its share of right guesses."""
+    """A model's mean loss in nats over the targets, and its share of correct guesses."""
 
     loss: float
     accuracy: float
@@ -152,9 +152,9 @@ def masked_floors(
 
 
 def with_shown(probabilities: Array, shown: int, kept_prob: float, random_probs: Array) -> Array:
-    """The probabilities of the original token once another than `[MASK]` is seen in its place.
+    """The probabilities of the original token once something other than `[MASK]` is seen in its place.
 
-    It is the original with `kept_prob`, and each entry at random with its one of `random_probs`.
+    What is seen is the original with `kept_prob`, and each random entry with its own probability in `random_probs`.
     """
     posterior = probabilities * random_probs[shown]
     posterior[shown] += probabilities[shown] * kept_prob
@@ -163,13 +163,13 @@ def with_shown(probabilities: Array, shown: int, kept_prob: float, random_probs:
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Pairs: how much of B stands in A, from 0 to 1, and whether B follows A."""
+    """Pairs: how much of B is also in A, from 0 to 1, and whether B follows A."""
 
     shares: Array
     is_next: NDArray[np.bool_]
 
     def best_threshold(self) -> float:
-        """The share above which "it follows" is right most often."""
+        """The share above which to say "it follows" so as to be right most often."""
         order = np.argsort(self.shares)
         shares, is_next = self.shares[order], self.is_next[order]
         right = np.concatenate([[0], np.cumsum(~is_next)]) + np.concatenate([np.cumsum(is_next[::-1])[::-1], [0]])
@@ -184,7 +184,7 @@ class Overlaps:
 def overlaps(
     batches: Sequence[Batch], continuation: NDArray[np.bool_], weigh: Callable[[tuple[int, ...]], float]
 ) -> Overlaps:
-    """How much of each pair's B stands in its A, as the model sees them: without targets that are masked."""
+    """How much of each pair's B is also in its A, as the model sees them: without targets."""
     shares, is_next = [], []
     for batch in batches:
         ids, types = batch.input_ids.numpy(), batch.token_type_ids.numpy()
@@ -212,7 +212,7 @@ def words(
 
 
 def last_evaluation(run: Path) -> dict[str, float]:
-    """The last row of a run's metrics that holds an evaluation, without the `eval/`."""
+    """The last row of a run's metrics that holds an evaluation, keys without `eval/`."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     evaluations = [row for row in rows if any(name.startswith("eval/") for name in row)]
     return {name.removeprefix("eval/"): value for name, value in evaluations[-1].items()} if evaluations else {}

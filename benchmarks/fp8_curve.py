@@ -3,10 +3,10 @@ from the same weights, on the same batches, the mean loss of the last 50 of 200 
 
 A step is full sequences of 128 tokens from `samples/text`, 15 % targets, masked-LM and next-sentence loss, dropout off,
 forward, backward, clipping, AdamW, with a warm-up over the first tenth of the steps. It needs a GPU of compute
-capability 8.9 or later; without one both runs are on the CPU, with the plain reference that rounds alike: for a look at
-a small model, `--preset tiny --vocab-size 2000 --batch-size 16 --learning-rate 1e-3`. Speed is not measured here.
+capability 8.9 or later; without one both runs are on the CPU, with a plain reference that rounds in the same way: to
+try a small model, `--preset tiny --vocab-size 2000 --batch-size 16 --learning-rate 1e-3`. Speed is not measured here.
 
-The exit code is 1 where the curves differ by more.
+The exit code is 1 if the curves differ by more.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 LAST_STEPS = 50
 LARGEST_DIFFERENCE = 0.005
-"""Of the means of the last steps: what bfloat16 may differ from fp32 by."""
+"""The largest relative difference between the means of the last steps: what bfloat16 may differ from fp32 by."""
 NUM_PARTS = 10
-"""Rows of the table, each the mean of as many steps."""
+"""Rows of the table, each the mean of an equal number of steps."""
 
 
 def prepare_text(directory: Path, vocab_size: int) -> None:
@@ -38,7 +38,7 @@ def prepare_text(directory: Path, vocab_size: int) -> None:
 
 
 def find_computes() -> tuple[Compute, Compute]:
-    """bf16 and fp8, on the GPU where it has both, else on the CPU."""
+    """bf16 and fp8, on the GPU if it supports both, else on the CPU."""
     import torch
 
     from unmask.errors import SettingsError
@@ -92,7 +92,7 @@ def losses(setup: Setup, preset: str, learning_rate: float, compute: Compute) ->
 
 
 def rows_of(of_fp8: list[float], of_bf16: list[float]) -> list[Row]:
-    """The two curves in parts, and what is claimed of their ends."""
+    """The two curves in parts, and the claim about their ends."""
     length = max(1, len(of_fp8) // NUM_PARTS)
     curve = [
         Row(
@@ -120,7 +120,7 @@ def main() -> int:
     words.add_argument("--vocab-size", type=int, default=VOCAB_SIZE)
     words.add_argument("--threads", type=int, default=num_cores(), help="all cores where left out")
     given = words.parse_args()
-    on = machine(given.threads)  # imports torch: not before --help
+    on = machine(given.threads)  # imports torch, which --help does not need
 
     import torch
 

@@ -2,17 +2,17 @@
 of the matrix products it could do, twice `transformers`' eager and 1.45 times its compiled rate.
 
 base: BERT-Base, masked LM and next sentence, 65,536 real tokens a step at 128 and 512, AdamW, clipping; with dropout .1
-(attention's too, ours and the peer's) and without; memory, real lengths, the loader, the first step.
+(also in attention, on both sides) and without; memory, real lengths, the loader, the first step.
 large, small: BERT-Large and L4 H512. objectives: replaced tokens, spans, left to right, beside plain masked LM.
 finetune: the real command at batch 32 on the lengths of MRPC, SST-2 and SQuAD, tokenization and metrics included.
 inference: `predict` and `features` from file to file beside `sentence-transformers`.
 
-Weights are random, the text is made of `samples/`. Each side has the device to itself, in a process of its own, in the
-same run. A share is necessary work (`gpu_work.py`) over the rate of a matrix product, 8192 x 8192 in bf16 on random
+Weights are random, the text is made from `samples/`. Each side has the device to itself, in a process of its own, in
+the same run. A share is necessary work (`gpu_work.py`) over the rate of a matrix product, 8192 x 8192 in bf16 on random
 data, in the same run. Losses of both sides on one batch and the lengths of examples are compared too: the exit code is
-1 where they differ, or where a side fails. A part ends by itself in time, and lists what it has not come to as not
-reached. `--json FILE` adds a part's table to those in FILE, and writes all of them as Markdown beside it; with the
-`--work` of an earlier run nothing is compiled or made anew.
+1 if they differ, or if a side fails. A part ends by itself when its time is up, and lists what is left as not reached.
+`--json FILE` adds a part's table to those in FILE, and writes all of them as Markdown beside it; with the `--work` of
+an earlier run nothing is compiled or made anew.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from measure import Row, machine, num_cores, parser, report
 TITLE = "One GPU"
 TOY_MATRIX = 256
 CHECKED = ("nats", "examples")
-"""Units of what must hold, whatever the speed: losses that agree, examples of the listed lengths."""
+"""Units of the rows that must hold at any speed: losses that agree, examples of the listed lengths."""
 NOTES = (
     "share: necessary work of matrix products (heads at targets, blocks in full, backward twice the forward) over the "
     "matrix product's rate; losses: fp32 by the plain modules, bf16 by the first step that each side takes",
@@ -47,7 +47,7 @@ NOTES = (
 
 
 def look_at_device(device: str, size: int) -> tuple[float, dict[str, Any]]:
-    """The rate of the matrix product, and what the figures are taken on; see `measure.machine`."""
+    """The rate of the matrix product, and a description of the machine; see `measure.machine`."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -93,7 +93,7 @@ def merge(file: Path, part: str, rows: Sequence[Row], on: dict[str, Any], notes:
 
 
 def _identity(row: dict[str, Any]) -> tuple[str, str]:
-    """What is measured, without why it was not, and beside whom."""
+    """What a row measures, without the reason why it failed, and its peer."""
     name = row["what"]
     for ending in (", not reached", ", not measured", f", {FAILED}"):
         name = name.partition(ending)[0]
@@ -156,7 +156,7 @@ def measure_part(given: argparse.Namespace, folder: Path, deadline: float) -> in
     except NotReachedError:
         print(f"{given.minutes} minutes are not enough to begin: give more as --minutes", file=sys.stderr)
         return 1
-    except RuntimeError as error:  # with a traceback, of which the last line says what it was
+    except RuntimeError as error:  # with a traceback, whose last line names the error
         print(str(error).strip().splitlines()[-1].removeprefix("RuntimeError: "), file=sys.stderr)
         return 1
     make_store(folder)
@@ -165,7 +165,7 @@ def measure_part(given: argparse.Namespace, folder: Path, deadline: float) -> in
     for row in PARTS[given.part](run):
         print(f"  {row.what}: {_figure(row.ours, row.unit)}", file=sys.stderr, flush=True)
         rows.append(row)
-        if given.json is not None:  # at once: whoever ends this run early keeps what it has
+        if given.json is not None:  # at once: if this run is ended early, its figures are kept
             merge(given.json, given.part, rows, on, [*NOTES, *run.notes])
     report(f"{TITLE}: {given.part}", rows, on, [*NOTES, *run.notes], None)
     has_failed = any(FAILED in row.what or (row.unit in CHECKED and row.met is False) for row in rows)

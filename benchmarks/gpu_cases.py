@@ -1,7 +1,7 @@
-"""What the two sides of `gpu.py` share: cases and what was taken of them, text and weights, batches, timed rounds, and
-a process for each measurement that ends in time.
+"""What the two sides of `gpu.py` share: cases and their measurements, text and weights, batches, timed rounds, and a
+process with a deadline for each measurement.
 
-A side has the whole device to itself, so sides follow one another, each in a process of its own.
+A side has the whole device to itself, so sides run one after another, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from unmask.objectives.base import Objective
 
 VOCAB_SIZE = 30522
-"""Of every model, BERT's. The samples give a tokenizer of fewer entries; what is above them is never drawn as text."""
+"""BERT's, for every model. The tokenizer of the samples has fewer entries; higher ids never occur in the text."""
 SEED = 0
 NUM_BATCHES = 4
-"""Batches that timed steps go through again and again."""
+"""How many batches timed steps cycle through."""
 WARM_STEPS = 4
 
 
 @dataclass(frozen=True)
 class System:
-    """An objective: its settings, those of the model over the preset's, and the format of its sequences."""
+    """An objective: its settings, those of the model that replace the preset's, and the format of its sequences."""
 
     objective: dict[str, Any]
     model: dict[str, Any]
@@ -49,7 +49,7 @@ SYSTEMS = {
     "rtd": System({"name": "replaced_token", "generator_size": 1 / 3}, {"architecture": "electra"}, "single_segment"),
     "causal": System({"name": "causal_lm"}, {"architecture": "gpt1"}, "single_segment"),
 }
-"""RTD has the generator of ELECTRA-Base, a third as wide; spans are SpanBERT's, with the boundary objective."""
+"""RTD has ELECTRA-Base's generator, a third as wide as the model; spans are SpanBERT's, with the boundary objective."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class Case:
     """A training step to be measured.
 
     Attributes:
-        folder: of the work: `store/`, `weights-PRESET/`.
+        folder: the working folder, with `store/` and `weights-PRESET/`.
         preset: the model's size.
-        length: tokens of a sequence, at most.
+        length: the most tokens of a sequence.
         tokens: real tokens in a step, about.
         rows: `full` (every sequence has `length` tokens), `pairs` (BERT's segment pairs, one in ten short) or `glue`
             (the lengths of MRPC and SST-2 by turns).
         objective: a key of `SYSTEMS`.
-        dropout_prob: everywhere, attention's too.
+        dropout_prob: everywhere, in attention too.
         device: `cpu` or `cuda`.
         seconds: to spend on timed steps, about.
-        rounds: into which they are cut.
+        rounds: how many rounds the timed steps are divided into.
     """
 
     folder: Path
@@ -92,20 +92,20 @@ class Case:
 
 @dataclass(frozen=True)
 class Taken:
-    """What was measured of one side.
+    """What was measured on one side.
 
     Attributes:
-        seconds: of a step, one entry a round.
+        seconds: of a step, one entry per round.
         tokens: real tokens in a step, the mean of the batches.
-        flops: necessary work of a step, likewise; 0 where a side leaves counting to the other.
-        memory: most bytes allocated and reserved; None on the CPU, and where losses were computed in fp32.
+        flops: necessary work of a step, the mean of the batches; 0 if a side leaves counting to the other.
+        memory: most bytes allocated and reserved; None on the CPU, and if losses were computed in fp32.
         losses: of the first batch at the start without dropout, by precision; empty with dropout.
         gradient_norm: of the first step; None with dropout.
         first_step_s: from the start of the process to the end of the first step.
         recompilations, new_recordings: graphs compiled, and shapes of batches recorded, after the warm-up.
-        loader_share: of a step where the batches come from the loader as they are needed; None where not measured.
-        micro_batches: that a step had to be cut into to fit.
-        notes: what was said of it, such as which path was chosen and why.
+        loader_share: the loader's share of a step if it makes batches as they are needed; None if not measured.
+        micro_batches: how many a step had to be cut into to fit.
+        notes: messages, such as which path was chosen and why.
     """
 
     seconds: list[float]
@@ -153,7 +153,7 @@ def build_module(case: Case) -> Any:
 
 
 def make_store(folder: Path) -> None:
-    """Tokenizes the sample text into `folder/store`, where it is not there yet."""
+    """Tokenizes the sample text into `folder/store`, unless that exists."""
     from unmask import TokenizerSettings, prepare, train_tokenizer
 
     if not (folder / "store" / "manifest.json").exists():
@@ -162,7 +162,7 @@ def make_store(folder: Path) -> None:
 
 
 def make_weights(case: Case) -> Path:
-    """Saves the weights that both sides start from, where they are not there yet, with the tokenizer beside them."""
+    """Saves the weights that both sides start from, unless they exist, with the tokenizer beside them."""
     import shutil
 
     from unmask import save_model
@@ -247,10 +247,10 @@ def _glue_batches(case: Case) -> Iterator[Batch]:
 
 
 def timed_rounds(case: Case, take: Callable[[int], object]) -> list[float]:
-    """Seconds of a step, one entry a round of about `case.seconds / case.rounds`.
+    """Seconds of a step, one entry per round of about `case.seconds / case.rounds`.
 
     Args:
-        take: takes so many steps and waits for the device; it is warm.
+        take: takes a given number of steps and waits for the device; it is warm.
     """
     began = time.perf_counter()
     take(1)
@@ -273,7 +273,7 @@ def in_time(deadline: float, function: Callable[..., Any], *arguments: Any) -> A
 
     Args:
         deadline: by `time.monotonic`.
-        function: at the top of a module; it imports what it needs.
+        function: a module-level function; it imports what it needs.
 
     Raises:
         NotReachedError: the deadline has come.

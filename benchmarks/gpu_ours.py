@@ -32,11 +32,11 @@ LOG_EVERY = 50
 
 
 class OurSteps:
-    """The one place where the benchmark meets the loop: a run without logging, evaluations and checkpoints.
+    """The one place where the benchmark uses the loop: a run without logging, evaluations and checkpoints.
 
     Attributes:
-        notes: what the choice of its way to compute said for the log.
-        loss, gradient_norm: the mean and the newest of the steps last taken.
+        notes: log messages about how it computes.
+        loss, gradient_norm: of the steps last taken, the mean loss and the newest norm.
     """
 
     def __init__(self, case: Case, objective: Any) -> None:
@@ -86,7 +86,7 @@ class OurSteps:
 
     @property
     def num_recordings(self) -> int:
-        """Shapes of batches that have been recorded; 0 where steps are computed as they come."""
+        """How many shapes of batches have been recorded; 0 if steps are computed without recording."""
         return getattr(self.stepper, "num_recordings", 0)
 
     def _note(self, state: TrainState, result: StepResult) -> None:
@@ -104,10 +104,10 @@ def _as_it_is(batch: Batch) -> Batch:
 
 
 def train_ours(case: Case, started: float, measures_loader: bool = False) -> Taken:
-    """Steps on batches masked beforehand and, where asked, on batches that the loader makes as they are needed.
+    """Steps on batches masked beforehand and, if asked, on batches that the loader makes as they are needed.
 
     Args:
-        started: when the process was asked for, by `time.time`.
+        started: when the process was requested, by `time.time`.
     """
     from unmask.data.loader import LoadedStep, Position
 
@@ -147,14 +147,14 @@ def train_ours(case: Case, started: float, measures_loader: bool = False) -> Tak
 
 
 def first_step_ours(case: Case, started: float) -> float:
-    """Seconds from the start of the process to the end of its first step, its batch by the loader."""
+    """Seconds from the start of the process to the end of its first step, on a batch from the loader."""
     objective = make_objective(case)
     OurSteps(case, objective).take(live_loader(case).steps(), 1, objective.prepare)
     return time.time() - started
 
 
 def plain_loss(ours: OurSteps, batch: Batch) -> float:
-    """The loss of the module as it is written, in fp32, without dropout."""
+    """The loss of the plain module, in fp32, without dropout."""
     import torch
 
     counts = ours.objective.counts(batch)
@@ -166,10 +166,10 @@ def plain_loss(ours: OurSteps, batch: Batch) -> float:
 
 
 def share_of_loader(case: Case, ours: OurSteps, seconds_a_token: float) -> float:
-    """The share of a step that goes when batches come from the loader as they are needed, and not from a list.
+    """The share of a step that is lost when batches come from the loader as they are needed, not from a list.
 
     Args:
-        seconds_a_token: with batches from a list.
+        seconds_a_token: seconds per token with batches from a list.
     """
     steps, prepare = live_loader(case).steps(), ours.objective.prepare
     ours.take(steps, 2 * WARM_STEPS, prepare)
@@ -181,7 +181,7 @@ def share_of_loader(case: Case, ours: OurSteps, seconds_a_token: float) -> float
 
 
 def graphs_compiled() -> int:
-    """Graphs that `torch.compile` has made in this process."""
+    """How many graphs `torch.compile` has made in this process."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])

@@ -1,6 +1,6 @@
-"""The parts of `gpu.py`: what each one measures, beside whom, and by which targets it is judged.
+"""The parts of `gpu.py`: what each one measures, beside which peer, and against which targets.
 
-What is judged comes first, so that a part that runs out of time lacks the rest.
+What is judged comes first, so that a part that runs out of time lacks only the rest.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def base(run: Run) -> Iterator[Row]:
 
 
 def loader_and_first_step(run: Run, case: Case) -> Iterator[Row]:
-    """A case whose batches come from the loader, and a process that finds everything compiled."""
+    """A case whose batches come from the loader, and the first step of a process that finds everything compiled."""
     ours = yield from share(run, case, 0.50, measures_loader=True)
     what = f"{case.name}: loader's share of a step"
     if isinstance(ours, Taken) and ours.loader_share is not None:
@@ -114,7 +114,7 @@ def small(run: Run) -> Iterator[Row]:
 
 
 def objectives(run: Run) -> Iterator[Row]:
-    """Each objective on its own necessary work, beside plain masked LM; the step's loss beside the plain module's."""
+    """Each objective by its own necessary work, beside plain masked LM; the step's loss beside the plain module's."""
     for dropout_prob in (0.0, 0.1):
         plain: Any = None
         for objective in ("mlm", "rtd", "span", "causal"):
@@ -210,7 +210,7 @@ def _cosine(one: list[float], other: list[float]) -> float:
 
 
 def restarts(run: Run, tuning: Tuning) -> Iterator[Row]:
-    """The seconds of five restarts side by side beside those of one run, start-up and all."""
+    """The seconds of five restarts side by side, and of one run, start-up included."""
     one = run.attempt_here("one run", run_command, finetune_words(tuning, run.folder / "one", *_few(run)), run.deadline)
     words = finetune_words(tuning, run.folder / "five", "search.restarts=5", "search.parallel=5", *_few(run))
     five = run.attempt_here("five restarts", run_command, words, run.deadline)

@@ -1,7 +1,7 @@
 """What `gpu.py` compares with: `transformers`, eager or compiled, and `sentence-transformers`.
 
-Each has what a user of it would have: fused attention, bf16 autocast, fused AdamW with our decay and clipping, padding
-to the longest of a batch with a mask (none where no row is padded), and logits over the vocabulary at every token.
+Each has what its users would have: fused attention, bf16 autocast, fused AdamW with our decay and clipping, padding to
+the longest of a batch with a mask (none if no row is padded), and logits over the vocabulary at every token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def train_theirs(case: Case, is_compiled: bool, started: float) -> Taken:
     """Steps of BertForPreTraining on batches masked beforehand.
 
     Args:
-        started: when the process was asked for, by `time.time`.
+        started: when the process was requested, by `time.time`.
     """
     import torch
     from transformers import BertForPreTraining
@@ -108,7 +108,7 @@ def train_theirs(case: Case, is_compiled: bool, started: float) -> Taken:
 
 
 def _padded(batch: Batch, device: torch.device) -> dict[str, torch.Tensor]:
-    """A packed batch as rows, with a mask where some are padded."""
+    """A packed batch as rows, with a mask if some are padded."""
     from torch.nn.utils.rnn import pad_sequence
 
     def rows(column: torch.Tensor, padding: int) -> torch.Tensor:
@@ -133,7 +133,7 @@ def _split(batch: dict[str, torch.Tensor], number: int) -> list[dict[str, torch.
 
 
 def _loss_in_parts(model: Any, batch: dict[str, torch.Tensor], rows: int = 64) -> float:
-    """The loss of a whole batch, its logits in memory for some rows at a time."""
+    """The loss of a whole batch, with the logits of some rows at a time in memory."""
     from torch.nn.functional import cross_entropy
 
     names = {"labels": "prediction_logits", "next_sentence_label": "seq_relationship_logits"}
@@ -241,7 +241,7 @@ def _tokenized(tuning: Tuning, tokenizer: Any, name: str) -> list[dict[str, Any]
 
 
 def _tuning_loss(model: Any, batch: Any, context: Any) -> float:
-    """Of one batch; an answer is no place of padding, which `transformers`' own softmax takes in."""
+    """The loss of one batch; padding cannot be an answer, though `transformers`' own softmax includes it."""
     from torch.nn.functional import cross_entropy
 
     with context:
@@ -257,7 +257,7 @@ def _tuning_loss(model: Any, batch: Any, context: Any) -> float:
 
 
 def _measure(model: Any, batches: Any, device: torch.device) -> float:
-    """The share of dev that is answered right: the class, or both ends of the answer."""
+    """The share of dev that is answered correctly: the class, or both ends of the answer."""
     import torch
 
     right = []
@@ -274,7 +274,7 @@ def _measure(model: Any, batches: Any, device: torch.device) -> float:
 
 
 def encode_theirs(texts: Texts, is_compiled: bool, batch_sizes: tuple[int, ...]) -> Encoded:
-    """`SentenceTransformer.encode`, which sorts by length itself, at the best of some batch sizes."""
+    """`SentenceTransformer.encode`, which sorts by length itself, at the best of several batch sizes."""
     import torch
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedModel

@@ -1,4 +1,4 @@
-"""The rows of `gpu.py`: one run of a part with its deadline, and what is made of the figures of both sides."""
+"""The rows of `gpu.py`: one run of a part with its deadline, and how both sides' figures become rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from measure import Row
 
 EAGER, COMPILED = "eager", "torch.compile"
 LARGEST_DIFFERENCE = {"fp32": 1e-4, "bf16": 1e-2}
-"""Relative, of a loss: only the order of sums differs in fp32; bf16 keeps eight bits and rounds in other places."""
+"""Relative, of a loss: in fp32 only the order of sums differs; bf16 keeps eight bits and rounds in other places."""
 LARGEST_MEMORY = 0.60
 GIB = 2**30
 FAILED = "failed:"
-"""What the reason of something missing begins with where it is a fault."""
+"""How the reason for a missing figure begins if it is a fault."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Run:
     """A run of one part.
 
     Attributes:
-        folder: of the work.
+        folder: the working folder.
         device: `cpu` or `cuda`.
-        is_toy: True measures small models for moments, and judges nothing.
+        is_toy: True measures small models for moments, and judges only losses and lengths.
         deadline: by `time.monotonic`.
-        rate: operations a second of a bf16 matrix product.
-        notes: what our sides said of their way to compute, each once.
+        rate: operations per second of a bf16 matrix product.
+        notes: our sides' messages about how they compute, each once.
     """
 
     folder: Path
@@ -57,11 +57,11 @@ class Run:
         self.notes += [line for line in said if line not in self.notes]
 
     def attempt(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the function returns in a process of its own, or why it does not."""
+        """What the function returns in a process of its own, or why it returns nothing."""
         return self._tried(what, lambda: in_time(self.deadline, function, *arguments))
 
     def attempt_here(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The same in this process, for what ends in time by itself."""
+        """The same in this process, for functions that keep the deadline by themselves."""
         return self._tried(what, lambda: function(*arguments))
 
     def _tried(self, what: str, function: Callable[[], Any]) -> Any:
@@ -75,7 +75,7 @@ class Run:
             return Missing(f"{FAILED} {str(error).strip().splitlines()[-1][:200]}")
 
     def case(self, preset: str, length: int, **changes: Any) -> Case:
-        """A case at full size, or what stands for it at toy size."""
+        """A case at full size, or its substitute at toy size."""
         if self.is_toy:
             return Case(self.folder, "tiny", length // 4, 1024, device=self.device, seconds=0.2, rounds=2, **changes)
         return Case(self.folder, preset, length, 65536, device=self.device, **changes)
@@ -93,7 +93,7 @@ def named(package: str, how: str) -> str:
 
 
 def share(run: Run, case: Case, at_least: float | None, measures_loader: bool = False) -> Any:
-    """Measures our side, and yields its share and what was compiled late; returns what was taken."""
+    """Measures our side, and yields its share and what was compiled late; returns the measurements."""
     if case.objective == "mlm+nsp":
         make_weights(case)
     ours = run.attempt(f"ours: {case.name}", train_ours, case, time.time(), measures_loader)
@@ -121,7 +121,7 @@ def train_beside(run: Run, case: Case, how: str) -> Any:
 
 
 def speed(run: Run, case: Case, ours: Any, theirs: Any, how: str, at_least: float | None) -> Iterator[Row]:
-    """Tokens a second of both."""
+    """Tokens per second of both sides."""
     is_theirs = how in (EAGER, COMPILED)
     peer = named("transformers", how) if is_theirs else how
     if isinstance(theirs, Taken) and theirs.micro_batches > 1:
@@ -140,7 +140,7 @@ def speed(run: Run, case: Case, ours: Any, theirs: Any, how: str, at_least: floa
 
 
 def memory(run: Run, case: Case, ours: Any, theirs: Any) -> Iterator[Row]:
-    """The most memory allocated by both, and in words the most that each kept for itself."""
+    """The most memory allocated by each side, and in words the most that each reserved."""
     peer = named("transformers", EAGER)
     peaks = [its.memory if isinstance(its, Taken) else None for its in (ours, theirs)]
     allocated = [None if peak is None else peak[0] / GIB for peak in peaks]
@@ -148,14 +148,14 @@ def memory(run: Run, case: Case, ours: Any, theirs: Any) -> Iterator[Row]:
     what = f"{case.name}: memory allocated (reserved: {reserved} GiB)"
     row = Row(what, allocated[0], peer, allocated[1], "GiB")
     if allocated[0] is None or allocated[1] is None or theirs.micro_batches > 1:
-        yield row  # in smaller pieces it takes less: nothing to compare
+        yield row  # smaller micro-batches take less: not comparable
         return
     used = allocated[0] / allocated[1]
     yield run.judged(row, f"at most {LARGEST_MEMORY:.0%} ({used:.0%})", used <= LARGEST_MEMORY)
 
 
 def agreement(case: Case, ours: Any, theirs: Any) -> Iterator[Row]:
-    """The losses of the first batch: ours as the step takes it, the peer's, or where there is none our own in fp32."""
+    """The losses of the first batch: ours as the step computes it, and the peer's, or with no peer our own in fp32."""
     if not isinstance(ours, Taken) or isinstance(theirs, Missing):
         yield Row(f"{case.name}: losses, {reason(ours if isinstance(ours, Missing) else theirs)}", None)
         return
@@ -170,14 +170,14 @@ def agreement(case: Case, ours: Any, theirs: Any) -> Iterator[Row]:
 
 
 def _agreed(what: str, precision: str, our: float, its: float, peer: str, more: str = "") -> Row:
-    """At toy size too: sums do not depend on it."""
+    """A row that judges whether two losses agree, at toy size too: size does not matter for that."""
     bound, difference = LARGEST_DIFFERENCE[precision], abs(our - its) / abs(its)
     told = f"within {bound:g} ({difference:.1e}){more}"
     return Row(what, our, peer, its, "nats", target=told, met=difference <= bound)
 
 
 def tuning_rows(run: Run, tuning: Tuning, ours: Any, theirs: Any, how: str, at_least: float | None) -> Iterator[Row]:
-    """Examples a second of both, as they go and as they are waited for; losses and lengths of both."""
+    """Examples per second of both sides, steady and as a user waits for them; losses and lengths of both."""
     peer = named("transformers", how)
     what = f"fine-tuning, {tuning.task}, mean length {mean(tuning.longest):.0f}"
     if not (isinstance(ours, Tuned) and isinstance(theirs, Tuned)):
@@ -192,7 +192,7 @@ def tuning_rows(run: Run, tuning: Tuning, ours: Any, theirs: Any, how: str, at_l
     }
     told = [Row(f"{what}: {name}", our, peer, its, "examples/s", our / its) for name, (our, its) in rows.items()]
     if at_least is None:
-        yield from told  # the rest has been told beside the other peer
+        yield from told  # the rest is reported beside the other peer
         return
     yield run.judged(told[0], f"at least {at_least:.2f}x", ours.steady / theirs.steady >= at_least)
     yield from told[1:]

@@ -1,7 +1,8 @@
 """The fine-tuning and inference parts of `gpu.py`: their material, and `unmask`'s own commands, timed from outside.
 
-An epoch is timed from one line of evaluation to the next, so steps, metrics and whatever else the command does are in
-it; the first one holds compilation too. Tokenization is timed alone, by the function that the command calls.
+An epoch is timed from one evaluation's log line to the next, so it includes steps, metrics and whatever else the
+command does; the first one includes compilation too. Tokenization is timed alone, by the function that the command
+calls.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from lengths import Example, Words, make_examples, read_lengths, read_texts, wri
 from measure import SAMPLE_TEXT
 
 EPOCHS = 8
-"""Of a fine-tuning that is timed, at most: the first, and those of which the median counts."""
+"""The most epochs of a timed fine-tuning: the first, and those whose median counts."""
 RECIPE_EPOCHS = 3
-"""Of the recipes, over which tokenization is spread."""
+"""The recipes' epochs, over which tokenization is spread."""
 KINDS: dict[str, Any] = {
     "mrpc": "sequence_classification",
     "sst2": "sequence_classification",
@@ -34,9 +35,9 @@ KINDS: dict[str, Any] = {
 }
 RECIPES = {"mrpc": "finetune/mrpc", "sst2": "finetune/sst2", "squad": "finetune/squad1"}
 DEV_SHARE = 10
-"""One example of dev for so many of train."""
+"""There is one dev example for this many of train."""
 FEW = 16
-"""One text in so many is read beforehand, for what loading takes."""
+"""One text in this many is read beforehand, to measure the time of loading."""
 SEED = 0
 
 
@@ -45,14 +46,14 @@ class Tuning:
     """A fine-tuning.
 
     Attributes:
-        folder: of the task's files.
+        folder: the folder of the task's files.
         task: `mrpc`, `sst2` or `squad`.
         model: a directory with random weights, a head and a tokenizer.
         device: `cpu` or `cuda`.
-        max_length: of the recipe, in tokens.
+        max_length: the recipe's, in tokens.
         num_examples: of train.
         batch_size: of both sides.
-        seconds: after which the peer begins no epoch beyond its second.
+        seconds: after this time the peer begins no epoch beyond its second.
     """
 
     folder: Path
@@ -66,7 +67,7 @@ class Tuning:
 
     @property
     def longest(self) -> list[int]:
-        """The lengths of the examples, those over `max_length` left out (there are some at toy size alone)."""
+        """The lengths of the examples, without those over `max_length` (which only occur at toy size)."""
         return [length for length in read_lengths(self.task) if length <= self.max_length][: self.num_examples]
 
     def file(self, name: str) -> Path:
@@ -80,12 +81,12 @@ class Tuned:
     Attributes:
         num_examples: of train.
         tokenization_s: of train and dev.
-        epochs_s: of each epoch, metrics on dev included; the first one's holds compilation.
+        epochs_s: of each epoch, metrics on dev included; the first includes compilation.
         steps_per_s: of the steps alone, after the first epoch.
         losses: of the first batch before training, dropout off, by precision.
         token_lengths: of the examples as this side's tokenizer cuts them.
         command_s: from the start of the command to its end; None for a peer.
-        notes: what it said of its way to compute.
+        notes: its messages about how it computes.
     """
 
     num_examples: int
@@ -99,12 +100,12 @@ class Tuned:
 
     @property
     def steady(self) -> float:
-        """Examples a second once all is compiled; metrics, and tokenization spread over the recipe's epochs, count."""
+        """Examples per second once compiled, including metrics, and tokenization spread over the recipe's epochs."""
         return self.num_examples / (median(self.epochs_s[1:]) + self.tokenization_s / RECIPE_EPOCHS)
 
     @property
     def waited(self) -> float:
-        """Examples a second of the recipe's epochs as a user waits for them, compilation included."""
+        """Examples per second of the recipe's epochs as a user waits for them, compilation included."""
         seconds = self.tokenization_s + self.epochs_s[0] + (RECIPE_EPOCHS - 1) * median(self.epochs_s[1:])
         return RECIPE_EPOCHS * self.num_examples / seconds
 
@@ -114,7 +115,7 @@ class Texts:
     """Texts to be read by a model.
 
     Attributes:
-        file: a text a line.
+        file: one text per line.
         encoder, classifier: directories of one encoder, the second with a head.
         device: `cpu` or `cuda`.
         max_length: in tokens.
@@ -129,11 +130,11 @@ class Texts:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What was measured of reading them.
+    """What was measured when a model read texts.
 
     Attributes:
-        rates: texts a second, one entry a round.
-        vectors: first values of the first token's vectors of the first texts.
+        rates: texts per second, one entry per round.
+        vectors: the first values of the first token's vectors, for the first texts.
         note: how it was done.
     """
 
@@ -143,12 +144,12 @@ class Encoded:
 
 
 def sample_vectors(vectors: Sequence[Sequence[float]]) -> list[list[float]]:
-    """What is compared of some vectors."""
+    """The part of some vectors that is compared."""
     return [list(vector[:64]) for vector in vectors]
 
 
 def make_tuning_files(tuning: Tuning) -> None:
-    """Writes train and dev, and the model that both sides start from, where they are not there yet."""
+    """Writes train and dev, and the model that both sides start from, unless they exist."""
     import shutil
 
     import torch
@@ -199,7 +200,7 @@ def read_examples(tuning: Tuning, name: str) -> list[Example]:
 
 
 def inspect_ours(tuning: Tuning) -> tuple[float, tuple[int, ...], dict[str, float]]:
-    """Our seconds of tokenization, our lengths, and our losses of the first batch in eval mode, by precision."""
+    """Our seconds of tokenization, our lengths, and our losses on the first batch in eval mode, by precision."""
     import torch
 
     from unmask.finetuning_inputs import read_windows
@@ -233,7 +234,7 @@ def inspect_ours(tuning: Tuning) -> tuple[float, tuple[int, ...], dict[str, floa
 
 
 def run_command(words: Sequence[str], deadline: float) -> tuple[list[tuple[float, str]], float]:
-    """Runs `unmask WORDS`, and tells when each line of its log came and when it ended, in seconds from its start.
+    """Runs `unmask WORDS`; returns when each line of its log came and when it ended, in seconds from its start.
 
     Raises:
         NotReachedError: the deadline came first.
@@ -284,7 +285,7 @@ def finetune_words(tuning: Tuning, out: Path, *more: str) -> list[str]:
 def tune_ours(
     tuning: Tuning, inspected: tuple[float, tuple[int, ...], dict[str, float]], out: Path, deadline: float
 ) -> Tuned:
-    """Runs the command, and makes of its log what `Tuned` tells.
+    """Runs the command, and reads the figures of `Tuned` from its log.
 
     Args:
         inspected: what `inspect_ours` returned.
@@ -294,7 +295,7 @@ def tune_ours(
     tokenization_s, lengths, losses = inspected
     steps = len(lengths) // tuning.batch_size
     every = [f"train.epochs={EPOCHS}", f"train.eval_every={steps}"]
-    if tuning.device == "cuda":  # the judged epochs come after compiling, as the compiled peer's
+    if tuning.device == "cuda":  # the judged epochs follow compilation, as the peer's do
         every.append("train.compile_blocks=true")
     lines, command_s = run_command(finetune_words(tuning, out, *every), deadline)
     rows = read_metrics(out / "metrics.jsonl")
@@ -312,10 +313,10 @@ def tune_ours(
 
 
 def epoch_seconds(lines: Sequence[tuple[float, str]]) -> tuple[float, ...]:
-    """The seconds of each epoch by the log of a run that evaluates at the end of each one.
+    """The seconds of each epoch, from the log of a run that evaluates at the end of each one.
 
     Raises:
-        RuntimeError: the log has not the lines that it should have.
+        RuntimeError: the log lacks lines that it should have.
     """
     starts = [at for at, line in lines if re.search(r" parameters, from ", line)]
     ends = [at for at, line in lines if re.match(r"step [\d,]+: ", line)]
@@ -327,7 +328,7 @@ def epoch_seconds(lines: Sequence[tuple[float, str]]) -> tuple[float, ...]:
 
 
 def make_texts(texts: Texts, lengths: Sequence[int]) -> None:
-    """Writes a text a line, of these lengths."""
+    """Writes texts of these lengths, one per line."""
     from tokenizers import Tokenizer
 
     words = Words(read_texts(SAMPLE_TEXT), Tokenizer.from_file(str(texts.encoder / "tokenizer.json")))
@@ -336,9 +337,9 @@ def make_texts(texts: Texts, lengths: Sequence[int]) -> None:
 
 
 def encode_ours(texts: Texts, program: str, rounds: int) -> Encoded:
-    """`predict` or `features` (mean pooling) from file to file, a model that is loaded and warm.
+    """`predict` or `features` (mean pooling) from file to file, as with a loaded and warm model.
 
-    A run over few texts is taken off a run over all of them, so that loading counts on neither side.
+    The time of a run over few texts is subtracted from that of a run over all, so that loading counts on neither side.
     """
     from unmask.features import extract_features
     from unmask.prediction import load_predictor, write_predictions

@@ -1,9 +1,9 @@
 """What a step has to compute, and how fast the device multiplies: a share is necessary work / seconds / rate.
 
-Necessary work is that of matrix products, two operations a multiply-add, the backward pass counted as twice the forward
-pass. It follows from the sizes and the real lengths, so padding, recomputation and logits that no loss reads are not in
-it. Blocks count in full for every token, also the last one, of which a masked LM needs less: the shares of published
-trainings are counted so. Element-wise work and the optimizer's count nothing.
+Necessary work is that of matrix products, two operations per multiply-add, the backward pass counted as twice the
+forward pass. It follows from the sizes and the real lengths, so it excludes padding, recomputation and logits that no
+loss reads. Every block counts in full for every token, even the last one, of which a masked LM needs less: published
+shares are counted in this way. Element-wise work and the optimizer's do not count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MATRIX_SIZE = 8192
 BACKWARD = 2
-"""Times the forward pass: a product's gradient needs two products of its size."""
+"""Forward and backward, in forward passes: the gradient of a product needs two products of its size."""
 
 
 def encoder_flops(sizes: EncoderSettings, lengths: Sequence[int]) -> float:
@@ -50,8 +50,8 @@ def step_flops(objective: str, sizes: EncoderSettings, generator: EncoderSetting
 
     Args:
         objective: `mlm+nsp`, `mlm`, `span`, `rtd` or `causal`.
-        sizes: of the encoder.
-        generator: of `rtd`.
+        sizes: the encoder's.
+        generator: the sizes of `rtd`'s generator.
     """
     from unmask.models.span_boundary_head import POSITION_SIZE
 
@@ -75,9 +75,9 @@ def step_flops(objective: str, sizes: EncoderSettings, generator: EncoderSetting
 
 
 def matrix_rate(device: torch.device, size: int = MATRIX_SIZE, rounds: int = 7) -> float:
-    """Operations a second of a product of two square matrices of random bf16, the median of some rounds.
+    """Operations per second of a product of two square matrices of random bf16, the median of some rounds.
 
-    Zeros would be quicker: they take less power, and the clock stays higher.
+    Zeros would be faster: they take less power, and the clock stays higher.
     """
     import torch
 
@@ -95,7 +95,7 @@ def matrix_rate(device: torch.device, size: int = MATRIX_SIZE, rounds: int = 7) 
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done all that was asked of it."""
+    """Waits until the device has done all its work."""
     import torch
 
     if device.type == "cuda":
@@ -105,7 +105,7 @@ def wait(device: torch.device) -> None:
 def peak_memory(device: torch.device) -> tuple[int, int] | None:
     """The most bytes that PyTorch has had allocated, and reserved, in this process; None on the CPU.
 
-    From its start on: what a CUDA graph computes in is allocated while it is recorded, and not when it is replayed.
+    Counted from its start: a CUDA graph's memory is allocated while it is recorded, not when it is replayed.
     """
     import torch
 

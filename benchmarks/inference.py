@@ -2,17 +2,17 @@
 times on ragged ones, and in bf16 on a processor with AMX 3 times as fast as in fp32 and 1.3 times as ONNX Runtime in
 int8.
 
-The model has 6 layers of 384 with 12 heads (feed-forward 1,536), 30,522 entries and random weights; what is timed is
+The model has 6 layers of 384 with 12 heads (feed-forward 1,536), 30,522 entries and random weights; the time is taken
 from token ids to the last hidden states. The peer is `transformers`' model of the same weights, exported by
 `torch.onnx.export`, in fp32 and with the weights in int8 (dynamic quantization); it has its own process and as many
 threads. Ours runs as `unmask predict` and `unmask features` run it: weights laid out once, packed batches by length.
 
 Full rows are 128 tokens long. Ragged ones are 40 long on average and at most 256, in batches of at most 2,048 tokens,
-sorted by length on both sides and padded for the peer; every pass has other lengths. The crossover is the smallest
+sorted by length on both sides and padded for the peer; every pass has different lengths. The crossover is the smallest
 batch of rows of 16 tokens from which on we are as fast as int8, in our faster precision.
 
 The hidden states are compared: with the peer's in fp32 within 1e-4, and ours in bf16 with ours in fp32 by a cosine over
-.999 at every token. The exit code is 1 where that fails. The peer wants `pip install onnxruntime onnx onnxscript`.
+.999 at every token. The exit code is 1 if that fails. The peer needs `pip install onnxruntime onnx onnxscript`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RAGGED_ROWS, RAGGED_MEAN, RAGGED_LONGEST, BATCH_TOKENS = 1000, 40, 256, 2048
 SENTENCE_LENGTH = 12
 CROSSOVER_LENGTH, CROSSOVER_ROWS = 16, (1, 2, 4, 8, 16, 32, 64, 128)
 LARGEST_DIFFERENCE = 1e-4
-"""Between hidden states in fp32, of size 1 after LayerNorm: sums in another order, through six layers."""
+"""Between hidden states in fp32, of size 1 after LayerNorm: sums are taken in another order, through six layers."""
 SMALLEST_COSINE = 0.999
 
 Lengths = tuple[int, ...]
@@ -55,8 +55,8 @@ class Setup:
     """What a side is built from.
 
     Attributes:
-        directory: with `model/`, ours, and `fp32.onnx` and `int8.onnx`.
-        precision: `fp32` or `bf16` of ours, `fp32` or `int8` of the peer's.
+        directory: with our `model/`, and `fp32.onnx` and `int8.onnx`.
+        precision: `fp32` or `bf16` for ours, `fp32` or `int8` for the peer.
         threads: of PyTorch, or of ONNX Runtime.
     """
 
@@ -70,7 +70,7 @@ class Work:
     """Rows to be computed.
 
     Attributes:
-        batches: the lengths of the rows of each.
+        batches: for each batch, the lengths of its rows.
         seed: of the token ids.
         wants_states: True answers with the hidden states, False with the seconds.
     """
@@ -84,7 +84,7 @@ class Work:
         return sum(map(sum, self.batches))
 
     def token_ids(self) -> list[list[NDArray[np.int64]]]:
-        """Of each row of each batch."""
+        """The token ids of each row of each batch."""
         import numpy as np
 
         chance = np.random.default_rng(self.seed)
@@ -96,7 +96,7 @@ def full(rows: int, length: int = FULL_LENGTH) -> Work:
 
 
 def ragged(seed: int) -> Work:
-    """Rows of log-normal lengths, the longest first, as many to a batch as padded have no more than `BATCH_TOKENS`."""
+    """Rows of log-normal lengths, the longest first, in batches of at most `BATCH_TOKENS` tokens once padded."""
     import numpy as np
 
     chance, deviation = np.random.default_rng(seed), 0.8
@@ -115,7 +115,7 @@ def ragged(seed: int) -> Work:
 
 
 def make_models(directory: Path, wants_peer: bool) -> None:
-    """Saves the random model as we and, exported, as the peer reads it."""
+    """Saves the random model in our form and, exported, in the peer's."""
     import torch
 
     from unmask import save_model
@@ -133,7 +133,7 @@ def _export(directory: Path) -> None:
     import torch
     from transformers import BertModel
 
-    # PyTorch's fused attention would be exported as more operators: int8 was then a fifth slower.
+    # PyTorch's fused attention would be exported as more operators, with which int8 was a fifth slower.
     model = BertModel.from_pretrained(directory / "model", add_pooling_layer=False, attn_implementation="eager").eval()
     example = torch.full((2, 16), 7)
     inputs = {"input_ids": example, "attention_mask": torch.ones_like(example), "token_type_ids": example * 0}
@@ -156,7 +156,7 @@ def _export(directory: Path) -> None:
 
 
 def build_ours(setup: Setup) -> Callable[[Work], Any]:
-    """Our side: a function that does work and tells the seconds."""
+    """Our side: a function that does work and returns the seconds."""
     import torch
 
     from unmask.batch import Batch, pack
@@ -221,7 +221,7 @@ Sides = dict[str, Callable[[Work], Any]]
 
 
 def time_sides(sides: Sides, works: Sequence[Work], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each side, a round for each work after the first, which warms up; of repeats the median."""
+    """Seconds of each side, one round per work after the first, which warms up; each is the median of the repeats."""
 
     def seconds(side: Callable[[Work], Any], work: Work) -> float:
         return median(side(work) for _ in range(repeats))
@@ -234,7 +234,7 @@ def time_sides(sides: Sides, works: Sequence[Work], repeats: int) -> dict[str, l
 
 
 def compare_sides(what: str, taken: dict[str, list[float]], targets: dict[str, float]) -> list[Row]:
-    """The rows of one measurement: each precision of ours beside each of the peer's, and beside our fp32.
+    """The rows of one measurement: each of our precisions beside each of the peer's, and bf16 beside our fp32.
 
     Args:
         targets: by `ours/peer`, such as `fp32/onnx fp32`.

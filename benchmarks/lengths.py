@@ -1,8 +1,8 @@
-"""Made-up examples that have the lengths of published ones: those of MRPC, SST-2 and SQuAD 1.1, in BERT's tokens.
+"""Made-up examples with the lengths of published ones: those of MRPC, SST-2 and SQuAD 1.1, in BERT's tokens.
 
-`lengths.json` holds the lengths alone, special tokens included: of the first 2,048 to 4,096 training examples. The text
-is running words of `samples/`, chosen so that each example tokenizes to exactly its length; `token_lengths` tells what
-a tokenizer makes of them, so that a benchmark can check both sides. Labels are drawn: nothing is to be learnt.
+`lengths.json` holds only lengths, special tokens included: of the first 2,048 to 4,096 training examples. The text is
+running words of `samples/`, chosen so that each example tokenizes to exactly its length; `token_lengths` gives the
+lengths that a tokenizer finds, so that a benchmark can check both sides. Labels are random: nothing can be learnt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LENGTHS = Path(__file__).with_name("lengths.json")
 QUESTION_TOKENS = 11
-"""Of a question of SQuAD, about; the rest is its passage."""
+"""Tokens of a SQuAD question, roughly; the rest of an example is its passage."""
 MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
 SST2_HEADER = "sentence\tlabel"
 
@@ -31,10 +31,10 @@ class Example:
     """One example.
 
     Attributes:
-        text: the first, or the question.
-        second: the second, or the passage; None where there is one text.
-        label: the number of a class; of a question, the character of the passage where its answer begins.
-        answer: to a question; "" elsewhere.
+        text: the first text, or the question.
+        second: the second text, or the passage; None if there is only one text.
+        label: the number of a class; for a question, the character of the passage where its answer begins.
+        answer: of a question; "" for other tasks.
     """
 
     text: str
@@ -48,16 +48,16 @@ class Example:
 
 
 def read_lengths(task: str, most: int | None = None) -> list[int]:
-    """The lengths of a task's examples: `mrpc`, `sst2` or `squad`; of the first `most`."""
+    """The lengths of the examples of a task (`mrpc`, `sst2` or `squad`), of the first `most` if given."""
     lengths: list[int] = json.loads(LENGTHS.read_bytes())[task][:most]
     return lengths
 
 
 class Words:
-    """The words of some texts in their order, again and again, with the number of tokens that each one has.
+    """The words of some texts in order, over and over, with the number of tokens of each one.
 
     Args:
-        texts: English; only runs of the letters a to z are taken, so that words are tokenized one by one.
+        texts: English; only runs of the letters a to z are taken, so that each word is tokenized by itself.
         tokenizer: WordPiece, uncased.
     """
 
@@ -71,7 +71,7 @@ class Words:
         self._single = cycle([word for word in words if sizes.get(word) == 1])
 
     def take(self, num_tokens: int) -> str:
-        """The next words, `num_tokens` tokens in all; where the next one is too long, words of one token follow."""
+        """The next words, `num_tokens` tokens in all; once the next one is too long, words of one token follow."""
         taken = []
         while num_tokens > 0:
             word, size = next(self._words)
@@ -114,7 +114,7 @@ _MAKERS = {"mrpc": _pair, "sst2": _single, "squad": _question}
 
 
 def write_examples(task: str, examples: Sequence[Example], path: Path) -> None:
-    """Writes examples as they are published: GLUE's tables, SQuAD's JSON."""
+    """Writes examples in their published layouts: GLUE's tables, SQuAD's JSON."""
     if task == "squad":
         path.write_text(json.dumps({"version": "1.1", "data": [_article(examples)]}), "utf-8")
         return
@@ -140,6 +140,6 @@ def _article(examples: Sequence[Example]) -> dict[str, Any]:
 
 
 def token_lengths(examples: Sequence[Example], tokenizer: Tokenizer) -> list[int]:
-    """What a tokenizer makes of whole examples, special tokens included."""
+    """The lengths in tokens of whole examples, special tokens included."""
     inputs: list[Any] = [its.text if its.second is None else (its.text, its.second) for its in examples]
     return [len(its.ids) for its in tokenizer.encode_batch(inputs)]

@@ -1,14 +1,14 @@
 """Claim: whatever is masked (tokens, whole words, spans, entities, noun phrases), the masks of 64 sequences of 512
 tokens are drawn, and labels and boundaries made, in under 10 ms on one core.
 
-Timed is the objective's `prepare` on a packed batch, in seconds of the processor: a few milliseconds of the clock say
-more about what else runs on the machine. Beside it stands what `transformers` has: the masking of its
+What is timed is the objective's `prepare` on a packed batch, in processor time: over a few milliseconds, wall time says
+more about what else runs on the machine. The peer is what `transformers` has: the masking of its
 DataCollatorForLanguageModeling, of tokens, or of whole words for everything made of words, since it has no spans; on
-the same sequences as padded tensors, so its padding is not timed. It draws each token by itself, and of whole words all
-become `[MASK]`; ours keeps to a budget by sequence, and draws the same masks in whatever batch a sequence stands.
+the same sequences as padded tensors, so its padding is not timed. It draws each token by itself, and of whole words it
+makes only `[MASK]`; ours keeps to a budget per sequence, and draws the same masks whatever batch a sequence is in.
 
 The sequences are text of `samples/text`, all full, by a WordPiece tokenizer of 30,522 entries trained on it. No
-entities are marked in it: in their stead every run of two words after ten others is an annotation.
+entities are marked in it: instead every run of two words after ten others is an annotation.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "entity": {"masking": "entity"},
     "noun phrase": {"masking": "noun_phrase"},
 }
-"""What is measured, by name: settings of the objective."""
+"""The settings of each objective that is measured, by name."""
 
 Rows = list[list[tuple[int, int, int]]]
-"""Of every token of every sequence its id, and where it starts and ends in its text, which the peer tells words by."""
+"""For every token of every sequence its id, and its start and end in the text, by which the peer recognises words."""
 
 
 def use_one_core() -> None:
@@ -70,7 +70,7 @@ def make_sequences(folder: Path) -> Rows:
 
 
 def build_ours(folder: Path, sequences: Rows) -> Callable[[tuple[str, int]], float]:
-    """Our side: a function that masks by a scheme a number of times, and returns the median of the milliseconds."""
+    """Our side: a function that masks by a scheme a number of times, and returns the median milliseconds."""
     use_one_core()
     import torch
 
@@ -99,7 +99,7 @@ def build_ours(folder: Path, sequences: Rows) -> Callable[[tuple[str, int]], flo
 
 
 def build_theirs(folder: Path, sequences: Rows) -> Callable[[tuple[str, int]], float]:
-    """The same by the peer; of the schemes it knows `token` and `whole word`."""
+    """The same by the peer, which knows only the schemes `token` and `whole word`."""
     use_one_core()
     import warnings
 
@@ -112,7 +112,7 @@ def build_theirs(folder: Path, sequences: Rows) -> Callable[[tuple[str, int]], f
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids)).long()
     offsets = torch.stack([starts, ends], -1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that of whole words all become [MASK]
+        warnings.simplefilter("ignore")  # about whole words, which all become [MASK]
         collators = {
             "token": DataCollatorForLanguageModeling(tokenizer),
             "whole word": DataCollatorForLanguageModeling(tokenizer, whole_word_mask=True),
@@ -132,7 +132,7 @@ def build_theirs(folder: Path, sequences: Rows) -> Callable[[tuple[str, int]], f
 
 
 def time_median(work: Callable[[], object], times: int) -> float:
-    """The median of the milliseconds that `work` takes of the processor."""
+    """The median milliseconds of processor time that `work` takes."""
     taken = []
     for _ in range(times):
         began = time.process_time()
@@ -142,7 +142,7 @@ def time_median(work: Callable[[], object], times: int) -> float:
 
 
 def measure(folder: Path, rounds: int, times: int) -> list[Row]:
-    """A row a scheme; a round takes the median of some batches."""
+    """A row per scheme; a round takes the median of some batches."""
     sequences = make_sequences(folder)
     with (
         in_own_process(build_ours, folder, sequences) as ours,

@@ -1,6 +1,6 @@
-"""What the benchmarks share: a peer in a process of its own, rounds in turn, medians and their spread, one table.
+"""What the benchmarks share: a peer in a process of its own, alternating rounds, medians and their spread, one table.
 
-Every ratio says how many times as fast `unmask` is as the peer: the median of the peer's rounds over the median of
+Every ratio says how many times as fast as the peer `unmask` is: the median of the peer's rounds over the median of
 ours. Its spread is the smallest and the largest ratio of two neighbouring rounds.
 """
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unmask.data.packing import PlannedSequence, Planner
 
-# The peers must look for nothing on the network, nor draw bars between our lines.
+# The peers must not use the network, nor draw bars between our lines.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -38,15 +38,15 @@ class Row:
     """A line of the table.
 
     Attributes:
-        what: is measured.
-        ours: our figure, None where it was not measured.
+        what: what is measured.
+        ours: our figure, None if it was not measured.
         peer: name and version of what we are compared with.
         peer_figure: its figure.
         unit: of both.
         ratio: how many times as fast we are.
         spread: smallest and largest ratio of two neighbouring rounds.
         target: what is claimed.
-        met: whether it holds here; None where nothing is claimed or nothing was measured.
+        met: whether the claim holds here; None if nothing is claimed or nothing was measured.
     """
 
     what: str
@@ -68,7 +68,7 @@ def compare(
     at_least: float | None = None,
     megabytes: float | None = None,
 ) -> Row:
-    """The row of two lists of seconds, one each a round; shown as MB/s where `megabytes` says how much was done."""
+    """The row of two lists of seconds, one entry per round; shown as MB/s if `megabytes` says how much was done."""
     ratio = median(theirs) / median(ours)
     ratios = [its / our for our, its in zip(ours, theirs, strict=True)]
     figures = [median(ours), median(theirs)]
@@ -88,7 +88,7 @@ def compare(
 
 
 def interleave(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Takes every measure once a round, the order turned round each time, so that a slow minute hits all alike."""
+    """Takes every measure once per round, in reversed order each time, so that a slow minute affects all alike."""
     figures: dict[str, list[float]] = {name: [] for name in measures}
     for number in range(rounds):
         for name in list(measures)[:: 1 if number % 2 == 0 else -1]:
@@ -100,14 +100,14 @@ def interleave(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict
 
 @contextmanager
 def in_own_process(build: Callable[..., Callable[[Any], Any]], *arguments: Any) -> Iterator[Callable[[Any], Any]]:
-    """Runs `build(*arguments)` in a fresh process, and yields a function that calls there what it returned.
+    """Runs `build(*arguments)` in a fresh process, and yields a function that calls its result there.
 
     Args:
-        build: a function at the top of a script; it imports what it needs.
+        build: a function at the top level of a script; it imports what it needs.
         arguments: of `build`; like the requests and the answers they are pickled.
 
     Raises:
-        RuntimeError: in the yielded function: the other process failed; holds its traceback.
+        RuntimeError: from the yielded function: the other process failed; holds its traceback.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -128,7 +128,7 @@ def in_own_process(build: Callable[..., Callable[[Any], Any]], *arguments: Any) 
     try:
         yield call
     finally:
-        here.close()  # the other process comes to its end when nobody can ask any more
+        here.close()  # the other process ends when no more requests can come
         process.join()
 
 
@@ -146,8 +146,7 @@ def _serve(connection: Connection, build: Callable[..., Callable[[Any], Any]], a
 
 
 def full_sequences(planner: Planner, longest: int) -> Iterator[tuple[PlannedSequence, int]]:
-    """Sequences of exactly `longest` tokens of text from the first block of documents, each with its key, without
-    end."""
+    """Endless sequences of exactly `longest` tokens of text from the first block of documents, each with its key."""
     from unmask.chance import key
 
     for copy in count():
@@ -157,19 +156,19 @@ def full_sequences(planner: Planner, longest: int) -> Iterator[tuple[PlannedSequ
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def parser(claims: str | None) -> argparse.ArgumentParser:
-    """The parser of a script's words, with the script's docstring as help, and `--json`."""
+    """The parser of a script's arguments, with the script's docstring as help, and `--json`."""
     words = argparse.ArgumentParser(description=claims, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
     return words
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """What the figures were taken on; `load` is the number of running processes in the last minute, ours included."""
+    """The machine on which the figures were taken; `load` is the last minute's running processes, ours included."""
     import torch
 
     capabilities = torch.cpu.get_capabilities()

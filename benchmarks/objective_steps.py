@@ -1,10 +1,10 @@
 """Claim: beside a step of plain masked language modelling, span masking takes at most 3 % more time, next-sentence
 prediction at most 2 % more at equal tokens, and replaced-token detection at most 1.6 times as much.
 
-Each system takes its steps in a process of its own, masking, forward, backward, clipping and AdamW included, as
-`unmask pretrain` takes them: BERT-Mini's size (L=4 H=256), 32 sequences of 128 tokens of the sample books, dropout as
-published. The peer is our own plain masked LM on the same batches, by turns. ELECTRA is measured with
-embeddings of 128 and a generator of a quarter of the width, as ELECTRA-Small has it, and with embeddings of full width.
+Each system takes its steps in a process of its own, masking, forward, backward, clipping and AdamW included, as in
+`unmask pretrain`: BERT-Mini's size (L=4 H=256), 32 sequences of 128 tokens of the sample books, dropout as published.
+The peer is our own plain masked LM on the same batches, in alternation. ELECTRA is measured with embeddings of 128 and
+a generator of a quarter of the width, as in ELECTRA-Small, and with embeddings of full width.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class System:
 
     Attributes:
         objective, model, packing: settings of a recipe.
-        most: the largest ratio of its time to that of plain masked LM that is claimed; None claims nothing.
+        most: the largest claimed ratio of its time to that of plain masked LM; None claims nothing.
     """
 
     objective: dict[str, Any]
@@ -65,7 +65,7 @@ SYSTEMS = {
     "left to right": System({"name": "causal_lm"}, {"architecture": "gpt1"}, _SINGLE, None),
 }
 BESIDE = {"next sentence": "masked LM, pairs"}
-"""What a system is compared with, where it is not `PLAIN`: the same batches without its second objective."""
+"""What a system is compared with if not with `PLAIN`: the same batches without its second objective."""
 
 
 def make_store(directory: Path) -> None:
@@ -100,7 +100,7 @@ def full_batches(directory: Path, system: System) -> list[Batch]:
 
 
 def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
-    """A function that takes a number of steps by the real loop and tells the median of their seconds."""
+    """A function that takes a number of steps with the real loop and returns their median seconds."""
     import torch
     from pydantic import TypeAdapter
 
@@ -159,7 +159,7 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
 
 
 def row(name: str, figures: dict[str, list[float]]) -> Row:
-    """A system's time beside that of what it is compared with."""
+    """A system's time beside that of the system that it is compared with."""
     ours, theirs = figures[name], figures[BESIDE.get(name, PLAIN)]
     most = SYSTEMS[name].most
     ratios = [our / its for our, its in zip(ours, theirs, strict=True)]

@@ -7,8 +7,8 @@ it, and starting the workers. It remembers nothing from one round to the next. T
 its documents are in memory, read and cleaned, and their ids are counted and thrown away. Each side has as many cores
 and threads as we have workers.
 
-The text is a part of the English and of the Korean Wikipedia of UNMASK_DATA; without that folder, the sample text again
-and again.
+The text is part of the English and of the Korean Wikipedia in UNMASK_DATA; without that folder, the sample text,
+repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LANGUAGES = {
     "Korean": (Path("corpora", "kowiki-2022.jsonl.zst"), SAMPLE_TEXT.with_name("ko-wiki.jsonl")),
 }
 BATCH = 256
-"""Documents that the library is given at once: its encodings take many times the memory of the text."""
+"""How many documents the library is given at once: its encodings take many times the memory of the text."""
 SAMPLING_S = 0.05
 
 
@@ -50,7 +50,7 @@ def source(language: str) -> Path:
 
 
 def write_part(path: Path, language: str, megabytes: float) -> float:
-    """Writes the first documents of a language, again from the start after its end; returns the megabytes of text."""
+    """Writes the first documents of a language, repeated if there are too few; returns the megabytes of text."""
     import zstandard
 
     from unmask.input_files import open_input
@@ -71,7 +71,7 @@ def write_part(path: Path, language: str, megabytes: float) -> float:
 
 
 def use_cores(number: int) -> None:
-    """Keeps this process and those it starts on some of the cores, and the library on as many threads."""
+    """Restricts this process and those it starts to some of the cores, and the library to as many threads."""
     os.environ["RAYON_NUM_THREADS"] = str(number)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:number])
@@ -94,7 +94,7 @@ def build_ours(corpus: Path, tokenizer: Path, workers: int) -> Callable[[str], t
 
 
 def build_theirs(corpus: Path, tokenizer: Path, threads: int) -> Callable[[str], tuple[float, int]]:
-    """The library's side: a function that encodes the documents by the method named."""
+    """The library's side: a function that encodes the documents with the named method."""
     use_cores(threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
     from tokenizers import Tokenizer
@@ -117,7 +117,7 @@ def build_theirs(corpus: Path, tokenizer: Path, threads: int) -> Callable[[str],
 
 
 def count_differences(corpus: Path, tokenizer: Path, out: Path) -> tuple[int, int]:
-    """How many documents of our store have other ids than the library gives for their sentences; and of how many."""
+    """How many documents of our store have ids other than the library's for their sentences; and of how many."""
     from tokenizers import Tokenizer
 
     from unmask import prepare
@@ -177,7 +177,7 @@ def measure_speed(language: str, corpus: Path, megabytes: float, tokenizer: Path
 
 
 def peak_memory_gib(corpus: Path, tokenizer: Path, out: Path, workers: int) -> float:
-    """The most memory that `unmask prepare` and its workers hold at once; pages that they share count for each."""
+    """The most memory that `unmask prepare` and its workers hold at once; shared pages count for each process."""
     import psutil
 
     command = [sys.executable, "-m", "unmask", "prepare", corpus, "--tokenizer", tokenizer, "--out", out]

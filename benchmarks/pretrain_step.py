@@ -2,12 +2,12 @@
 4 times with AMX, 3 times with AVX512-BF16; and it computes the same: the losses of 200 steps stay equal.
 
 A step is 32 sequences of 128 tokens, every one full, from `samples/text`; 15 % targets, masked-LM and next-sentence
-loss, dropout 0.1 on both sides, forward, backward, clipping, AdamW. Ours runs by the loop of `unmask pretrain`, drawing
+loss, dropout 0.1 on both sides, forward, backward, clipping, AdamW. Ours runs in the loop of `unmask pretrain`, drawing
 of the masks included; `transformers`' BertForPreTraining (fused attention, its default) is given masked batches, and
 the same AdamW (fused, no decay on biases and LayerNorm). Both have the same threads, and autocast in bf16.
 
 Losses are compared from the same weights on the same batches with dropout off: every step within 1e-4 in fp32, the mean
-of the last 50 steps within 0.5 % in bf16. The exit code is 1 where that fails.
+of the last 50 steps within 0.5 % in bf16. The exit code is 1 if that fails.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ VOCAB_SIZE = 30522
 LENGTH = 128
 SEED = 0
 TIMED_BATCHES = 20
-"""Batches that the timed steps go through again and again."""
+"""How many batches the timed steps cycle through."""
 TARGETS = {"fp32": 2.8, "bf16 with AMX": 4.0, "bf16 with AVX512-BF16": 3.0}
 LAST_STEPS = 50
 LARGEST_DIFFERENCE = {"fp32": 1e-4, "bf16": 5e-3}
 """Of a step's loss in fp32, where only the order of sums differs; of the mean over `LAST_STEPS` in bf16, which keeps
-eight bits and rounds in other places."""
+eight bits and rounds in different places."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Setup:
         precision: `fp32` or `bf16`.
         dropout_prob: everywhere.
         batch_size: sequences in a step.
-        num_batches: different batches; after the last comes the first again.
+        num_batches: how many different batches steps cycle through.
         threads: of PyTorch.
     """
 
@@ -125,7 +125,7 @@ def build_module(objective: MaskedLM, dropout_prob: float) -> MaskedLMModule:
 
 
 def full_batches(setup: Setup) -> list[Batch]:
-    """Batches as `unmask pretrain` makes them, of the pairs that fill a whole sequence; not masked yet."""
+    """Batches as `unmask pretrain` makes them, but only of pairs that fill a whole sequence; not masked yet."""
     from unmask import TokenStore, load_tokenizer
     from unmask.data.formats import open_loader
     from unmask.data.frame import SequenceFrame
@@ -148,7 +148,7 @@ def full_batches(setup: Setup) -> list[Batch]:
 
 
 def build_ours(setup: Setup) -> Callable[[int], list[Step]]:
-    """Our side: a function that takes a number of steps by the real loop."""
+    """Our side: a function that takes a number of steps with the real loop."""
     import torch
 
     from unmask.data.loader import LoadedStep, Position
@@ -159,7 +159,7 @@ def build_ours(setup: Setup) -> Callable[[int], list[Step]]:
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
     torch.set_num_threads(setup.threads)
-    keep_freed_memory()  # as every run on the CPU
+    keep_freed_memory()  # as in every run on the CPU
     objective = make_objective(setup.directory)
     module = build_module(objective, setup.dropout_prob)
     optimizer = build_optimizer(module, OptimizerSettings())

@@ -2,14 +2,14 @@
 more, and find the boundaries of hand-marked lines with an F1 of at least 0.95 in English and 0.93 in Korean, never more
 than 0.01 under those libraries'.
 
-Everybody works on one core, line by line, on text in memory. Ours gets more of it, since the libraries are slow: they
+All sides work on one core, line by line, on text in memory. Ours gets more of it, since the libraries are slow: they
 get every n-th line of what we get. A boundary is the position in a marked line where its next sentence starts; the
 lines' own ends are not counted. The marked lines are those of `tests/unit/data/marked`: their heads say where they come
-from and what counts as a sentence. Nothing is claimed on `korean_reviews`, further lines of film reviews alone, whose
-writers leave out most of what a rule can hold on to. Beside it stands the rate at which `kiwipiepy` cuts Korean into
+from and what counts as a sentence. Nothing is claimed about `korean_reviews`, further lines, all of film reviews, whose
+writers leave out most of what a rule relies on. The table also has the rate at which `kiwipiepy` cuts Korean into
 morphemes for us.
 
-The timed text is of the Wikipedias of UNMASK_DATA; without that folder, the sample texts.
+The timed text is from the Wikipedias in UNMASK_DATA; without that folder, the sample texts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MARKED = REPOSITORY / "tests" / "unit" / "data" / "marked"
 MARK = "␞"
 
 Splitter = Callable[[str], list[int]]
-"""From a line to where its sentences start, the first one's start left out."""
+"""From a line to where its sentences start, without the first one's start."""
 
 
 def load_rules() -> Splitter:
@@ -51,7 +51,7 @@ def load_kiwi() -> Splitter:
     from kiwipiepy import Kiwi
 
     kiwi = Kiwi(num_workers=1)
-    kiwi.split_into_sents("")  # its tables are built at the first call
+    kiwi.split_into_sents("")  # builds its tables, at the first call
     return lambda line: [sentence.start for sentence in kiwi.split_into_sents(line, return_sub_sents=False)[1:]]
 
 
@@ -64,9 +64,9 @@ class Language:
         peer: the library that we are compared with.
         load_peer: loads its splitter.
         corpus: large text, below UNMASK_DATA.
-        sample: small text, where that is missing.
-        least_f1: what is claimed of ours.
-        further: the file of further marked lines, on which nothing is claimed; empty where there are none.
+        sample: small text, if that is missing.
+        least_f1: what is claimed for ours.
+        further: the file of further marked lines, for which nothing is claimed; empty if there are none.
     """
 
     name: str
@@ -97,7 +97,7 @@ LANGUAGES = [
 
 
 def read_lines(language: Language, megabytes: float) -> tuple[list[str], str]:
-    """The first lines of a language's text, at most so many megabytes, and the file's name."""
+    """The first lines of a language's text, at most `megabytes` MB, and the file's name."""
     import json
 
     from unmask.input_files import open_input
@@ -117,7 +117,7 @@ def read_lines(language: Language, megabytes: float) -> tuple[list[str], str]:
 
 
 def build(load: Callable[[], Callable[[str], object]], lines: list[str]) -> Callable[[int], float]:
-    """One side, on one core: a function that goes through the lines so many times, and returns seconds a megabyte."""
+    """One side, on one core: a function that splits the lines a given number of times; returns seconds per megabyte."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     split = load()
@@ -140,7 +140,7 @@ def load_segmenter() -> Callable[[str], object]:
 
 
 def measure_speed(language: Language, megabytes: float, peer_megabytes: float, rounds: int) -> tuple[list[Row], str]:
-    """The rows of a language's speed, and what they were taken on."""
+    """The rows of a language's speed, and the text that they were measured on."""
     lines, source = read_lines(language, megabytes)
     step = max(1, round(megabytes / peer_megabytes))
     part = lines[::step]
@@ -161,7 +161,7 @@ def measure_speed(language: Language, megabytes: float, peer_megabytes: float, r
 
 
 def read_marked(path: Path) -> list[tuple[str, set[int]]]:
-    """The lines of a marked file without their marks, and where their sentences but the first start."""
+    """The lines of a marked file without their marks, and where their sentences after the first start."""
     marked = []
     for line in path.read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -175,7 +175,7 @@ def count_errors(split: Splitter, marked: list[tuple[str, set[int]]]) -> tuple[i
     """How many boundaries a splitter finds, invents and misses."""
     found = invented = missed = 0
     for line, boundaries in marked:
-        starts = {len(line) - len(line[start:].lstrip()) for start in split(line)}  # a start may stand before its space
+        starts = {len(line) - len(line[start:].lstrip()) for start in split(line)}  # a start may be before its space
         found += len(starts & boundaries)
         invented += len(starts - boundaries)
         missed += len(boundaries - starts)
@@ -186,8 +186,8 @@ def measure_f1(language: Language, name: str, is_claimed: bool) -> tuple[Row, li
     """The row of some marked lines, and what was found, invented and missed.
 
     Args:
-        language: whose splitters are measured.
-        name: of the file.
+        language: the one whose splitters are measured.
+        name: the file's name.
         is_claimed: True if the language's least F1 is claimed on these lines.
     """
     marked = read_marked(MARKED / f"{name}.txt")

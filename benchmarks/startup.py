@@ -88,13 +88,13 @@ def measures_of(commands: dict[str, list[str]]) -> dict[str, Callable[[], float]
 
 
 def unmask_command() -> list[str]:
-    """The installed script, as a user calls it, or the module where there is none."""
+    """The installed script, as a user calls it, or the module if there is none."""
     script = Path(sys.executable).with_name("unmask")
     return [str(script)] if script.exists() else [sys.executable, "-m", "unmask"]
 
 
 def measure_help(rounds: int) -> Row:
-    """`--help`, and what it would cost at least if it imported torch."""
+    """`--help`, and the least that it would cost if it imported torch."""
     commands = {"ours": [*unmask_command(), "--help"], "peer": [sys.executable, "-c", "import torch"]}
     measures = measures_of(commands)
     interleave(measures, 1)
@@ -104,7 +104,7 @@ def measure_help(rounds: int) -> Row:
 
 
 def measure_first_answer(model: Path, rounds: int) -> list[Row]:
-    """The first answer to one text, against both ways of `transformers`."""
+    """The first answer to one text, beside both ways of `transformers`."""
     commands = {
         "ours": [*unmask_command(), "fill-mask", str(model), TEXT],
         "AutoModelForMaskedLM": [sys.executable, "-c", BY_MODEL, str(model), TEXT],

@@ -1,13 +1,13 @@
 """Claim: a token store of any size opens in under 50 ms, and a batch of 32 masked segment pairs of 128 tokens is made
 (planned, packed and masked) in under 5 ms on one core.
 
-Opening reads the manifest and compares every file's size; checksums are compared when a file is first used, which is no
-part of it. The stores have real manifests and sparse files: 1, 100 and 2,000 shards, the last of 58 billion tokens. The
-peer is numpy's `memmap` on each of the same files, what training scripts that keep tokens in flat files do when they
+Opening reads the manifest and compares every file's size; checksums are compared when a file is first used, which does
+not count here. The stores have real manifests and sparse files: 1, 100 and 2,000 shards, the last of 58 billion tokens.
+The peer is numpy's `memmap` on each of the same files, as training scripts with tokens in flat files do when they
 start; it checks nothing. Files are in the system's cache.
 
 A batch is made by the loader and the objective of `unmask pretrain`. A block of up to 4,096 documents is planned before
-its first batch, so the mean of an epoch, which holds the planning, stands beside the median and the 95th percentile.
+its first batch, so the mean of an epoch, which includes planning, is shown beside the median and the 95th percentile.
 The peer is `transformers`' DataCollatorForLanguageModeling on the same sequences. It pads and masks lists of ids, and
 is told which are special; it reads no store and plans no pairs.
 """
@@ -37,16 +37,16 @@ MOST_OPENING_MS = 50.0
 MOST_BATCH_MS = 5.0
 NUM_SHARDS = (1, 100, 2000)
 SHARD = {"documents": 8_000, "sentences": 1_000_000, "tokens": 29_000_000}
-"""About what 128 MiB of English Wikipedia give."""
+"""Roughly what 128 MiB of English Wikipedia give."""
 LENGTH, BATCH_SIZE, SEED = 128, 32, 0
 Times = dict[str, list[float]]
-"""Milliseconds by what took them."""
+"""Milliseconds, by what took them."""
 
 
 def make_sparse_store(template: Path, directory: Path, num_shards: int) -> int:
     """Makes a store of `num_shards` shards, as opening sees it, from the manifest of a real one; returns its tokens.
 
-    Its files are of the right size and hold zeros, which take no room on the disk.
+    Its files have the right size and hold zeros, which take no disk space.
     """
     from unmask.data.store import DOCUMENT, SENTENCE, part_name, token_dtype
 
@@ -72,7 +72,7 @@ def make_sparse_store(template: Path, directory: Path, num_shards: int) -> int:
 
 
 def build_opening(directories: Sequence[Path]) -> Callable[[int], list[Times]]:
-    """A function that opens each store a number of times, and maps its files by numpy."""
+    """A function that opens each store a number of times, and maps its files with numpy."""
     use_cores(1)
     from unmask import TokenStore
 
@@ -95,7 +95,7 @@ def build_opening(directories: Sequence[Path]) -> Callable[[int], list[Times]]:
 
 
 def build_batches(directory: Path) -> Callable[[int], Times]:
-    """A function that makes the batches of one epoch by us, and as many of them as asked for by the peer."""
+    """A function that makes our batches of one epoch, and a given number of them with the peer."""
     use_cores(1)
     import torch
 
@@ -103,7 +103,7 @@ def build_batches(directory: Path) -> Callable[[int], Times]:
 
     torch.set_num_threads(1)
     store = TokenStore(directory)
-    store.token_counts()  # verifies and touches all files: that belongs to the beginning of a run
+    store.token_counts()  # verifies and touches all files, as the start of a run does
     collate = load_peer(store)
 
     def run(num_peer_batches: int) -> Times:
@@ -168,7 +168,7 @@ def as_lists(batch: Batch) -> list[dict[str, list[int]]]:
 
 
 def time_row(what: str, ours: Sequence[float], peer: str, theirs: Sequence[float], most: float | None) -> Row:
-    """The row of two lists of milliseconds: medians, and how far the 95th percentiles are from them."""
+    """The row of two lists of milliseconds: medians, with a spread from our 95th and 5th percentiles."""
     ratios = np.percentile(theirs, 50) / np.percentile(ours, [95, 50, 5])
     return Row(
         what,
@@ -227,7 +227,7 @@ def main() -> int:
 
 
 def make_store(folder: Path, megabytes: float, store: Path) -> None:
-    """A real store of the first documents of the text."""
+    """Makes a real store of the first documents of the text."""
     from unmask import prepare, train_tokenizer
 
     corpus = folder / "text.jsonl.zst"

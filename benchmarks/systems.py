@@ -1,15 +1,16 @@
-"""Claim: none of speed. Which pre-training system suits a text: all of them at one small size, on the same bytes of the
-same documents; the comparison behind the table and the figure of docs/results.md. Every piece of work is an `unmask`
-command, run in a process of its own; what is done is kept under --out, and the same call goes on where it was stopped.
+"""Claim: none about speed. Which pre-training system suits a text: all of them at one small size, on the same bytes of
+the same documents; the comparison behind the table and the figure of docs/results.md. Every piece of work is an
+`unmask` command in its own process; finished work is kept under --out, and the same call continues where it stopped.
 
     python benchmarks/systems.py pretrain --out runs/systems --workers 2     tokenizers, stores, one run a system
     python benchmarks/systems.py points   --out runs/systems --workers 2     five checkpoints of each, on SST-2 and SNLI
     python benchmarks/systems.py ends     --out runs/systems --workers 2     SST-2, MRPC, RTE, a part of SQuAD, 3 seeds
     python benchmarks/systems.py report   --out runs/systems                 systems.md and two figures
 
-SNLI is its dev file, 9:1 by premise: premises in the order of the SHA-256 of their text, the first nine tenths train.
-SST-2 is the first 10,000 examples. SQuAD 1.1 is its dev file by article (`unmask split`), whole articles up to 1,500
-questions. Losses of different objectives, or over different vocabularies, cannot be compared; scores can.
+SNLI is its dev file, split 9:1 by premise: premises are ordered by the SHA-256 of their text, and the first nine tenths
+are for training. SST-2 is the first 10,000 examples. SQuAD 1.1 is its dev file split by article (`unmask split`), whole
+articles up to 1,500 questions. Losses of different objectives, or over different vocabularies, cannot be compared;
+scores can.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ SST2_EXAMPLES = 10_000
 
 
 def call(words: Sequence[str], log: Path) -> None:
-    """Runs an `unmask` command on one thread; what it says goes to `log`.
+    """Runs an `unmask` command on one thread; its output goes to `log`.
 
     Raises:
         RuntimeError: it failed.
@@ -61,7 +62,7 @@ def call(words: Sequence[str], log: Path) -> None:
 
 
 def work(jobs: Iterable[tuple[Path, list[str]]], workers: int) -> None:
-    """Runs the commands whose result is not there yet, so many at a time; tells at the end which have failed."""
+    """Runs the commands that have no result yet, `workers` at a time; reports at the end which have failed."""
     wanted = [(result, words) for result, words in jobs if not result.exists()]
     with ThreadPoolExecutor(workers) as pool:
         futures = [
@@ -90,7 +91,7 @@ def store_jobs(out: Path, data: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def num_steps(out: Path, system: System, epochs: float) -> int:
-    """The steps of a run, near enough to say where a fifth of it is."""
+    """The steps of a run, exact enough to tell where a fifth of it ends."""
     from unmask.recipe import load_pretrain_recipe
 
     manifest = json.loads((store_of(out, system) / "manifest.json").read_text())
@@ -116,7 +117,7 @@ def pretrain_jobs(out: Path, epochs: float) -> Iterator[tuple[Path, list[str]]]:
 
 
 def write_data(out: Path, data: Path) -> dict[str, tuple[Path, Path]]:
-    """The training and dev file of each task; those that have to be made are made."""
+    """The training and dev file of each task; makes those that do not come ready."""
     folder, tasks = out / "data", data / "tasks"
     folder.mkdir(parents=True, exist_ok=True)
     with (tasks / "sst2" / "train.tsv").open(encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""What `systems.py` compares, on what, and where its parts lie."""
+"""What `systems.py` compares, on which tasks, and where its files are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NUM_POINTS = 5
-"""Checkpoints of each run that are fine-tuned."""
+"""How many checkpoints of each run are fine-tuned."""
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,12 @@ class System:
     """A way to pre-train.
 
     Attributes:
-        recipe: of the size that all are compared at.
+        recipe: a recipe of the size at which all are compared.
         tokenizer: a key of `TOKENIZERS`.
-        settings: over the recipe's.
-        fine_tuning: over a task's recipe.
-        tasks: it is measured on; all where left out.
-        same_as: the system with the same model and tokenizer, whose random weights are its random weights too.
+        settings: in place of the recipe's.
+        fine_tuning: settings in place of those of a task's recipe.
+        tasks: those that it is measured on; all if left out.
+        same_as: a system with the same model and tokenizer, whose figures for random weights are this one's too.
     """
 
     recipe: str
@@ -91,12 +91,12 @@ def store_of(out: Path, system: System) -> Path:
 
 
 def recipe_words(out: Path, system: System) -> list[str]:
-    """What `unmask pretrain` and `unmask doctor` are given."""
+    """The arguments of `unmask pretrain` and `unmask doctor`."""
     return [f"pretrain/{system.recipe}", f"store={store_of(out, system)}", *system.settings]
 
 
 def flops_per_token(out: Path, system: System) -> float:
-    """Necessary floating-point operations of pre-training, for each token shown."""
+    """Necessary floating-point operations of pre-training, per token shown."""
     from unmask.doctor.operations import bilm_flops_per_word
     from unmask.doctor.recipe_examination import examine_recipe
     from unmask.recipe import load_pretrain_recipe
@@ -113,7 +113,7 @@ def flops_per_token(out: Path, system: System) -> float:
 
 
 def points_of(run: Path) -> list[int]:
-    """The steps of five checkpoints, evenly apart; the last is the end of the run."""
+    """The steps of five evenly spaced checkpoints; the last is the end of the run."""
     from unmask.training.checkpoint import list_steps
 
     steps = list_steps(run / "checkpoints")

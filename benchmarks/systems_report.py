@@ -1,4 +1,4 @@
-"""The tables and figures of what `systems.py` has measured so far."""
+"""Tables and figures of what `systems.py` has measured so far."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Point:
 
     Attributes:
         text_mb: millions of bytes of the documents seen.
-        tokens: seen, in millions.
-        minutes: of training on one core, at the rate that a tenth of the rows of the log reach: the rest ran beside
-            other work.
+        tokens: tokens seen, in millions.
+        minutes: of training on one core, at the rate that the fastest tenth of the log's rows reach: the rest ran
+            beside other work.
         petaflop: necessary floating-point operations, in 10^15.
-        scores: of each task, its figure on dev.
+        scores: the figure on dev of each task.
     """
 
     step: int
@@ -35,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A held-out loss of a run, in nats, beside that of knowing how frequent everything is and nothing else."""
+    """A held-out loss of a run, in nats, beside that of knowing only frequencies."""
 
     system: str
     term: str
@@ -56,7 +56,7 @@ def text_mb_per_step(out: Path, system: System, run: Path) -> float:
 
 
 def seconds_per_token(run: Path) -> float:
-    """Of a core that does nothing else."""
+    """The seconds that a token takes on a core that does nothing else."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     rates = sorted(row["tokens_per_s"] for row in rows if "tokens_per_s" in row)
     return 1 / float(rates[len(rates) * 9 // 10])
@@ -75,7 +75,7 @@ def points(out: Path, name: str, system: System) -> list[Point]:
 
 
 def scores(out: Path, name: str, step: int) -> dict[str, float]:
-    """What was measured on the tasks from one checkpoint."""
+    """The scores on the tasks from one checkpoint."""
     paths = {task: out / "scores" / f"{folder_of(name)}-{step}-{task}" / "results.json" for task in POINT_TASKS}
     return {task: read_json(path)["dev"][MEASURES[task].metric] for task, path in paths.items() if path.exists()}
 
@@ -123,7 +123,7 @@ def table_of_losses(found: list[Curve]) -> str:
 
 
 def table_of_ends(out: Path) -> str:
-    """Mean and sample standard deviation over the seeds, random weights beside pre-trained ones."""
+    """A table of means and sample standard deviations over the seeds, random weights beside pre-trained ones."""
     tasks = list(dict.fromkeys(task for system in SYSTEMS.values() for task in system.tasks))
     lines = [f"| | {' | '.join(f'{task} {MEASURES[task].metric}, random / pre-trained' for task in tasks)} |"]
     lines.append("|---" * (len(tasks) + 1) + "|")
@@ -180,7 +180,7 @@ def draw_losses(found: list[Curve], to: Path) -> None:
 
 
 def report(out: Path) -> None:
-    """Writes `systems.md`, `systems.png` and `systems-losses.png`, of the runs that are there."""
+    """Writes `systems.md`, `systems.png` and `systems-losses.png` for the runs that exist."""
     done = {
         name: system for name, system in SYSTEMS.items() if (out / "runs" / folder_of(name) / "results.json").exists()
     }

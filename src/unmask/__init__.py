@@ -17,9 +17,9 @@
 
 `init_from` is any BERT, RoBERTa, ELECTRA or GPT-1 directory; beside `finetune/classification` there are recipes for
 regression, question answering, multiple choice and tagging. `TextClassifier`, `TextRegressor` and
-`TextEncoder` are the same for scikit-learn.
+`TextEncoder` offer the same to scikit-learn.
 
-The names are looked up when first used, so that `import unmask` costs nothing.
+The names are imported when first used, so that `import unmask` costs nothing.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ class Batch:
         token_type_ids: (tokens,) int64, the segment of each token: 0 for A, 1 for B.
         position_ids: (tokens,) int64, from 0 in every sequence.
         bounds: (sequences + 1,) int32, the first token of each sequence, then the number of tokens.
-        lengths: the same lengths as Python integers, known without asking the device; all at least 1. Empty in a
-            filled batch (`unmask.filling`), whose lengths the device alone knows.
+        lengths: the sequences' lengths as Python integers, known without asking the device; all at least 1. Empty in
+            a filled batch (`unmask.filling`), whose lengths only the device knows.
         keys: (sequences,) int64, the key from which all chance about a sequence is drawn (see `unmask.chance`);
             None where nothing is drawn.
         columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool,
             `next_sentence_label` (sequences,) int64, `labels` ...
-        longest: of a filled batch, the tokens that no sequence has more of; None in any other.
+        longest: of a filled batch, the most tokens that any sequence may have; None in any other batch.
     """
 
     input_ids: Tensor
@@ -53,12 +53,12 @@ class Batch:
 
     @property
     def is_filled(self) -> bool:
-        """Whether its shapes are those of other batches, and some of its tokens are none of a text."""
+        """Whether it is a filled batch, padded to a shape that other batches share (`unmask.filling`)."""
         return self.longest is not None
 
     @property
     def max_length(self) -> int:
-        """Tokens that no sequence has more of: the longest has as many, but for a filled batch."""
+        """The length of the longest sequence; in a filled batch, an upper bound on it."""
         return max(self.lengths) if self.longest is None else self.longest
 
     @property
@@ -81,7 +81,7 @@ class Batch:
         return replace(self, input_ids=input_ids)
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on `device`; copies from pinned memory do not wait."""
+        """The same batch on `device`; copies from pinned memory are asynchronous."""
 
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
@@ -101,9 +101,9 @@ def pack(sequences: list[list[int]], segments: list[list[int]] | None = None, ke
     """Packs lists of token ids into a batch.
 
     Args:
-        sequences: token ids, one list a sequence, none of them empty.
+        sequences: token ids, one list per sequence, none of them empty.
         segments: the segment of each token, in the same shape; all 0 where left out.
-        keys: one chance key a sequence, in the range of int64.
+        keys: one chance key per sequence, in the range of int64.
     """
     lengths = tuple(len(sequence) for sequence in sequences)
     assert all(length > 0 for length in lengths), "an empty sequence"
@@ -136,7 +136,7 @@ class LossTerm:
     Attributes:
         name: as it stands in `metrics.jsonl` after `loss/`: `mlm`, `nsp`, `task` ...
         total: () float32, the summed loss over the targets of this micro-batch, with its gradient.
-        count: the number of targets it was summed over; a tensor, () int64, where the device alone knows it.
+        count: the number of targets it was summed over; a tensor, () int64, where only the device knows it.
         coefficient: the weight of the term.
     """
 

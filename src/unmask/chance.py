@@ -1,8 +1,8 @@
-"""All chance that is not dropout, as pure functions of a key.
+"""All randomness but dropout's, as pure functions of a key.
 
 A key is a 64-bit integer made from (seed, copy, block, sequence); a draw is a hash of (key, stream, counter). Nothing
-has a state, so the same sequences get the same masks in one micro-batch or eight, and a resumed run draws what it would
-have drawn. A run is one process today; that several would draw the same follows from the keys. The mixing function is
+keeps a state, so the same sequences get the same masks in one micro-batch or eight, and a resumed run draws what it
+would have drawn. (A run is one process today; several would draw the same, from the same keys.) The mixing function is
 the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
 """
 
@@ -59,7 +59,7 @@ def uniform(keys: Tensor, counters: Tensor, stream: int) -> Tensor:
 
     Args:
         keys: (n,) int64.
-        counters: (n,) int64, the place within what the key stands for, such as a token's position.
+        counters: (n,) int64, the place within what the key belongs to, such as a token's position.
         stream: keeps independent draws for the same place apart.
 
     Returns:
@@ -72,8 +72,8 @@ def uniform(keys: Tensor, counters: Tensor, stream: int) -> Tensor:
 class Permutation:
     """A keyed bijection of range(size) that needs no array in memory.
 
-    A Feistel network of four rounds on the smallest even number of bits that holds `size`, walked until it falls inside
-    (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002): at most four steps on average.
+    A Feistel network of four rounds on the smallest even number of bits that holds `size`, repeated until the result is
+    in range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002): at most four steps on average.
 
     Args:
         size: how many things are permuted, at least 1.

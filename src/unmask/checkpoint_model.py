@@ -1,5 +1,5 @@
-"""The model in a checkpoint of a pre-training run: scores against updates are measured on such models, one after
-another (Devlin et al. 2019, appendix C.1; Radford et al. 2018, figure 2).
+"""The model in a checkpoint of a pre-training run, for measuring how scores grow with the number of updates
+(Devlin et al. 2019, appendix C.1; Radford et al. 2018, figure 2).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     Args:
         run: the directory of a pre-training run, finished or not; its store has to be where its recipe says.
         out: the model's directory.
-        step: of the checkpoint; None takes the newest. `train.keep_last` decides how many a run keeps.
+        step: the checkpoint's step; None takes the newest. `train.keep_last` decides how many a run keeps.
         overwrite: True replaces a directory at `out`.
 
     Returns:
         `out`.
 
     Raises:
-        InputError: `run` is no pre-training run, or has no such checkpoint; those that it has are told.
+        InputError: `run` is not a pre-training run, or has no such checkpoint; the message lists those that it has.
         CheckpointError: the checkpoint is damaged.
         OutputError: there is something at `out`, or the place cannot be written.
     """
@@ -49,7 +49,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     checkpoint = open_checkpoint(run / "checkpoints", steps[-1] if step is None else step)
     tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
     objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
-    if settings.init_from is not None:  # whose sizes hold; the recipe's, which are written out, would be refused
+    if settings.init_from is not None:  # its sizes hold; those spelt out in the recipe would be refused
         settings = settings.model_copy(update={"model": ModelSettings()})
     with torch.random.fork_rng():
         module = build_module(settings, objective, tokenizer)

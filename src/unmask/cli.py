@@ -45,10 +45,10 @@ def root(
 def main() -> None:
     """Runs the command that the words ask for; exits with its code."""
     sys.argv[0] = "unmask"  # in the record of a run, however it was started
-    # PyTorch's threads spin while they wait. Beside other work that costs most of the speed; asleep they cost nothing.
+    # PyTorch's threads spin while they wait, which beside other work costs most of the speed; asleep they cost nothing.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # oneDNN keeps what it made for the last thousand shapes. Batches have new ones all the time: fewer are as fast, and
-    # a run of BERT-Mini takes 1.8 GB in place of 2.6.
+    # oneDNN caches what it made for the last thousand shapes. Batches keep having new shapes: a smaller cache is as
+    # fast, and a run of BERT-Mini takes 1.8 GB in place of 2.6.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
@@ -63,7 +63,7 @@ def main() -> None:
             sys.stdout.flush()
     except UnmaskError as error:
         _fail(str(error), error.exit_code)
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone: it has all it wants
+    except BrokenPipeError:  # the reader of our output, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 _PLACE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
-"""What is wrong with a place that the user named, not with us."""
+"""Errors that are due to a path that the user named, not to us."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -89,13 +89,13 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _fail_with_log() -> NoReturn:
-    """Our own fault: the traceback goes to a file that can be sent to us."""
+    """Ends after a fault of our own; the traceback goes to a file that can be sent to us."""
     trace = traceback.format_exc()
     fault = f"a fault in unmask, not in your input: {trace.strip().rsplit(chr(10), 1)[-1]}"
     try:
         with tempfile.NamedTemporaryFile("wb", prefix="unmask-", suffix=".log", delete=False) as log:
             report = f"unmask {__version__}: {' '.join(sys.argv)}\n\n{trace}"
             log.write(report.encode("utf-8", "backslashreplace"))
-    except OSError:  # no room even for that
+    except OSError:  # no space even for the log
         _fail(f"{fault}\nplease report it:\n{trace}", 1)
     _fail(f"{fault}\nthe traceback is in {log.name}: please report it", 1)

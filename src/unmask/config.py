@@ -1,4 +1,4 @@
-"""Typed settings from YAML and `key.path=value` overrides: strict, with the nearest valid name in every refusal.
+"""Typed settings from YAML and `key.path=value` overrides: strict, with the nearest valid name in every error.
 
 YAML's own typing is not used, since it reads `1e-4` as a string and `no` as false: every scalar but null stays text
 until the declared type of its field builds it. No interpolation, no aliases, no look-ups in the environment, no imports
@@ -28,7 +28,7 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 class _TextLoader(yaml.SafeLoader):
-    """Reads every scalar as text but null, and refuses aliases, keys that are no names, and a key given twice."""
+    """Reads every scalar but null as text, and refuses aliases, keys that are not names, and a key given twice."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  PyYAML's own name
         first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
@@ -55,7 +55,7 @@ class _TextLoader(yaml.SafeLoader):
 
 
 class _TextDumper(yaml.SafeDumper):
-    """Writes line breaks of every kind as escapes: in other styles of YAML some of them come back changed."""
+    """Writes line breaks of every kind as escapes: some would come back changed in YAML's other styles."""
 
     def represent_text(self, text: str) -> yaml.Node:
         has_breaks = any(character in "\n\r\x85\u2028\u2029" for character in text)
@@ -88,10 +88,10 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Turns `key.path=value` words into nested dictionaries.
 
-    A value is text as it stands, unless it is empty or `null`, or is a list, a mapping or quoted as in YAML.
+    A value is taken as text, unless it is empty or `null`, or is a list, a mapping or quoted text in YAML's syntax.
 
     Raises:
-        SettingsError: a word has no `=`, or contradicts another one.
+        SettingsError: a word has no `=`, or contradicts another word.
     """
     values: dict[str, Any] = {}
     for override in overrides:
@@ -120,8 +120,8 @@ def merge(
     Args:
         under: nested dictionaries.
         over: nested dictionaries whose values win.
-        alternatives: groups of dotted keys of which one is given: a member in `over` removes the others from `under`,
-            so that `train.tokens=...` on a command line takes the place of the recipe's `train.steps`.
+        alternatives: groups of dotted keys that exclude each other: one in `over` removes the others from `under`, so
+            that `train.tokens=...` on a command line replaces the recipe's `train.steps`.
     """
     merged = _copy(under)
     for group in alternatives:
@@ -138,7 +138,7 @@ def build_settings(cls: type[AnySettings], values: Mapping[str, Any], origin: st
     Args:
         cls: the settings class.
         values: nested dictionaries of text.
-        origin: what the values came from, named first in a refusal.
+        origin: where the values came from, named first in an error message.
 
     Raises:
         SettingsError: an unknown key (the nearest valid one is named), a value of another type or outside its range, or
@@ -156,7 +156,7 @@ def dump_settings(settings: Settings) -> str:
 
 
 def valid_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every dotted key that a settings class knows, inner ones too."""
+    """Every dotted key that a settings class knows, those of inner classes included."""
     for name, field in cls.model_fields.items():
         yield prefix + name
         for inner in _settings_inside(field.annotation):
@@ -174,14 +174,14 @@ KEYS_ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mlm_prob", "mlm_probability"), "target_prob"),
     "lr": "learning_rate",
 }
-"""What other programs call a key, without what stands before its last dot -> what it is called here."""
+"""The last part of a key as other programs call it -> what it is called here."""
 
 
 def nearest(name: str, valid: Sequence[str]) -> str:
-    """What was probably meant by a key or name, as the end of a message.
+    """Suggests what was probably meant by a key or name, as the end of a message.
 
-    What other programs call so comes first, then the same word elsewhere, then a similar one beside it, then a similar
-    one anywhere, then all beside it.
+    A key known by that name in other programs comes first, then the same word at another place in the tree, then a
+    similar word at the same place, then a similar word anywhere, then all keys at the same place.
     """
     parent, _, leaf = name.rpartition(".")
     theirs = [key for key in valid if key.rpartition(".")[2] == KEYS_ELSEWHERE.get(leaf)]
@@ -227,7 +227,7 @@ _EXPECTED = {
     "too_short": "at least {min_length} values",
     "too_long": "at most {max_length} values",
 }
-"""What was expected, by pydantic's name for the problem and with its figures."""
+"""What was expected, by pydantic's name for the problem, to be filled in with its figures."""
 
 
 def _complaints(error: ValidationError, cls: type[BaseModel]) -> list[str]:
@@ -239,7 +239,7 @@ def _complaints(error: ValidationError, cls: type[BaseModel]) -> list[str]:
     for key, problem in problems:
         kind = problem["type"]
         if kind == "extra_forbidden":
-            if key in valid:  # of another member of a union
+            if key in valid:  # a key of another member of a union
                 choice, values = _choice_of(cls, key)
                 lines.append(f"{key} belongs to {choice}={' or '.join(values)}: leave it out, or change {choice}")
             else:
@@ -256,7 +256,7 @@ def _complaints(error: ValidationError, cls: type[BaseModel]) -> list[str]:
 
 
 def _dotted(parts: Sequence[str | int], kind: str) -> str:
-    """The key of a problem: pydantic puts the names of a union's members between keys; ours are never capitalised."""
+    """The key of a problem, without the names of union members that pydantic puts in between (keys are lower case)."""
     given = [parts[-1]] if kind == "extra_forbidden" else []  # an unknown key may be spelt in any way
     known = [part for part in parts[: len(parts) - len(given)] if isinstance(part, int) or _is_key(part)]
     return ".".join(map(str, known + given))
@@ -278,7 +278,7 @@ def _show(value: Any) -> str:
 
 
 def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
-    """Of a key that some members of a union have: the key that tells the members apart, and its values there."""
+    """For a key that only some members of a union have: the key that tells members apart, and its values in these."""
     *parents, leaf = key.split(".")
     members = [cls]
     for parent in parents:

@@ -1,6 +1,6 @@
 """The account of a corpus as a table: what came in, what was dropped or removed and why, what went out.
 
-Every column adds up from top to bottom, signs being what they are.
+Every column adds up from top to bottom, with the signs as printed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def format_account(counts: CorpusCounts | Mapping[str, Any], written: Mapping[st
     """A table of at most 100 columns, for a terminal.
 
     Args:
-        counts: an account, or what its `as_dict` gave, as it stands in a store's manifest under `text`.
-        written: what was made of it, by name: `{"sentences": 12, "tokens": 345}`.
+        counts: an account, or its `as_dict`, as a store's manifest has it under `text`.
+        written: what was made of the corpus, by name: `{"sentences": 12, "tokens": 345}`.
 
     Returns:
         Lines without a newline at the end.
@@ -34,14 +34,14 @@ def format_account(counts: CorpusCounts | Mapping[str, Any], written: Mapping[st
 
 
 def describe_losses(counts: CorpusCounts) -> str:
-    """What did not come through, in brackets, for an error: ` (3 records passed over: not JSON; ...)`; else nothing."""
+    """What was lost, in brackets, for an error: ` (3 records passed over: not JSON; ...)`; empty if nothing was."""
     losses = [f"{_counted(count, 'record')} passed over: {reason}" for reason, count in counts.skipped.items()]
     losses += [f"{_counted(lost.count, 'document')} dropped: {reason}" for reason, lost in counts.dropped.items()]
     return f" ({'; '.join(losses)})" if losses else ""
 
 
 def _describe_input(account: Mapping[str, Any]) -> Iterator[str]:
-    """The files, and what stands apart from the table since it never was a document."""
+    """The files, and what is not in the table because it never was a document."""
     empty = f", {account['empty_files']:,} without a document" if account["empty_files"] else ""
     yield f"read {_counted(account['files'], 'file')}{empty}: {human_bytes(account['file_bytes'])}"
     for reason, count in account["skipped"].items():

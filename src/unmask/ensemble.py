@@ -2,8 +2,8 @@
 
     DIR/ensemble.json    {"members": ["../trials/lr3e-05_batch16_epochs3_seed0/model", ...], "null_threshold": -1.5}
 
-The threshold of question answering stands there where it was chosen for all together (`keep_null_threshold`). Members
-stay where they are; their paths are relative to the directory, so that the folder around both can be moved.
+The threshold of question answering is there if it was chosen for the ensemble as a whole (`keep_null_threshold`).
+Members stay where they are; their paths are relative to the directory, so that the folder around both can be moved.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _SAME_TASK = (
     "unanswerable",
     "max_answer_length",
 )
-"""What a model remembers of its task that decides how inputs are read and answered: it is done once for all members."""
+"""What a model remembers of its task that decides how inputs are read and answered, once for all members."""
 
 
 class EnsembleModule(nn.Module):
-    """The module of an ensemble: what its members say of a batch, combined as their task does it.
+    """The module of an ensemble: its members' outputs for a batch, combined as their task prescribes.
 
     Args:
-        task: of the members: mean probabilities, mean values, or summed scores of spans.
-        modules: at least one, on one device.
+        task: the members' task, which takes mean probabilities, mean values, or summed scores of spans.
+        modules: at least one, all on one device.
     """
 
     def __init__(self, task: Task[Any], modules: Sequence[TaskModule]) -> None:
         super().__init__()
         self.task = task
         self.members = nn.ModuleList(cast(Sequence[nn.Module], modules))
-        self._members = list(modules)  # the same ones, as what they are
+        self._members = list(modules)  # the same modules, with their type
         self.encoder = modules[0].encoder
         self.head = modules[0].head
 
@@ -58,11 +58,11 @@ class EnsembleModule(nn.Module):
         return self.loss(self.outputs(batch), batch)
 
     def outputs(self, batch: Batch) -> Tensor:
-        """In the shape of one member's; see `TaskModule`."""
+        """The combined outputs, in the shape of one member's; see `TaskModule`."""
         return self.task.combine([module.outputs(batch) for module in self._members])
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """As the first member's of these outputs."""
+        """The loss of these outputs, computed as the first member does."""
         return self._members[0].loss(outputs, batch)
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -74,15 +74,15 @@ def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, over
 
     Args:
         members: at least two models of one task, or the runs that made them.
-        directory: to write.
-        overwrite: True replaces an ensemble that is there.
+        directory: the directory to write.
+        overwrite: True replaces an existing ensemble.
 
     Returns:
         `directory`, for `evaluate` and `predict`.
 
     Raises:
         SettingsError: fewer than two members, or one of them twice.
-        ModelError: a member is no model, or they differ in what they answer or in how they read inputs.
+        ModelError: a member is not a model, or the members differ in what they answer or in how they read inputs.
         OutputError: the directory exists already, or cannot be written.
     """
     directory = Path(directory)
@@ -104,7 +104,7 @@ def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, over
 
 
 def read_members(directory: Path) -> list[Path] | None:
-    """The models of an ensemble, in order; None where the directory is not one's.
+    """The models of an ensemble, in order; None where the directory is not an ensemble's.
 
     Raises:
         ModelError: `ensemble.json` cannot be read, or a member is not where it says.
@@ -124,7 +124,7 @@ def read_members(directory: Path) -> list[Path] | None:
 
 
 def read_null_threshold(directory: Path) -> float | None:
-    """The threshold of question answering that was chosen for an ensemble as a whole; None where none was.
+    """The threshold of question answering that was chosen for an ensemble as a whole; None if none was chosen.
 
     Raises:
         ModelError: `ensemble.json` cannot be read.
@@ -154,7 +154,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def check_members(models: Sequence[Path]) -> None:
-    """Refuses models that cannot answer together, naming two that differ, and in what (ModelError)."""
+    """Raises ModelError for models that cannot answer together, naming two and how they differ."""
     first = _answers(models[0])
     for model in models[1:]:
         for what, value in _answers(model).items():
@@ -166,7 +166,7 @@ def check_members(models: Sequence[Path]) -> None:
 
 
 def check_tokenizers(models: Sequence[Path]) -> None:
-    """Refuses pre-trained models of which not all have the tokenizer of the first (ModelError)."""
+    """Raises ModelError for pre-trained models that do not all have the tokenizer of the first."""
     first = open_tokenizer(models[0]).fingerprint()
     for model in models[1:]:
         if open_tokenizer(model).fingerprint() != first:
@@ -177,7 +177,7 @@ def check_tokenizers(models: Sequence[Path]) -> None:
 
 
 def _answers(model: Path) -> dict[str, Any]:
-    """All in which the members of an ensemble agree, by what it is."""
+    """Everything in which the members of an ensemble have to agree, by name."""
     config: Mapping[str, Any] = read_config(model)
     task = config.get("unmask_task", {})
     # `BertForMultipleChoice` and `RobertaForMultipleChoice` answer alike.

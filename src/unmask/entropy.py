@@ -1,5 +1,5 @@
-"""Floors that a loss has to pass, from the counts of a store: by how often each entry occurs, and, where masking leaves
-targets unchanged (BERT, section 3.1), by the token shown at a target as well.
+"""Floors that a loss has to get under, from the counts of a store: from how often each entry occurs, and, where masking
+leaves targets unchanged (BERT, section 3.1), from the token shown at a target as well.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def unigram_entropy(token_counts: NDArray[np.number[Any]]) -> float:
 class NoContext:
     """The best predictor of masked tokens that uses no context: it sees the token shown at a target, and no other.
 
-    A target is the entry w with its frequency p(w). `[MASK]` is shown with the probability m, w itself with k, and with
-    r a random entry, which is x with the probability u(x). So w is the target and the entry x is shown with the
-    probability p(w) (k [x = w] + r u(x)). A shown `[MASK]` tells nothing of w; by another entry one knows w as well as
-    this joint distribution has it, and there is no better prediction without context.
+    A target is the entry w with its frequency p(w). `[MASK]` is shown with probability m, w itself with k, and a random
+    entry with r, which is x with probability u(x). So w is the target and the entry x is shown with probability
+    p(w) (k [x = w] + r u(x)). A shown `[MASK]` tells nothing about w; another entry tells what this joint distribution
+    says, and no prediction without context can be better.
 
-    Tokens of a span that share one fate are each by itself distributed the same: what the others tell is context.
+    Where the tokens of a span are replaced alike, each has this same distribution: what the others tell is context.
 
     Attributes:
         frequencies: (vocabulary,) p.
         masked: m.
         kept: k.
         random: (vocabulary,) r u.
-        mask_id: of `[MASK]`.
+        mask_id: the id of `[MASK]`.
     """
 
     frequencies: Floats
@@ -64,8 +64,8 @@ class NoContext:
         Args:
             token_counts: (vocabulary,) how often each entry occurs, not all 0.
             mask_token_prob: share of the targets replaced by `[MASK]`.
-            random_token_prob: share replaced by an entry that is drawn evenly from all but the special ones.
-            special_ids: of the special entries.
+            random_token_prob: share replaced by an entry drawn uniformly from all but the special ones.
+            special_ids: the ids of the special entries.
         """
         ordinary = np.setdiff1d(np.arange(len(token_counts)), special_ids)
         random = np.zeros(len(token_counts))
@@ -84,7 +84,7 @@ class NoContext:
         return unigram_entropy(p) - float((same + other).sum())
 
     def accuracy(self) -> float:
-        """The share of targets that its best guess hits."""
+        """The share of targets that its best guess gets right."""
         as_shown, commonest = self._chances(np.arange(len(self.frequencies)))
         return float(self.masked * self.frequencies.max() + np.maximum(as_shown, commonest).sum())
 
@@ -118,14 +118,14 @@ class NoContext:
     def floors(self, term: str) -> dict[str, dict[str, float]]:
         """The floors of a loss term and of its accuracy, by the names of `metrics.jsonl`.
 
-        The floor to be passed is the first. Where nothing but `[MASK]` is shown it is the unigram entropy.
+        The first one is the floor to get under. Where nothing but `[MASK]` is shown, that is the unigram entropy.
         """
         losses = {"no context": self.loss()} if self.masked < 1 else {}
         losses["unigram entropy"] = unigram_entropy(self.frequencies)
         return {f"loss/{term}": losses, f"eval/{term}_accuracy": {"no context": self.accuracy()}}
 
     def _chances(self, shown: Ids) -> tuple[Floats, Floats]:
-        """Two of (entries,): how often such an entry is shown and is the target, and is shown in place of the
-        commonest one."""
+        """Two arrays (entries,): how often such an entry is shown and is the target, and how often it is shown while
+        the commonest entry is the target."""
         p, random = self.frequencies, self.random[shown]
         return p[shown] * (self.kept + random), p.max() * random

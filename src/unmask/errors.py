@@ -34,7 +34,7 @@ class InputError(UserError):
 
 
 class TooLittleTextError(InputError):
-    """The texts that were read do not suffice; whoever knows which files they came from names them."""
+    """The texts that were read do not suffice; a caller that knows which files they came from names them."""
 
 
 class SettingsError(UserError):

@@ -1,4 +1,4 @@
-"""What users give scikit-learn estimators, lists, arrays and columns of texts and targets, checked and made plain."""
+"""The inputs of scikit-learn estimators (lists, arrays and columns of texts and targets), checked and made plain."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SINGLE, _PAIR = ("text",), ("text_a", "text_b")
 
 
 def given_model(model: str | Path | None, name: str) -> str | Path:
-    """The parameter `model` of an estimator of this name, which has to be given before it is used."""
+    """The parameter `model` of an estimator called `name`; it has to be given before the estimator is used."""
     if model is None:
         raise SettingsError(f"{name}(model=None): give the directory of a pre-trained model")
     return model
 
 
 def tags_of_texts(tags: Any) -> Any:
-    """Scikit-learn's tags of an estimator, which then say that it takes texts."""
+    """Scikit-learn's tags of an estimator, changed to say that it takes texts."""
     tags.input_tags.string = True
     tags.input_tags.one_d_array = True
     tags.input_tags.two_d_array = False
@@ -59,7 +59,7 @@ def _row(value: Any, source: str) -> Row:
 
 
 def _listed(values: Any, name: str) -> list[Any]:
-    """A list, an array, a column or a table of pandas or its like, as a list."""
+    """A list, an array, or a column or table of pandas or the like, as a list."""
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
         raise InputError(f"{name} is one {type(values).__name__}: expected a list or an array")
     array = values.to_numpy() if hasattr(values, "to_numpy") else values
@@ -87,7 +87,7 @@ def labels_of(y: Any, num_texts: int) -> list[Hashable]:
 def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
     """A matrix of labels, dense, sparse or as a list of lists: (texts, labels), 1 where a text has a label.
 
-    None where `y` has one label a text: it is no matrix, or one of a single column.
+    None where `y` has one label per text: it is not a matrix, or has a single column.
     """
     rows = _listed(y.toarray() if hasattr(y, "toarray") else y, "y")
     if not rows or not all(isinstance(row, list) and len(row) > 1 for row in rows):
@@ -135,7 +135,7 @@ def _in_order(labels: set[Hashable]) -> list[Hashable]:
 
 
 def _as_array(labels: Sequence[Hashable]) -> NDArray[Any]:
-    """An array of their own type where they are plain, else of objects."""
+    """An array of the labels' own type where it is a plain one, else of objects."""
     if len({type(label) for label in labels}) == 1 and isinstance(labels[0], str | bool | int | float):
         return np.asarray(labels)
     array = np.empty(len(labels), dtype=object)

@@ -1,7 +1,7 @@
-"""Fine-tuning as scikit-learn does things: `fit` and `predict` on texts in memory.
+"""Fine-tuning with scikit-learn's interface: `fit` and `predict` on texts in memory.
 
-The task, the loop and the optimizer are those of `unmask finetune`, with the same defaults; the settings are checked by
-its recipe. No run directory is written. Every estimator works in `Pipeline`, `cross_val_score` and `GridSearchCV`.
+The task, the loop and the optimizer are those of `unmask finetune`, with the same defaults; its recipe class checks the
+settings. No run directory is written. Every estimator works in `Pipeline`, `cross_val_score` and `GridSearchCV`.
 
     classifier = TextClassifier("runs/bert", epochs=3)
     classifier.fit(["a fine film", "dull"], ["good", "bad"]).predict(["fine"])
@@ -59,7 +59,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
     """What `TextClassifier` and `TextRegressor` share: parameters, training, pickling.
 
     Args:
-        model: directory of a pre-trained model, or the run that made it.
+        model: directory of a pre-trained model, or of the run that made it.
         learning_rate: the peak, after warm-up.
         epochs: passes over the texts.
         batch_size: texts in a step.
@@ -69,7 +69,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         layer_decay: each layer's rate is that of the layer above times this.
         freeze_layers: 0 freezes the embeddings, n the first n layers with them, "all" the whole encoder.
         classifier_dropout: before the head; None takes the encoder's.
-        from_scratch: True takes only the sizes and the tokenizer of `model`, and random weights.
+        from_scratch: True takes only the sizes and the tokenizer of `model`; weights are random.
         seed: of the head, the order and dropout; the same texts and parameters give the same model.
         device: "auto" (a GPU where there is one), "cpu" or "cuda".
         precision: of training, "auto", "fp32" or "bf16"; predictions are in fp32.
@@ -179,10 +179,10 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
     @torch.inference_mode()
     def _outputs(self, X: Texts) -> Tensor:  # noqa: N803  scikit-learn's name
-        """(texts, outputs) float32, what the head says before it is made a prediction."""
+        """(texts, outputs) float32, the head's outputs before they become predictions."""
         check_is_fitted(self)
         rows = rows_of(X)
-        task: Any = self.predictor_.task  # classification or regression: both know
+        task: Any = self.predictor_.task  # classification or regression: both have `is_pair`
         if task.is_pair != ("text_b" in rows[0]):
             kinds = ("single texts", "pairs of texts")
             raise InputError(f"X holds {kinds[not task.is_pair]}, and the model was fitted on {kinds[task.is_pair]}")
@@ -232,8 +232,8 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
                 of labels each, a matrix (texts, labels) of 0 and 1, as `MultiLabelBinarizer` of scikit-learn makes it.
 
         Raises:
-            UserError: the model does not load, a parameter is out of range, `X` is empty or holds something else than
-                texts, `y` is of another length, a label is missing, or there is but one.
+            UserError: the model does not load, a parameter is out of range, `X` is empty or holds something other than
+                texts, `y` is of another length, a label is missing, or there is only one.
         """
         rows = rows_of(X)
         if (indicators := indicators_of(y, len(rows))) is not None:
@@ -263,12 +263,12 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
         return isinstance(self.predictor_.task, MultiLabelClassification)
 
     def predict(self, X: Texts) -> NDArray[Any]:  # noqa: N803
-        """(texts,) the most probable label of each; fitted on a matrix, (texts, labels) of 0 and 1: those with a
-        probability of one half or more.
+        """(texts,) the most probable label of each; if fitted on a matrix, (texts, labels), 1 for labels with a
+        probability of one half or more, else 0.
 
         Raises:
-            NotFittedError: `fit` comes first.
-            InputError: `X` is empty, or holds something else than what it was fitted on.
+            NotFittedError: `fit` has not been called.
+            InputError: `X` is empty, or does not hold what the model was fitted on.
         """
         probabilities = self.predict_proba(X)
         chosen: NDArray[Any]
@@ -276,8 +276,8 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
         return chosen
 
     def predict_proba(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
-        """(texts, classes), in the order of `classes_`; a row sums to 1 unless it was fitted on a matrix. Raises as
-        `predict`."""
+        """(texts, classes), in the order of `classes_`; a row sums to 1 unless the model was fitted on a matrix. Raises
+        as `predict`."""
         outputs = self._outputs(X)
         probabilities = torch.sigmoid(outputs) if self._has_many else torch.softmax(outputs, -1)
         return probabilities.double().numpy()
@@ -299,8 +299,8 @@ class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
             y: a finite number for each.
 
         Raises:
-            UserError: the model does not load, a parameter is out of range, `X` is empty or holds something else than
-                texts, `y` is of another length, or one of its values is no finite number.
+            UserError: the model does not load, a parameter is out of range, `X` is empty or holds something other than
+                texts, `y` is of another length, or one of its values is not a finite number.
         """
         rows = rows_of(X)
         values = numbers_of(y, len(rows))

@@ -39,11 +39,11 @@ def evaluate(
     """Measures a fine-tuned model, or an ensemble, on a file of labelled examples, in constant memory.
 
     Args:
-        model: a model's directory, that of the run that made it, of an ensemble, or a loaded `Predictor`.
+        model: the directory of a model, of the run that made it or of an ensemble, or a loaded `Predictor`.
         data: `.tsv`, `.csv`, `.jsonl` or `.parquet`, plain, `.gz` or `.zst`, or a data set's published layout.
         task: the task or data set whose layout the file has; None takes the one that the model was trained on.
         columns: of the examples, where they are not those that the model remembers.
-        settings: of the task by name, such as `{"max_length": 256}`, over those that the model remembers.
+        settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32`, `bf16` or `auto`.
 
@@ -51,8 +51,8 @@ def evaluate(
         `{"task": name, "n": examples, "metrics": {name: value}}`.
 
     Raises:
-        UserError: the model does not load, or the file cannot be read, or has a label that the model does not know; or
-            a column or setting means nothing here.
+        UserError: the model does not load, or the file cannot be read or has a label that the model does not know, or a
+            column or setting does not apply here.
     """
     loaded = model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
     predictor = loaded.with_options(columns, settings, "evaluate")
@@ -73,7 +73,7 @@ def evaluate(
 
 
 def tell_degenerate(score: Score[Any], name: str) -> None:
-    """Warns where every prediction is the same: such a model tells nothing apart, whatever its figures say."""
+    """Warns if every prediction is the same: such a model distinguishes nothing, whatever its figures say."""
     fault = score.degenerate()
     if fault is not None:
         logger.warning("%s: %s: the model tells nothing apart", name, fault)
@@ -98,16 +98,16 @@ def evaluate_predictions(
         data: the labelled examples; those without an agreed label are left out, and so are their predictions.
         task: the kind of task or the id of the data set; None is `classification`.
         columns: of the examples, where they are not those of the data set.
-        settings: of the task by name, such as `{"repair_tags": False}`, as far as they bear on labels and scores.
+        settings: of the task by name, such as `{"repair_tags": False}`, as far as they affect labels and scores.
         na_probs: `{id: probability of no answer}` in `.json`, beside official predictions.
-        na_threshold: a question counts as unanswered where that probability is over this.
+        na_threshold: a question counts as unanswered if its probability of no answer is over this.
 
     Returns:
         What `evaluate` returns.
 
     Raises:
-        InputError: a file cannot be read, or they are not of the same examples; file and line are named.
-        SettingsError: a task, column or setting is unknown, or means nothing here.
+        InputError: a file cannot be read, or the two are not of the same examples; file and line are named.
+        SettingsError: a task, column or setting is unknown, or does not apply here.
     """
     name = task or "classification"
     check_name(name)
@@ -146,7 +146,7 @@ def evaluate_predictions(
 
 
 def _told_by(predictions: str | Path, task: Task[Any]) -> dict[str, Any]:
-    """What the predictions say of the task: labels in the order of their probabilities, and whether there are many."""
+    """What the predictions show of the task: labels in the order of their probabilities, and if a text has many."""
     first = next(_read_predictions(predictions), None)
     if first is None:
         raise InputError(f"{predictions}: there is nothing in it: expected one prediction a line")
@@ -159,7 +159,7 @@ def _told_by(predictions: str | Path, task: Task[Any]) -> dict[str, Any]:
 
 
 def _predicted_tags(predictions: str | Path) -> set[str]:
-    """All tags of a file of predictions; what is none is told where it is scored."""
+    """All tags of a file of predictions; anything that is not a tag is reported when it is scored."""
     found: set[str] = set()
     for row in _read_predictions(predictions):
         tags = row.fields.get("tags")
@@ -193,7 +193,7 @@ def _check_match(example: Example | None, prediction: Row | None, predictions: s
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values of JSON are equal; not a number is equal to itself here."""
+    """Whether two JSON values are equal; NaN counts as equal to itself."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -1,6 +1,6 @@
 """What a frozen encoder makes of some inputs: the vectors of their tokens, or one vector of each input.
 
-Tokens are pooled on the device where they are computed: a vector a text has to come back from it, not one a token.
+Tokens are pooled on the device that computes them: one vector per text is copied back, not one per token.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Pool = Literal["none", "cls", "mean", "max"]
 
 @dataclass(frozen=True)
 class FeatureModel:
-    """An encoder, in eval mode on its device, and what of it is wanted.
+    """An encoder, in eval mode on its device, and the choice of layers to read.
 
     Attributes:
-        max_length: most tokens of a row, special ones included.
-        layouts: the columns that hold its texts in a table; the first that a row has are taken.
-        chooses: True: it computes in fp32, and `extract_features`, where there are many inputs, in bf16 if that is
-            measured to be faster.
+        max_length: most tokens of a row, special tokens included.
+        layouts: the columns that may hold its texts in a table; the first layout that a row has is taken.
+        chooses: True: it computes in fp32, but `extract_features` changes to bf16 for many inputs if that is measured
+            to be faster.
     """
 
     encoder: Encoder
@@ -50,11 +50,11 @@ class FeatureModel:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one vector: (width,), or (layers, hidden) where they are to be mixed."""
+        """The shape of one vector: (width,), or (layers, hidden) where layers are to be mixed."""
         return self.choice.shape(self.encoder.settings.num_hidden_layers, self.encoder.settings.hidden_size)
 
     def row_maker(self, pool: Pool) -> RowMaker:
-        """What makes rows of texts for a pool."""
+        """What turns texts into rows for a pool."""
         num_segments = self.encoder.settings.type_vocab_size
         return RowMaker(self.tokenizer, self.max_length, num_segments, first_window_only=pool == "cls")
 
@@ -64,7 +64,7 @@ class EncodedInputs:
     """Some inputs, ready for an encoder.
 
     Attributes:
-        tokens: of each input, as far as they are read.
+        tokens: the tokens of each input, as far as they are read.
         rows: as `RowMaker.rows` makes them.
     """
 
@@ -80,13 +80,13 @@ class EncodedInputs:
 def encode_inputs(
     model: FeatureModel, inputs: Iterable[FeatureInput], pool: Pool, counts: ExampleCounts, coverage: Coverage
 ) -> Iterator[EncodedInputs]:
-    """Cuts a stream of inputs into windows and encodes them; on a GPU the next while one is computed.
+    """Cuts a stream of inputs into windows and encodes them; with a GPU, the next one while one is computed.
 
     Args:
-        counts, coverage: are added to.
+        counts, coverage: updated with what is read.
 
     Raises:
-        InputError: see `checked_tokens`, where every token shall get a vector.
+        InputError: see `checked_tokens`; only where every token is to get a vector.
     """
     maker = model.row_maker(pool)
 
@@ -100,7 +100,7 @@ def encode_inputs(
 
 
 def checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[InputTokens]:
-    """The tokens of inputs of which every one shall get a vector.
+    """The tokens of inputs, each of which is to get a vector.
 
     Raises:
         InputError: a pair is too long.
@@ -122,8 +122,8 @@ def token_vectors(
     """The vectors of all tokens, row by row.
 
     Yields:
-        The number of a row's input; (tokens,) which of its tokens they are, special ones left out; and
-        (tokens, *model.shape) float32.
+        The number of a row's input; (tokens,) which of the input's tokens the row holds, special tokens left out; and
+        their vectors, (tokens, *model.shape) float32.
     """
     places: NDArray[Any] = encoded.rows.alignment[PLACE]
     for units, batch in encoded.batches(model.compute):
@@ -137,7 +137,7 @@ def pooled_vectors(model: FeatureModel, encoded: EncodedInputs, pool: Pool) -> N
     """One vector for each input.
 
     Args:
-        pool: not `none`; the one that the inputs have been encoded for.
+        pool: not `none`; the pool that the inputs were encoded for.
 
     Returns:
         (inputs, *model.shape): zeros for an input of which no token was read.
@@ -149,7 +149,7 @@ def pooled_vectors(model: FeatureModel, encoded: EncodedInputs, pool: Pool) -> N
         is_own = torch.from_numpy(places[rows.token_numbers(units)] >= 0)
         parts.append((rows.examples[units], _pool_rows(_states(model, batch), batch, is_own, pool, is_causal)))
     pooled = np.full((len(encoded.inputs), *model.shape), -np.inf if pool == "max" else 0, np.float32)
-    for numbers, values in parts:  # of a long input, there are several rows
+    for numbers, values in parts:  # a long input has several rows
         (np.maximum if pool == "max" else np.add).at(pooled, numbers, values.cpu().numpy())
     if pool == "mean":
         sizes = np.array([max(1, len(its.ids)) for its in encoded.tokens], np.float32)
@@ -167,12 +167,12 @@ def _states(model: FeatureModel, batch: Batch) -> Tensor:
 
 @torch.inference_mode()
 def _pool_rows(states: Tensor, batch: Batch, is_own: Tensor, pool: Pool, is_causal: bool) -> Tensor:
-    """(rows, *model.shape): of each row the first token (the last of a causal encoder), or the sum or the largest
-    values of its own tokens, minus infinity where it has none.
+    """(rows, *model.shape): for each row its first token's state (the last one's for a causal encoder), or the sum or
+    maximum over its own tokens; the maximum over none is minus infinity.
 
     Args:
         batch: on the CPU.
-        is_own: (tokens,) bool, on the CPU: False for special tokens, and for those that another row has.
+        is_own: (tokens,) bool, on the CPU: False for special tokens, and for tokens that count in another row.
     """
     ends = batch.bounds[1:].long()
     if pool == "cls":
@@ -184,6 +184,6 @@ def _pool_rows(states: Tensor, batch: Batch, is_own: Tensor, pool: Pool, is_caus
         "sum" if pool == "mean" else "max",
         lengths=ends.diff(prepend=ends.new_zeros(1)).to(states.device),
         axis=0,
-        unsafe=True,  # no look at the lengths, for which it would wait
+        unsafe=True,  # no check of the lengths, which would wait for the device
         initial=nothing,
     )

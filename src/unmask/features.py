@@ -1,11 +1,11 @@
-"""Texts to features: what a frozen encoder makes of them, written once for other models to read.
+"""Texts to features: the hidden states of a frozen encoder, written once for other models to read.
 
 The six choices of layers are those of BERT's feature-based approach (Devlin et al. 2019, section 5.3 and Table 7). The
-`weighted-*` ones write the layers themselves, since their mixture is learned with the head that reads them.
+`weighted-*` choices write the layers themselves, since their mixture is learned with the head that reads them.
 
-Pooling: `none` gives a vector a token, `mean` and `max` take these very vectors together, `cls` takes the first token's
-(GPT-1's last), without the pooler that stands above it. The special tokens around a text belong to no pool but `cls`.
-A text longer than the encoder's positions is read in windows and loses nothing, but `cls` is that of its first window.
+Pooling: `none` gives one vector per token, `mean` and `max` combine these vectors, `cls` takes the first token's (for
+GPT-1 the last one's), without applying the pooler. Only `cls` uses the special tokens around a text. A text longer than
+the encoder's positions is read in windows and loses nothing, except that `cls` is that of its first window.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ def load_feature_model(
     Args:
         model: its directory, or that of the run that made it.
         layers: a key of `unmask.models.layer_mixture.CHOICES`.
-        columns: where texts stand in a table: `text`, `text_a` and `text_b`, or `tokens`; `id`. What is not named is
-            where a fine-tuned model remembers it, or in columns of these names.
-        max_length: most tokens read at once, special ones included; None takes all positions of the encoder.
+        columns: a table's columns for `text`, `text_a` and `text_b`, or `tokens`; and for `id`. One that is not named
+            is the one that a fine-tuned model remembers, or has that very name.
+        max_length: most tokens read at once, special tokens included; None takes all positions of the encoder.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16`, or `auto` (see `FeatureModel.chooses`); features are float32 all the same.
+        precision: `fp32`, `bf16`, or `auto` (see `FeatureModel.chooses`); features are float32 in any case.
 
     Raises:
         ModelError: there is no such model, it has no tokenizer, or it does not load.
-        SettingsError: no such layers or device, a column that means nothing here, or `max_length` is over the encoder's
-            positions or leaves no room.
+        SettingsError: no such layers or device, a column that does not apply here, or `max_length` is over the
+            encoder's positions or leaves no room.
     """
     directory = model_directory(model)
     chooses = precision == "auto"
@@ -113,7 +113,7 @@ def load_feature_model(
 
 
 def _remembered_columns(config: Mapping[str, Any], directory: Path) -> ColumnSettings:
-    """Those that a fine-tuned model was trained on; none of a model that was only pre-trained."""
+    """The columns that a fine-tuned model was trained on; none for a model that was only pre-trained."""
     said = config.get("unmask_task", {})
     columns = said.get("columns", {}) if isinstance(said, Mapping) else {}
     try:
@@ -139,17 +139,17 @@ def extract_features(
 ) -> Path:
     """Writes the features of texts, in their order and in constant memory.
 
-    A file is read twice, first to find what is wrong with it and how much there will be; standard input is read once.
+    A file is read twice, first to check it and to count what will be written; standard input is read once.
 
     Args:
         model: a model's directory, or that of the run that made it.
-        input: `.txt` with one text a line, `.tsv`, `.csv` or `.jsonl` with `text`, `text_a` and `text_b`, or `tokens`,
-            or with the columns that the model was fine-tuned on; `-` is standard input.
+        input: `.txt` with one text per line, `.tsv`, `.csv` or `.jsonl` with `text`, `text_a` and `text_b`, or
+            `tokens`, or with the columns that the model was fine-tuned on; `-` is standard input.
         out: a directory: `features.npy`, float32, (rows, width) or, for `weighted-*` layers, (rows, layers, hidden);
-            and `index.jsonl`, a line an input: its `id` (its number from 0 where it has none), its first `row`, and
-            `num_tokens`. Pooled, an input has one row; with `none` it has `num_tokens` of them, and the line also
-            tells `tokens`, `offsets` (characters of the text), `words` (the number of each token's word, where words
-            were given) and `num_tokens_a` (of a pair, whose second text's tokens follow the first's).
+            and `index.jsonl`, one line per input: its `id` (its number from 0 where it has none), its first `row`, and
+            `num_tokens`. Pooled, an input has one row; with `none` it has `num_tokens` rows, and the line also holds
+            `tokens`, `offsets` (characters of the text), `words` (the number of each token's word, where words were
+            given) and `num_tokens_a` (for a pair, whose second text's tokens follow the first's).
         layers, columns, max_length, device, precision: see `load_feature_model`.
         input_format: what standard input holds; see `unmask.prediction_inputs.read_inputs`.
         pool: `none`, `cls`, `mean` or `max`.
@@ -160,7 +160,7 @@ def extract_features(
         `out`.
 
     Raises:
-        UserError: whatever is wrong with model, inputs, settings or output; nothing is left half-written.
+        UserError: anything wrong with the model, inputs, settings or output; nothing is left half-written.
     """
     checked_pool = check_pool(pool)
     _check_known("format", format, get_args(Format))
@@ -207,14 +207,14 @@ def read_file(model: FeatureModel, path: str | Path, format: str | None = None) 
 
 
 def tell(counts: ExampleCounts, coverage: Coverage) -> None:
-    """Says what was cut or empty, and what the vocabulary does not cover."""
+    """Warns of inputs that were cut or empty, and of tokens that the vocabulary does not cover."""
     coverage.note(counts)
     if counts.anything_mended:
         logger.warning("inputs: %s", counts.summary())
 
 
 def _with_measured_precision(model: FeatureModel, first: EncodedInputs) -> FeatureModel:
-    """The same in the faster precision, where there is a choice and the first inputs fill a window."""
+    """The same model in the precision measured to be faster, if it may choose and the first inputs fill a window."""
     if not model.chooses or len(first.inputs) < WINDOW:
         return replace(model, chooses=False)
     batches = [batch for _, batch in first.batches(model.compute)]
@@ -226,7 +226,7 @@ def check_pool(name: str) -> Pool:
     """The pool of that name.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: there is no such pool.
     """
     _check_known("pool", name, get_args(Pool))
     return cast(Pool, name)
@@ -248,7 +248,7 @@ def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tu
     """How many inputs a file has, and how many rows their features will have.
 
     Raises:
-        InputError: as when they are read for good, but hours earlier.
+        InputError: an input cannot be used; said now, not after hours of encoding.
     """
     num_inputs = num_rows = 0
     with Progress("looking through the inputs", unit="inputs") as progress:
@@ -281,7 +281,7 @@ def _write_window(
     """Writes the features of some inputs from `first_row` on; returns their lines of the index.
 
     Args:
-        first_number: inputs before these.
+        first_number: how many inputs came before these.
     """
     tokens = encoded.tokens
     if pool != "none":

@@ -1,7 +1,7 @@
-"""Curves over steps as inline SVG that holds numbers only: titles and legends are left to the page around them.
+"""Curves over steps as inline SVG with no text but numbers: titles and legends are left to the page around it.
 
-The page's colours (`var(--...)`) stand in the SVG, so that light and dark both work, and no letter is drawn, so that no
-font is missing.
+The SVG uses the page's colours (`var(--...)`), so that light and dark both work, and draws no letters, so that no font
+can be missing.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_POINTS = 1500
-"""A curve of more points is thinned out: the page stays small, and a screen shows no more."""
+"""A curve with more points is thinned out: the page stays small, and a screen shows no more."""
 
 FEW_POINTS = 20
-"""Up to so many points of a training curve are marked: between them nothing was logged."""
+"""A training curve of up to this many points has each one marked: between them nothing was logged."""
 
 NUM_RAW = 100
-"""From so many points on a training curve is smoothed, over the raw one in a fainter line."""
+"""A training curve of this many points or more is smoothed, and the raw one drawn behind it as a fainter line."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Series:
-    """What a key of metrics.jsonl says by step; null is NaN."""
+    """The values of a key of metrics.jsonl, by step; null is NaN."""
 
     steps: Floats
     values: Floats
@@ -52,7 +52,7 @@ class Series:
         return float(finite[-max(1, len(finite) // 50) :].mean())
 
     def smoothed(self) -> Series:
-        """The mean of the fiftieth of the series around each point, of less at its ends, of what is finite."""
+        """The mean of the finite values in the fiftieth of the series around each point, in less near its ends."""
         places = np.arange(len(self.values))
         reach = np.minimum(places, len(places) // 100)  # no further ahead than back: a steep start is not flattened
         first, end = places - reach, np.minimum(places + reach + 1, len(places))
@@ -73,8 +73,8 @@ class Panel:
 
     Attributes:
         is_noisy: True smooths a long training curve.
-        parts: steps done when a part of the run begins (a phase, a stage), by its name; an upright line each.
-        last_step: the end of the axis of steps, which then begins at 0; None: as the points lie.
+        parts: steps done when a part of the run (a phase, a stage) begins, by its name; each is a vertical line.
+        last_step: the end of the axis of steps, which then begins at 0; None: both ends follow the points.
     """
 
     title: str
@@ -106,7 +106,7 @@ INKS = {
     "held-out": ("#040404", "var(--held-out)"),
     "floor": ("#050505", "var(--floor)"),
 }
-"""Colours as matplotlib is given them, and what stands for them in the page: only the page knows light from dark."""
+"""Placeholder colours for matplotlib, and the page's variables put in their place: light or dark is up to the page."""
 
 
 def draw(panel: Panel, width: int, height: int) -> str:
@@ -141,7 +141,7 @@ def _draw_series(axes: Any, panel: Panel, ink: Mapping[str, str]) -> None:
     if panel.is_noisy and len(curve.steps) >= NUM_RAW:
         raw, curve = curve.thinned(), curve.smoothed()
         axes.plot(raw.steps, raw.values, color=ink["training"], linewidth=1, alpha=0.25)
-    points: dict[str, Any] = {"markersize": 4, "clip_on": False, "in_layout": False}  # whole on the axis too
+    points: dict[str, Any] = {"markersize": 4, "clip_on": False, "in_layout": False}  # not cut off at the axes
     marker = "o" if len(curve.steps) <= FEW_POINTS else None
     curve = curve.thinned()
     axes.plot(curve.steps, curve.values, color=ink["training"], linewidth=1.8, marker=marker, **points)
@@ -149,7 +149,7 @@ def _draw_series(axes: Any, panel: Panel, ink: Mapping[str, str]) -> None:
 
 
 def _bound(axes: Any, panel: Panel) -> None:
-    """Sets the ends of both axes: the steps of the whole run, and nothing below 0 for what is never below it."""
+    """Sets the ends of both axes: the steps of the whole run, and nothing below 0 for what is never negative."""
     if panel.last_step:
         margin = 0.01 * panel.last_step
         axes.set_xlim(-margin, panel.last_step + margin)
@@ -159,7 +159,7 @@ def _bound(axes: Any, panel: Panel) -> None:
 
 
 def _number(axis: Any, most: int, integer: bool = False) -> None:
-    """Writes round numbers along an axis, at most about so many."""
+    """Writes round numbers along an axis, about `most` of them at most."""
     from matplotlib.ticker import MaxNLocator
 
     low, high = axis.get_view_interval()
@@ -172,13 +172,13 @@ _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """The numbers of an axis for people: 500, 1k, 1.5k; with three digits, or as many more as tell them apart.
+    """The numbers of an axis for people: 500, 1k, 1.5k; with three digits, or more if needed to tell them apart.
 
     Args:
         ticks: ascending.
     """
     apart = float(min(np.diff(ticks), default=1.0))
-    places = max(0, 3 - math.floor(math.log10(apart)))  # the locator's own errors are left out
+    places = max(0, 3 - math.floor(math.log10(apart)))  # hides the locator's rounding errors
     return [_tick_label(round(tick, places) + 0.0, apart) for tick in ticks]
 
 
@@ -189,7 +189,7 @@ def _tick_label(tick: float, apart: float) -> str:
 
 
 def _inline(svg: str, title: str) -> str:
-    """Makes matplotlib's file an element of a page: no prologue, no metadata, page colours, no id twice."""
+    """Makes matplotlib's file an element of a page: no prologue, no metadata, page colours, unique ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)

@@ -1,4 +1,4 @@
-"""Writing so that nothing is ever half-written: files and directories appear whole, under their name, or not at all.
+"""Writing without ever leaving anything half-written: files and directories appear complete or not at all.
 
 A writer works on a neighbour whose name begins with `.unfinished-`, which is renamed when it is complete and flushed
 to the disk, and removed when anything goes wrong.
@@ -29,7 +29,7 @@ _NOT_WRITABLE = (
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a neighbour of `path` for binary writing; it takes the place of `path` when the block ends without error.
+    """Opens a neighbour of `path` for binary writing, which replaces `path` when the block ends without error.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.
@@ -52,8 +52,8 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """Yields a neighbour directory of `path` to fill; it takes the name of `path` when the block ends without error.
 
     Args:
-        path: the directory to make; its parents are made where missing.
-        overwrite: True replaces a directory that is there, after the new one is complete.
+        path: the directory to make; missing parents are made too.
+        overwrite: True replaces an existing directory, once the new one is complete.
 
     Raises:
         OutputError: `path` exists and `overwrite` is False, the disk is full, or the place cannot be written.
@@ -94,11 +94,11 @@ def refuse_existing(path: Path, overwrite: bool, instead: str = "choose another 
 
 
 def refuse_foreign(path: Path, own: Sequence[str], kind: str) -> None:
-    """Raises OutputError if `path` is a file, or a directory that holds anything but what we make.
+    """Raises OutputError if `path` is a file, or a directory that holds anything that we do not make.
 
     Args:
         path: may be missing.
-        own: names and globs of all that the directory may hold.
+        own: names and globs of everything that the directory may hold.
         kind: what it should be, for the message: "a token store".
     """
     with told_as_output_error(path):
@@ -112,15 +112,15 @@ def refuse_foreign(path: Path, own: Sequence[str], kind: str) -> None:
 
 
 def remove_own(path: Path, marks: Sequence[str], kind: str) -> None:
-    """Removes a directory that is to be overwritten, if it is empty or holds one of the files that say we made it.
+    """Removes a directory that is to be overwritten, if it is empty or holds a file that shows that we made it.
 
     Args:
-        path: removed with all in it; may be missing.
-        marks: names or globs of files, of which one has to be there.
+        path: removed with everything in it; may be missing.
+        marks: names or globs of files, one of which has to be there.
         kind: what it should be, for the message: "a run".
 
     Raises:
-        OutputError: it holds other things.
+        OutputError: it holds other things and none of these files.
     """
     if not path.exists():
         return
@@ -132,7 +132,7 @@ def remove_own(path: Path, marks: Sequence[str], kind: str) -> None:
 
 @contextmanager
 def told_as_output_error(path: Path) -> Iterator[None]:
-    """Turns the system's errors about writing (full disk, no permission, read-only) into one that says what to do."""
+    """Turns the system's errors about writing (full disk, no permission, read-only) into one with advice."""
     try:
         yield
     except OSError as error:
@@ -152,7 +152,7 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes indented UTF-8 JSON atomically, keys in the order given.
 
-    Names of files that are not UTF-8 hold halves of surrogate pairs; those become JSON's escapes, and come back so.
+    File names that are not UTF-8 hold lone surrogates; these become JSON escapes and are read back unchanged.
     """
     text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
     with writing(path) as file:
@@ -160,7 +160,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes JSON objects, one a line, atomically; halves of surrogate pairs as `write_json` does."""
+    """Writes JSON objects atomically, one per line; lone surrogates as in `write_json`."""
     with writing(path) as file:
         for row in rows:
             file.write(f"{json.dumps(row, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace"))

@@ -1,8 +1,8 @@
-"""Filled batches: the shapes of one are those of many others, so that a step over it can be recorded once and replayed.
+"""Filled batches: padded so that many have the same shapes, and a step over one can be recorded once and replayed.
 
-A packed batch has another number of tokens, sequences and targets every time. Here it gets some more of each, up to
-rounded sizes: tokens of padding, cut into sequences of their own, that no target stands on. They cost their share of
-the step (a few in a hundred tokens, see `rounded_up`) and change no loss and no gradient.
+Packed batches differ in their numbers of tokens, sequences and targets. Here each number is filled up to a rounded
+size: with padding tokens, cut into sequences of their own, none of which is a target. They cost their share of the
+step (a few in a hundred tokens, see `rounded_up`) and change no loss and no gradient.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 from unmask.batch import IGNORE_INDEX, Batch
 
 LAST_TOKEN: Final = "last token"
-"""As a value: the place of the last token, which is one of padding in every filled batch."""
+"""As a `Filling.value`: the place of the last token, which is padding in every filled batch."""
 NO_LABEL: Final = "no label"
-"""As a value: what says that there is no label, `IGNORE_INDEX`, or NaN in a column of floats."""
+"""As a `Filling.value`: no label, which is `IGNORE_INDEX`, or NaN in a column of floats."""
 IS_FILLER: Final = "is_filler"
-"""The column (tokens,) bool that is True for what no text has; a module that asks for it finds it in filled batches."""
+"""The column (tokens,) bool that is True for padding; a module that asks for it finds it in filled batches."""
 TOKENS: Final = "tokens"
 SEQUENCES: Final = "sequences"
 
@@ -34,9 +34,9 @@ class Filling:
     """How a column of a batch grows.
 
     Attributes:
-        axis: what the column has an entry for each of: `tokens`, `sequences`, or another name, which all columns share
-            that grow together.
-        value: of the entries that are added.
+        axis: what the column has one entry for: each of the `tokens`, of the `sequences`, or of another name that
+            columns which grow together share.
+        value: what the added entries hold.
     """
 
     axis: str
@@ -44,11 +44,11 @@ class Filling:
 
 
 Fillings = Mapping[str, Filling]
-"""Of every column that a module reads, by its name."""
+"""The filling of every column that a module reads, by the column's name."""
 
 
 def rounded_up(size: int) -> int:
-    """The next multiple, over `size`, of about a sixteenth of it: at least of 32 and at most of 512."""
+    """The next multiple above `size` of about a sixteenth of it: of 32 at least and of 512 at most."""
     granule = min(_COARSEST, max(_FINEST, 1 << max(0, size.bit_length() - 5)))
     return (size // granule + 1) * granule
 
@@ -58,8 +58,8 @@ class Shape:
     """The sizes of filled batches.
 
     Attributes:
-        sizes: of each axis.
-        longest: tokens that no sequence has more of.
+        sizes: the size of each axis.
+        longest: the most tokens that any sequence may have.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -71,24 +71,24 @@ class Shape:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Chooses the shapes of a run's batches: few, and none much larger than its batches.
+    """Chooses the shapes of a run's batches: few shapes, none much larger than the batch that it is for.
 
-    A batch has the same shape whatever came before it. Dropout draws as many numbers as there are tokens, targets and
-    sequences, so a run that goes on from a checkpoint would draw others if its shapes had to be learnt anew.
+    A batch's shape does not depend on the batches before it. Dropout draws as many numbers as there are tokens, targets
+    and sequences, so a resumed run would draw others if it had to learn its shapes anew.
 
     Attributes:
         fillings: of the module's columns.
-        longest: tokens that no sequence of the run has more of.
+        longest: the most tokens that any sequence of the run may have.
     """
 
     fillings: Fillings
     longest: int
 
     def choose(self, batch: Batch) -> Shape:
-        """The shape for a batch, each size over its own."""
+        """The shape for a batch: every size is larger than the batch's own."""
         assert batch.max_length <= self.longest, f"a sequence of {batch.max_length} tokens, told {self.longest}"
         num_tokens = rounded_up(batch.num_tokens)
-        # The tokens that are added take at most one sequence more than whole ones of them would.
+        # The most sequences that the padding is cut into. One of them is in any case added by rounding up.
         filled_sequences = -(-_most_added(num_tokens) // self.longest)
         sizes = {TOKENS: num_tokens, SEQUENCES: rounded_up(batch.num_sequences + filled_sequences - 1)}
         for name, filling in self.fillings.items():
@@ -98,19 +98,19 @@ class Shapes:
 
 
 def _most_added(num_tokens: int) -> int:
-    """Tokens that are added to a batch at most, to have this rounded number of them."""
+    """The most padding tokens that a batch filled up to `num_tokens` tokens can have."""
     return min(_COARSEST, max(_FINEST, 1 << max(0, (num_tokens - 1).bit_length() - 5)))
 
 
 def fill(batch: Batch, shape: Shape, fillings: Fillings) -> Batch:
-    """A batch with the sizes of a shape, and of its columns those that are named.
+    """The batch filled up to the sizes of a shape, with only those of its columns that `fillings` names.
 
-    Sequences without a token stand between those of the batch and those of padding. Padding is entry 0 of the
-    vocabulary, whatever that is: nothing reads what becomes of it.
+    Empty sequences stand between those of the batch and those of padding. Padding is entry 0 of the vocabulary,
+    whatever that is: nothing reads its outputs.
 
     Args:
         batch: smaller than the shape; on the CPU.
-        fillings: of its columns. One for `IS_FILLER` makes that column.
+        fillings: of its columns. One for `IS_FILLER` creates that column.
     """
     num_tokens, num_real = shape[TOKENS], batch.num_tokens
     num_added = num_tokens - num_real
@@ -139,7 +139,7 @@ def fill(batch: Batch, shape: Shape, fillings: Fillings) -> Batch:
 
 
 def only_padding(batch: Batch, shapes: Shapes) -> Batch:
-    """A small filled batch of the same columns, with nothing of the batch in it: a pass over it costs next to nothing,
+    """A small filled batch with the columns of `batch` and none of its content: a pass over it costs next to nothing,
     and shows which terms a loss has and which parameters get a gradient."""
     nothing = replace(
         batch,

@@ -1,4 +1,4 @@
-"""Fine-tuning: a pre-trained model, labelled examples and a recipe to a model that answers. The whole run.
+"""Fine-tuning: from a pre-trained model, labelled examples and a recipe to a model that predicts. The whole run.
 
 The loop and the session are those of pre-training. The order of the examples is a pure function of the recipe; an
 interrupted run that is resumed ends with the same weights, bit for bit, as one that never stopped.
@@ -56,16 +56,16 @@ def finetune(
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `finetune/sst2`.
         overrides: `key.path=value` words, such as `init_from=runs/bert` and `data.train=train.tsv`.
-        out: the run directory; the model, of several the best on dev, is in its `model/`.
-        resume: True goes on from the newest sound checkpoint, and starts from nothing where there is none.
+        out: the run directory; the model (of a search, the best on dev) is in its `model/`.
+        resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.
 
     Returns:
         The model's directory.
 
     Raises:
-        UserError: whatever is wrong with recipe, model, examples or output. Where it is found before the first step,
-            nothing has been written, and a run that was to be overwritten is as it was.
+        UserError: anything wrong with the recipe, model, examples or output. If it is found before the first step,
+            nothing has been written, and a run that was to be overwritten is unchanged.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
     settings = load_finetune_recipe(recipe, overrides)
@@ -86,7 +86,7 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
     """One run of a recipe without `search`; see `finetune`.
 
     Args:
-        recipe: its name, for the record.
+        recipe: the recipe's name, for the record.
     """
     compute = choose_compute(settings.device, settings.precision, training=True)
     with beginning_run(
@@ -108,16 +108,16 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
 
 
 def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs:
-    """The inputs of a run; a metric of which the task knows nothing is told now, and not at the first evaluation.
+    """The inputs of a run; a metric that the task does not have is refused now, not at the first evaluation.
 
     Raises:
-        UserError: see `open_inputs`; or `train.metric` is none of the figures on dev.
+        UserError: see `open_inputs`; or `train.metric` is not one of the figures on dev.
     """
     run = open_inputs(settings, directory)
     for warning in shared_files(settings.data):
         logger.warning("%s", warning)
     is_named = settings.train.metric is not None and run.checkpoint is None
-    if is_named and run.dev is not None and settings.task.tagging_head != "bilstm":  # which waits for its features
+    if is_named and run.dev is not None and settings.task.tagging_head != "bilstm":  # the BiLSTM has no features yet
         assert isinstance(run.module, nn.Module)
         loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, _plain(compute.device))
         choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
@@ -125,7 +125,7 @@ def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs
 
 
 def shared_files(data: DataSettings) -> Iterator[str]:
-    """What is wrong with the figures of a run, two of whose files are one, or equal in every byte."""
+    """Warnings about figures that mislead because two of a run's files are the same file, or equal in every byte."""
     named = [(name, Path(file)) for name in ("train", "dev", "test") if (file := getattr(data, name)) is not None]
     for (name, first), (other, second) in combinations(named, 2):
         is_one = first.samefile(second)
@@ -140,7 +140,7 @@ def shared_files(data: DataSettings) -> Iterator[str]:
 
 
 def _plain(device: torch.device) -> Compute:
-    """What figures on dev and test are computed in, whatever the run trains in: they are the same anywhere."""
+    """fp32, for figures on dev and test, whatever the run trains in: they are the same anywhere."""
     return Compute(device, torch.float32, "so that figures are the same everywhere")
 
 
@@ -148,12 +148,12 @@ def _plain(device: torch.device) -> Compute:
 class Measurement:
     """Measures a module in eval mode; the loop's hook calls it.
 
-    It computes in fp32 whatever the run trains in, so that the saved model has these very figures anywhere.
+    It computes in fp32 whatever the run trains in, so that the saved model gives exactly these figures anywhere.
 
     Attributes:
-        name: of the examples, for the log.
+        name: what the log calls the examples.
         figures: the newest, by name.
-        score: behind them.
+        score: what the figures were computed from.
     """
 
     name: str
@@ -169,20 +169,20 @@ class Measurement:
         return _plain(self.device)
 
     def __call__(self) -> dict[str, float]:
-        """Its loss and the task's metrics."""
+        """The module's loss and the task's metrics."""
         loss, self.score = measure(self.task, self.module, self.windows, self.compute)
         tell_degenerate(self.score, self.name)
         self.figures = {"loss": loss, **self.score.metrics()}
         return self.figures
 
     def tune(self, figures: dict[str, float]) -> Task[Any]:
-        """Chooses on these examples what the task leaves open, measures again where that changes something, and returns
-        the task.
+        """Chooses on these examples what the task leaves open, measures again if that changes anything, and returns the
+        task.
 
         Args:
-            figures: those of the weights that the module has now.
+            figures: the figures of the weights that the module has now.
         """
-        if self.score is None or self.figures != figures:  # the best weights are not the last ones, or it was resumed
+        if self.score is None or self.figures != figures:  # the best weights are not the last, or the run was resumed
             self()
         assert self.score is not None
         tuned = self.task.tuned(self.score)
@@ -252,7 +252,7 @@ def _as_it_is(batch: Batch) -> Batch:
 def _floors(task: Task[Any], training: EncodedExamples, dev: list[Window]) -> dict[str, dict[str, float]]:
     """What figures on dev are to be compared with, under their names in metrics.jsonl and in results.json.
 
-    They need the targets alone: frozen features, which may be larger than the memory, stay on the disk.
+    Only the targets are needed: frozen features, which may be larger than memory, stay on disk.
     """
     light = [
         replace(each, token_columns={name: column for name, column in each.token_columns.items() if name != FEATURES})
@@ -291,7 +291,7 @@ def save_finetuned(module: TaskModule, task: Task[Any], tokenizer: Tokenizer, di
 
 
 def _leave_out_segments(path: Path) -> None:
-    """Lets `transformers` give a model of one segment no `token_type_ids`, which it would not find an embedding for."""
+    """Stops `transformers` from giving a one-segment model `token_type_ids`, for which it has no embeddings."""
     config = json.loads(path.read_bytes()) if path.is_file() else {}
     names = config.get("model_input_names")
     if names is None and str(config.get("tokenizer_class")).startswith("Bert"):

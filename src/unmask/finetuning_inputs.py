@@ -1,4 +1,4 @@
-"""What a fine-tuning run needs, opened and found to fit together before its first step: model, task and examples."""
+"""What a fine-tuning run needs, opened and checked to fit together before its first step: model, task and examples."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ logger = logging.getLogger("unmask")
 
 @dataclass(frozen=True)
 class ExampleSteps:
-    """The steps of a run; see `unmask.training.memory.StepSource`. What is counted is units, which stay together.
+    """The steps of a run; see `unmask.training.memory.StepSource`. Batches are counted in units, which stay together.
 
     Attributes:
         loader: of the training examples.
-        start: the position that they begin at.
+        start: the position that the steps begin at.
     """
 
     loader: ExampleLoader
@@ -64,16 +64,16 @@ class ExampleSteps:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run needs, opened and found to fit together.
+    """What a run needs, opened and checked to fit together.
 
     Attributes:
         task: with its labels, and the columns that the training file has.
         tokenizer: of the model.
-        module: with its first weights.
+        module: with its initial weights.
         loader: of the training examples.
-        start: their place from which the run goes on.
-        checkpoint: what it goes on from; None at its beginning.
-        dev, test: what it is measured on; None where the recipe names no such file.
+        start: the position among them at which the run starts or continues.
+        checkpoint: what the run continues from; None at its beginning.
+        dev, test: what the run is measured on; None where the recipe names no such file.
     """
 
     task: Task[Any]
@@ -87,7 +87,7 @@ class Inputs:
 
 
 def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
-    """Opens the model, and reads and encodes every file, so that whatever is wrong with one is told before training.
+    """Opens the model, and reads and encodes every file, so that anything wrong is reported before training.
 
     Raises:
         UserError: the model or a file is missing, damaged, or does not fit the others.
@@ -122,14 +122,14 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
 def build_module(
     settings: FinetuneRecipe, task: Task[Any], source: Path, tokenizer: Tokenizer, num_new_entries: int = 0
 ) -> TaskModule:
-    """The encoder of `init_from` as the recipe wants it transferred and frozen, and a head on it.
+    """The encoder of `init_from`, transferred and frozen as the recipe says, with a head on it.
 
     Args:
-        num_new_entries: of the tokenizer's vocabulary, at its end, that the model does not know: special ones of GPT-1.
+        num_new_entries: how many entries at the end of the vocabulary the model does not know: GPT-1's special tokens.
 
     Raises:
-        ModelError: it does not load, its tokenizer has more entries than it, or it has no head that could be kept.
-        SettingsError: examples may be longer than it can take, or a setting asks for what it does not have.
+        ModelError: the model does not load, has fewer entries than its tokenizer, or has no head that could be kept.
+        SettingsError: examples may be longer than the model can take, or a setting asks for something that it lacks.
     """
     loaded = load_encoder(source, head=task.head_kind)
     encoder = loaded.encoder
@@ -164,7 +164,7 @@ def build_module(
 
 
 def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> None:
-    """Gives the encoder fresh embeddings of the tokenizer's last entries, as GPT-1's released code draws them."""
+    """Gives the encoder fresh embeddings for the tokenizer's last entries, drawn as in GPT-1's released code."""
     assert not isinstance(encoder, ElmoEncoder), "its tokenizer is whole"
     names = ", ".join(tokenizer.token_strings[-num_new_entries:])
     logger.info("the vocabulary gets %s, with fresh embeddings: the model's has no tokens that frame inputs", names)
@@ -177,8 +177,8 @@ def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> N
 
 
 def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: Path) -> TaskModule:
-    """The module with the head of `init_from`, for another task of the same labels. Its dropout is its own, unless
-    task.classifier_dropout says otherwise."""
+    """The module with the head of `init_from`, for another task with the same labels. The head keeps its dropout unless
+    task.classifier_dropout is set."""
     loaded = load_finetuned(source)
     _check_kept_head(settings, task, loaded, source)
     if loaded.head is not None and settings.task.classifier_dropout is None:
@@ -189,7 +189,7 @@ def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, s
 
 
 def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedModel, source: Path) -> None:
-    """Refuses a head that says something else than the task asks, or says it of other features (ModelError)."""
+    """Raises ModelError for a head that predicts something other than the task, or from other features."""
     if loaded.head_kind != task.head_kind:
         raise ModelError(
             f"{source} has a head for {loaded.head_kind}, and {settings.task.name} needs one for {task.head_kind}: "
@@ -231,7 +231,7 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
 
 
 def _problem_type(loaded: LoadedModel) -> str:
-    """How the logits of a sequence classifier are meant; where nothing is said, as `transformers` takes them."""
+    """How to read the logits of a sequence classifier; where the model does not say, as `transformers` does."""
     alone = "regression" if len(loaded.labels or ()) == 1 else "single_label_classification"
     return loaded.problem_type or alone
 
@@ -241,10 +241,10 @@ def _outputs(count: int) -> str:
 
 
 def read_windows(task: Task[Any], name: str, file: str, tokenizer: Tokenizer, module: TaskModule) -> list[Window]:
-    """Reads and encodes a file, and tells what was mended or skipped.
+    """Reads and encodes a file, and logs what was mended or skipped.
 
     Raises:
-        InputError: it cannot be read as the task asks.
+        InputError: it cannot be read as the task requires.
     """
     counts = ExampleCounts()
     with Progress(f"reading {name}", unit="examples") as progress:
@@ -262,7 +262,7 @@ def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Exam
 
 
 def add_features(feature_layers: str, run: Inputs, directory: Path, compute: Compute) -> Inputs:
-    """The same inputs with the frozen encoder's features, which are computed once and kept in `directory`."""
+    """The same inputs with the frozen encoder's features added, which are computed once and kept in `directory`."""
 
     def add(encoded: EncodedExamples, name: str) -> EncodedExamples:
         return with_features(encoded, run.module.encoder, feature_layers, directory / f"{name}.npy", compute)

@@ -21,12 +21,12 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True)
 class GlueAverages:
-    """What some runs come to.
+    """The figures of some runs, and the averages of them.
 
     Attributes:
         figures: in 0..1, by data set, in the order of `FIGURE_NAMES`; None for what a run did not measure.
-        averages: in 0..1, by the names in `AVERAGES`: those all of whose figures are there.
-        missing: what each of the others lacks.
+        averages: in 0..1, by the names in `AVERAGES`; only those with all their figures.
+        missing: for each of the other averages, what it lacks.
     """
 
     figures: Mapping[str, tuple[float | None, ...]]
@@ -57,15 +57,15 @@ def _percent(value: float | None) -> str:
 
 
 def average_runs(runs: Sequence[Path]) -> GlueAverages:
-    """Averages the figures on dev of one run a task.
+    """Averages the figures on dev of one run per task.
 
     Args:
         runs: directories of finished runs, or of searches, whose best run on dev counts. MNLI's has one of the two dev
-            files as data.dev and the other, if it is to count, as data.test; which is which, their names tell.
+            files as data.dev and the other, if it is to count, as data.test; the file names say which is which.
 
     Raises:
-        SettingsError: a task has two runs, a run is for something else than GLUE, or no average is complete: what each
-            lacks is named.
+        SettingsError: a task has two runs, a run is not for a GLUE task, or no average is complete: the message says
+            what each lacks.
         InputError: a run has no figures on dev.
         ModelError: a run has made no model yet.
     """
@@ -109,7 +109,7 @@ def _figures(run: Path, task: str) -> tuple[float | None, ...]:
 
 
 def _results(run: Path) -> dict[str, Any]:
-    """Of a run, or of the best one of a search."""
+    """The results of a run, or of the best run of a search."""
     try:
         if (run / SUMMARY).is_file():
             found = json.loads((run / SUMMARY).read_bytes())["best_on_dev"]

@@ -1,7 +1,7 @@
 """A submission to GLUE: eleven tables of predictions in one .zip, made from fine-tuned runs, and checked.
 
-Wang et al. 2019; names, header, number of rows and labels are those that the server at gluebenchmark.com takes. AX, the
-diagnostic set, is answered by MNLI's model. The server wants all eleven, WNLI too.
+Wang et al. 2019; names, header, number of rows and labels are those that the server at gluebenchmark.com accepts. AX,
+the diagnostic set, is answered by MNLI's model. The server requires all eleven, even WNLI.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Table:
     """One table of a submission.
 
     Attributes:
-        task: of the model that answers it.
-        rows: of GLUE's test file.
-        folders: where GLUE's test file is, in lower case; published downloads differ.
-        test_files: its name; the first that is there is taken.
-        labels: that may be predicted; none for a number from 0 to 5.
+        task: the task of the model that answers it.
+        rows: how many rows GLUE's test file has.
+        folders: names of the folder with GLUE's test file, in lower case; published downloads differ.
+        test_files: possible names of the test file; the first that exists is taken.
+        labels: those that may be predicted; none where a number from 0 to 5 is.
     """
 
     task: str
@@ -53,7 +53,7 @@ class Table:
 
 
 LOWEST, HIGHEST = 0.0, 5.0
-"""Of STS-B's values; what a model says beyond them is clipped."""
+"""The bounds of STS-B's values; predictions beyond them are clipped."""
 
 _INFERENCE = ("entailment", "neutral", "contradiction")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -71,7 +71,7 @@ TABLES: dict[str, Table] = {
     "WNLI.tsv": Table("wnli", 146, ("wnli",)),
     "AX.tsv": Table("mnli", 1_104, ("ax", "diagnostic", "glue-diagnostic"), ("AX.tsv", "diagnostic.tsv"), _INFERENCE),
 }
-"""By the file's name, in the order in which they are written."""
+"""The tables by file name, in the order in which they are written."""
 
 Predict = Callable[[Path, Path], Iterator[Mapping[str, Any]]]
 """A run and a file of inputs -> a `label` or a `value` for each input, in order; `predict_file` is one."""
@@ -81,11 +81,11 @@ _IN_FP32: Predict = partial(predict_file, precision="fp32")  # the same answers 
 
 @dataclass(frozen=True)
 class SubmissionSummary:
-    """What a submission says.
+    """What a submission contains.
 
     Attributes:
         path: the .zip.
-        predictions: by the file's name: how often each label, or of STS-B each value, is predicted.
+        predictions: by file name: how often each label (for STS-B, each value) is predicted.
         missing: files that were left out.
     """
 
@@ -94,7 +94,7 @@ class SubmissionSummary:
     missing: tuple[str, ...] = ()
 
     def warn(self) -> None:
-        """Tells of each task whose inputs all get the same answer."""
+        """Warns of each task whose inputs all get the same answer."""
         for name, counts in self.predictions.items():
             if len(counts) == 1:
                 logger.warning(
@@ -125,19 +125,19 @@ def submit(
     overwrite: bool = False,
     predict: Predict = _IN_FP32,
 ) -> SubmissionSummary:
-    """Answers GLUE's test files with one fine-tuned run a task.
+    """Answers GLUE's test files with one fine-tuned run per task.
 
     Args:
         runs: their directories, those of their models, or of ensembles; each model's `config.json` names its task.
         out: the .zip; the same predictions make the same bytes.
         data: the folder with GLUE's folders (`CoLA/test.tsv`, `MNLI/test_matched.tsv`, `AX/AX.tsv` ...). None looks
-            beside each run's training file, and in the folders beside its folder.
-        allow_missing: True leaves out the files of tasks that no run is for, with a warning.
-        overwrite: True replaces a file that is there.
-        predict: what answers.
+            beside each run's training file, and in the sibling folders.
+        allow_missing: True leaves out the files of tasks that have no run, with a warning.
+        overwrite: True replaces an existing file.
+        predict: the function that answers.
 
     Raises:
-        SettingsError: a task has no run, or two; or a run is for something else than GLUE.
+        SettingsError: a task has no run, or two; or a run is not for a GLUE task.
         ModelError: a model does not load, or answers with other labels than GLUE's.
         InputError: a test file is missing, or is not GLUE's.
         OutputError: the file exists already, or cannot be written.
@@ -200,16 +200,16 @@ def _sort_by_task(runs: Sequence[Path]) -> dict[str, Path]:
 
 
 def _first_model(run: Path) -> Path:
-    """The model of a run, or an ensemble's first: its members are of one task."""
+    """The model of a run, or the first of an ensemble, whose members all have one task."""
     members = read_members(run)
     return model_directory(run) if members is None else members[0]
 
 
 def _check_labels(run: Path, name: str, table: Table) -> None:
-    """Refuses a model that would answer with other words than GLUE's."""
+    """Refuses a model that would answer with labels other than GLUE's."""
     labels = read_config(_first_model(run)).get("id2label")
     if not isinstance(labels, dict):
-        return  # then the answers tell
+        return  # the answers will show
     if not table.labels and len(labels) > 1:
         raise ModelError(
             f"{run}: a model that chooses among {len(labels)} labels; expected one number from 0 to 5 for {name}"
@@ -261,7 +261,7 @@ def _training_folder(run: Path, name: str) -> Path:
 
 
 def _check_test_file(path: Path, name: str, table: Table) -> None:
-    """Refuses a file that has not the rows of GLUE's, numbered from 0 in order; no model has been asked by then."""
+    """Refuses a file that does not have GLUE's rows, numbered from 0 in order, before any model is run."""
     rows = 0
     is_numbered = False
     with open_input(path) as file:
@@ -283,7 +283,7 @@ def _check_test_file(path: Path, name: str, table: Table) -> None:
 
 
 def _answers(run: Path, name: str, table: Table, predictions: Iterator[Mapping[str, Any]]) -> Iterator[str]:
-    """What stands in the table for each prediction."""
+    """The table's text for each prediction."""
     for prediction in predictions:
         if table.labels:
             label = prediction.get("label")
@@ -316,9 +316,9 @@ def validate(path: Path) -> SubmissionSummary:
     """Reads a submission as GLUE's server would, whoever made it.
 
     Raises:
-        InputError: it is no .zip; a file is missing, doubled, in a folder, or none of the eleven; or the first line of
-            a file that is wrong: encoding, line end, header, number or order of the rows, label or value. One line for
-            each file that has a fault.
+        InputError: it is not a .zip; a file is missing, doubled, in a folder, or not one of the eleven; or a file has a
+            wrong encoding, line end, header, number or order of rows, label or value. The message has one line for each
+            faulty file, with its first fault.
     """
     faults: list[str] = []
     counts: dict[str, Counter[str]] = {}
@@ -349,12 +349,12 @@ def validate(path: Path) -> SubmissionSummary:
 
 
 LONGEST_LINE_BYTES = 1000
-"""Of what is read as one line; a submission's have 30."""
+"""The most that is read as one line; a submission's lines have 30."""
 
 
 def _first_fault(file: IO[bytes], name: str, table: Table, counts: Counter[str]) -> list[str]:
     """The first thing that is wrong in a table, or nothing."""
-    rows = -1  # the header is none
+    rows = -1  # the header is not a row
     for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE_BYTES), b""), start=1):
         fault = _fault_of_line(line, rows, table)
         if fault:
@@ -370,7 +370,7 @@ def _first_fault(file: IO[bytes], name: str, table: Table, counts: Counter[str])
 
 
 def _fault_of_line(line: bytes, row: int, table: Table) -> str | None:
-    """What is wrong in a line; `row` counts from 0, and is -1 for the header."""
+    """What is wrong with a line; `row` counts from 0, and is -1 for the header."""
     if b"\r" in line:
         return "a carriage return; expected lines that end in a line feed alone"
     try:

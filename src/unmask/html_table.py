@@ -1,4 +1,4 @@
-"""Tables of the pages that tell of a run."""
+"""Tables for the HTML pages about runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Html(str):
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[Any]], name: str = "") -> str:
-    """A table as HTML; what is no text is written as JSON.
+    """A table as HTML; cells that are not text are written as JSON.
 
     Args:
-        head: of the columns; empty for none.
-        lines: of as many cells each.
+        head: the columns' headings; empty for none.
+        lines: rows of as many cells each.
         name: its class in the style sheet.
     """
     kind = f' class="{name}"' if name else ""

@@ -28,21 +28,21 @@ from unmask.training.device import Compute
 logger = logging.getLogger("unmask")
 
 WINDOW = 4096
-"""Examples that are read, sorted by length, and put back in order at a time; fewer where each has many outputs."""
+"""How many examples are read, sorted by length and put back in order at once; fewer where each has many outputs."""
 _MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
-"""Of a window, about: predictions with a probability for each output then take some 60 MB."""
+"""Rough limits of a window: predictions with a probability for each output then take some 60 MB."""
 _TOKENS = 100
-"""Of an example, about, where outputs are one a token."""
+"""Tokens of an example, roughly, where there is one output per token."""
 
 MOST_UNKNOWN = 0.05
-"""Share of unknown tokens over which texts are taken for none that the tokenizer was made for."""
+"""Share of unknown tokens above which a warning says that the vocabulary does not cover the texts."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Window:
-    """Some examples, and what they are encoded as."""
+    """Some examples, and their encoding."""
 
     examples: Sequence[Example]
     encoded: EncodedExamples
@@ -50,7 +50,7 @@ class Window:
 
 @dataclass
 class Losses:
-    """Sums and counts of loss terms, in the making."""
+    """Running sums and counts of loss terms."""
 
     totals: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -64,12 +64,12 @@ class Losses:
 
 @dataclass
 class Coverage:
-    """How much of some texts a vocabulary covers, in the making; a byte-level one covers everything.
+    """A running count of how much of some texts a vocabulary covers; a byte-level one covers everything.
 
     Attributes:
-        tokenizer: that has the vocabulary.
-        name: of the texts, for the warning.
-        tokens: of the texts, as often as a model reads them; special tokens around them are none.
+        tokenizer: the one with the vocabulary.
+        name: what the warning calls the texts.
+        tokens: of the texts, each as often as a model reads it; the special tokens around them do not count.
         unknown: how many of them are `[UNK]`.
     """
 
@@ -100,7 +100,7 @@ class Coverage:
             )
 
     def note(self, counts: ExampleCounts) -> None:
-        """Adds what was counted to what is told of the texts."""
+        """Adds the number of unknown tokens to what `counts` reports about the texts."""
         counts.note(f"of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})", self.unknown)
 
     @property
@@ -110,10 +110,10 @@ class Coverage:
 
 
 def introduce(encoder: Encoder, tokenizer: Tokenizer, where: object) -> None:
-    """Gives an encoder the characters of its tokenizer's words, where it reads such (ELMo).
+    """Gives an encoder that reads the characters of words (ELMo) those of its tokenizer's words.
 
     Args:
-        where: both are from, for the message.
+        where: where both come from, for the message.
 
     Raises:
         ModelError: they do not belong together.
@@ -140,8 +140,8 @@ def windows(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
 
 
 def one_ahead(items: Iterator[Item], device: torch.device) -> Iterator[Item]:
-    """The same items; where a GPU computes, each is made in a thread while the one before it is used."""
-    if device.type != "cuda":  # the threads of the CPU are busy
+    """The same items; with a GPU, each is made in a thread while the one before it is used."""
+    if device.type != "cuda":  # the CPU's threads are busy computing
         yield from items
         return
     end = object()
@@ -149,7 +149,7 @@ def one_ahead(items: Iterator[Item], device: torch.device) -> Iterator[Item]:
         coming = thread.submit(next, items, end)
         while (item := coming.result()) is not end:
             coming = thread.submit(next, items, end)
-            yield item  # type: ignore[misc]  # `end` is none
+            yield item  # type: ignore[misc]  # `end` is not an item
 
 
 def window_size(task: Task[Any]) -> int:
@@ -166,7 +166,7 @@ def encode_windows(
     num_segments: int,
     name: str = "inputs",
 ) -> Iterator[Window]:
-    """Encodes a stream of examples window by window; warns of texts, by `name`, that the vocabulary does not cover."""
+    """Encodes a stream of examples window by window; warns if the vocabulary does not cover the texts of `name`."""
     coverage = Coverage(tokenizer, name)
     for window in windows(examples, window_size(task)):
         encoded = task.encode(window, tokenizer, counts, num_segments)
@@ -183,7 +183,7 @@ def predict_window(
 
     Args:
         module: in eval mode, on the device.
-        losses: is added to; None computes no loss, and needs no labels.
+        losses: these are added to it; None computes no loss, and needs no labels.
     """
     return task.decode(window.examples, window.encoded, run_module(task, module, window.encoded, compute, losses))
 
@@ -193,8 +193,8 @@ def run_module(
 ) -> Tensor:
     """The outputs for all units or tokens, in order; float32 on the CPU.
 
-    Outputs of units may be of different widths, as those of questions with more and fewer choices: the narrower are
-    filled with minus infinity.
+    Units may have outputs of different widths, such as questions with more or fewer choices: narrower ones are padded
+    with minus infinity.
     """
     parts: list[tuple[Any, Tensor]] = []
     told: list[LossTerm] = []
@@ -204,7 +204,7 @@ def run_module(
             outputs = module.outputs(batch)
             told += [] if losses is None else module.loss(outputs, batch)
         parts.append((encoded.token_numbers(units) if task.per_token else units, outputs.float()))
-    for term in told:  # the first look at a figure waits for the device: not before all its work is given out
+    for term in told:  # reading a figure waits for the device: not before all work is queued
         assert losses is not None
         losses.totals[term.name] = losses.totals.get(term.name, 0.0) + float(term.total)
         losses.counts[term.name] = losses.counts.get(term.name, 0) + int(term.count)
@@ -225,8 +225,8 @@ def measure(
 ) -> tuple[float, Score[Any]]:
     """Runs a module, in eval mode, over labelled examples.
 
-    Memory does not grow with them, but for what some scores keep: 16 bytes an example for correlations, 40 for the
-    threshold of questions without answer.
+    Memory does not grow with their number, except for what some scores keep: 16 bytes per example for correlations, 40
+    for the threshold of questions without answer.
 
     Returns:
         The loss, and the score.

@@ -1,6 +1,6 @@
-"""Modules that only answer: their weights cast and laid out once, in the precision that is measured to be faster.
+"""Modules for inference: their weights cast and laid out once, in the precision that is measured to be faster.
 
-In bf16 a Transformer's weights are cast once, and nothing is cast as it computes. LSTMs keep float32 weights, which
+In bf16 a Transformer's weights are cast once, and nothing is cast while it computes. LSTMs keep float32 weights, which
 autocast rounds where PyTorch has a kernel for it.
 """
 
@@ -27,24 +27,24 @@ logger = logging.getLogger("unmask")
 AnyModule = TypeVar("AnyModule")
 
 MEASURED_BATCHES = 3
-"""Of a stream, spread over the lengths of its first window: each is computed three times in both precisions."""
+"""How many batches of a stream's first window, spread over its lengths, are computed three times in both precisions."""
 
 
 _CLEARLY = 0.9
-"""Share of the time of fp32 under which bf16 is taken: a draw is fp32's, which changes no answer."""
+"""bf16 is taken if it needs less than this share of fp32's time; otherwise fp32, which changes no answer."""
 
 
 def freeze(module: AnyModule, compute: Compute, *, packs: bool = True) -> tuple[AnyModule, Compute]:
-    """Readies a module for answering, in place.
+    """Prepares a module for inference, in place.
 
     Args:
-        module: in eval mode, on the device, with float32 weights; it is trained no more.
-        compute: in which precision.
-        packs: False leaves the weights where they are: in fp32 the module then answers as one in training does, bit for
-            bit, and not only to rounding.
+        module: in eval mode, on the device, with float32 weights; it is not to be trained any more.
+        compute: the device and precision.
+        packs: False keeps the weights' layout: in fp32 the module then answers bit for bit as one in training does, not
+            only up to rounding.
 
     Returns:
-        The module, and what to run it in.
+        The module, and the device and precision to run it with.
     """
     assert isinstance(module, nn.Module)
     if compute.dtype != torch.float32 and _is_transformer(module):
@@ -65,16 +65,16 @@ def _is_transformer(module: nn.Module) -> bool:
 def take_faster(
     module: AnyModule, compute: Compute, batches: Sequence[Batch], run: Callable[[AnyModule, Batch], Any]
 ) -> tuple[AnyModule, Compute]:
-    """Measures fp32 against bf16, where the device computes in it, and says in the log which is taken.
+    """Measures fp32 against bf16, if the device supports it, and logs which is taken.
 
     Args:
         module: in eval mode, on the device, with float32 weights.
-        compute: likewise.
+        compute: the device, and fp32.
         batches: the first ones of the stream, by length, at least one; on the CPU.
         run: makes a module compute a batch on the device.
 
     Returns:
-        A copy of the module, its weights laid out for the stream, and what to run it in.
+        A copy of the module, its weights laid out for the stream, and the device and precision to run it with.
     """
     in_bf16 = choose_compute(compute.device.type, "auto")
     if in_bf16.dtype == torch.float32:
@@ -84,7 +84,7 @@ def take_faster(
     shown = [batch.to(compute.device) for batch in batches[:: -(-len(batches) // MEASURED_BATCHES)]]
     seconds = [0.0, 0.0]
     for batch in shown:
-        for is_timed in (False, True, True):  # at first there is memory to get and kernels to make
+        for is_timed in (False, True, True):  # the first pass allocates memory and builds kernels
             for side, (its_module, its_compute) in enumerate(sides):
                 began = time.perf_counter()
                 with torch.inference_mode(), its_compute.autocast():

@@ -33,7 +33,7 @@ _SIZES_OF_GPT1 = {
     "n_head": "num_attention_heads",
     "n_positions": "max_position_embeddings",
 }
-"""What GPT-1's `config.json` calls them."""
+"""What GPT-1's `config.json` calls the sizes."""
 SPAN_BOUNDARY = "span_boundary.safetensors"
 GENERATOR = "generator"
 """Names in a model directory of SpanBERT and of ELECTRA; the modules that write them import torch."""
@@ -46,12 +46,12 @@ def describe(path: str | Path) -> dict[str, Any]:
         path: a directory that `unmask` or `transformers` wrote, or a recipe's file.
 
     Returns:
-        `kind` (`run`, `model`, `store`, `tokenizer` or `recipe`), `path`, and what there is to know of that kind, as
+        `kind` (a key of `KINDS`: `run`, `model`, `store` ...), `path`, and what there is to know about that kind, as
         JSON.
 
     Raises:
-        InputError: there is nothing there, or nothing that is known.
-        UserError: it is known but damaged.
+        InputError: there is nothing at the path, or nothing of a known kind.
+        UserError: it is of a known kind but damaged.
     """
     path = Path(path)
     if not path.exists():
@@ -66,7 +66,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 
 def format_description(description: Mapping[str, Any]) -> str:
-    """A description for people: one line a fact, inner ones indented."""
+    """A description for people: one line per fact, nested ones indented."""
     lines = [f"{description['path']}: {_title(description)}"]
     lines += _lines({name: value for name, value in description.items() if name not in ("kind", "path")}, "  ")
     return "\n".join(lines)
@@ -190,7 +190,7 @@ def _describe_model(path: Path) -> dict[str, Any]:
 
 
 def _num_parameters(files: Sequence[Path]) -> int | None:
-    """Numbers in the weights, from the headers of safetensors files; None where there are no files."""
+    """How many numbers the weights have, from the headers of safetensors files; None where there are no files."""
     if not files:
         return None
     headers = (tensor for file in files for name, tensor in read_header(file).items() if name != "__metadata__")
@@ -205,7 +205,7 @@ def read_header(path: Path) -> dict[str, Any]:
     """The header of a safetensors file: 8 bytes of its length, little-endian, then JSON.
 
     Raises:
-        ModelError: it is cut short, or not such a file.
+        ModelError: it is cut short, or not a safetensors file.
     """
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -313,7 +313,8 @@ def _describe_ensemble(path: Path) -> dict[str, Any]:
 
 
 def _progress(recipe: PretrainRecipe | FinetuneRecipe, checkpoints: list[Path], rows: list[dict[str, Any]]) -> float:
-    """The share of the budget that is done, 0 to 1, as the newest checkpoint or the last row of the metrics says."""
+    """The share of the budget that is done, 0 to 1, by the newest checkpoint or the last metrics row, whichever is
+    further."""
     done = {"steps": 0.0, "tokens": 0.0, "epochs": 0.0, "minutes": 0.0}
     for row in rows:
         done |= {name: float(row[name]) for name in ("tokens",) if name in row} | {"steps": float(row["step"])}
@@ -370,4 +371,4 @@ KINDS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], dict[str, Any]]]
     "tokenizer": (_is_tokenizer, _describe_tokenizer),
     "recipe": (_is_recipe, _describe_recipe),
 }
-"""How each kind is known and described; the first that fits is taken."""
+"""How each kind is recognised and described; the first that fits is taken."""

@@ -1,7 +1,7 @@
-"""Opening files from outside: plain or compressed, UTF-8; every failure is told by file and place.
+"""Opening files from outside: plain or compressed, UTF-8; every error names the file and the place in it.
 
-Python's own `gzip`, `bz2` and `lzma` files, and `zstandard`'s, each take some damaged files for complete ones: a second
-stream that is broken counts as padding, or a frame that was cut as its end. So all formats are read by one loop here,
+Python's own `gzip`, `bz2` and `lzma` files, and `zstandard`'s, each take some damaged files for complete ones: a broken
+second stream counts as padding, or a frame that is cut short as complete. So all formats are read by one loop here,
 around the libraries' decompressors.
 """
 
@@ -29,7 +29,7 @@ class DamagedData(Exception):  # noqa: N818  what is wrong, in the words of the 
 
 
 class Decompressor(Protocol):
-    """Unpacks one frame (zstd), member (gzip) or stream (bzip2, xz); the libraries' decompressors are such."""
+    """Unpacks one frame (zstd), member (gzip) or stream (bzip2, xz), as the libraries' decompressors do."""
 
     def decompress(self, data: bytes, /) -> bytes: ...
 
@@ -46,15 +46,15 @@ class DecompressedStream(io.RawIOBase):
     Args:
         file: the compressed bytes.
         new_frame: a decompressor for the next frame.
-        padding: bytes that may stand between and after frames and mean nothing.
+        padding: meaningless bytes that may stand between and after frames.
 
     Raises (when read):
-        DamagedData: a frame is damaged or incomplete, or something that is no frame follows one.
+        DamagedData: a frame is damaged or incomplete, or is followed by something that is not a frame.
     """
 
     CHUNK_BYTES = 4096
-    """Compressed bytes at a time. Each can unpack to 32,768 (zstd's best): 128 MiB at the very worst. 1024 are 10 %
-    slower, 16,384 no faster."""
+    """Compressed bytes read at once. Each can unpack to 32,768 bytes (zstd's best): 128 MiB at the very worst. 1024 are
+    10 % slower, 16,384 no faster."""
 
     def __init__(self, file: IO[bytes], new_frame: Callable[[], Decompressor], padding: bytes = b"") -> None:
         self._file = file
@@ -125,7 +125,7 @@ def _xz_stream() -> Decompressor:
 
 
 def _zstd_frame() -> Decompressor:
-    # Large public dumps are packed with `zstd --long=31`. Memory is what a frame asks for, as far as it has that much.
+    # Large public dumps are packed with `zstd --long=31`. A frame takes the memory it asks for, if it holds that much.
     return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(write_size=32 * 1024)
 
 
@@ -177,8 +177,8 @@ def describe_undecodable(line: bytes, offset: int, error: UnicodeDecodeError, st
 
     Args:
         line: the bytes that do not decode.
-        offset: bytes before it.
-        error: of decoding it.
+        offset: how many bytes precede the line.
+        error: the error of decoding it.
         stream: what the offset counts in: "file", or "decompressed text".
     """
     return (
@@ -188,11 +188,11 @@ def describe_undecodable(line: bytes, offset: int, error: UnicodeDecodeError, st
 
 
 def read_utf8_lines(lines: Iterable[bytes], name: str | Path) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers from 1, each with its line end; a byte order mark before the first is taken off.
+    """Lines with their numbers from 1, each with its line end; a byte order mark before the first is removed.
 
     Args:
         lines: of a stream of decompressed bytes.
-        name: of the file, for messages.
+        name: the file's name, for messages.
 
     Raises:
         InputError: the bytes are not UTF-8; names the first byte that is not.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: long work finishes what it is at, saves, and stops; a second Ctrl-C stops at once."""
+"""Ctrl-C and SIGTERM: long work finishes its current part, saves, and stops; a second Ctrl-C stops at once."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ class LanguageModel:
     """A left-to-right language model with its tokenizer, in eval mode on its device.
 
     Attributes:
-        masked_lm_head: of BERT's; None where the word embeddings decode alone.
-        prefix: ids before every text, as in pre-training: `[CLS]` of BERT's; none of GPT-1 and LSTMs, which read text
-            as it runs.
+        masked_lm_head: for BERT's family; None where the word embeddings decode alone.
+        prefix: ids before every text, as in pre-training: `[CLS]` for BERT's family; none for GPT-1 and LSTMs, which
+            read bare text.
     """
 
     encoder: Encoder
@@ -42,8 +42,8 @@ class LanguageModel:
 
     @torch.no_grad()
     def next_logits(self, ids: Sequence[int]) -> Tensor:
-        """(vocab,) float32 on the CPU: of the token after `ids`, of which there is at least one; the last that fit are
-        read. Rows that no entry of the tokenizer has are left out."""
+        """(vocab,) float32 on the CPU: logits of the token after `ids` (at least one), of which the last that fit are
+        read. Outputs beyond the tokenizer's entries are left out."""
         window = list(ids[-self.encoder.settings.num_positions :])
         batch = pack([window]).to(self.compute.device)
         with self.compute.autocast():
@@ -54,7 +54,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def log_probabilities(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Of every token but the first of each sequence, given those before it: (tokens - 1,) float32 on the CPU each.
+        """Log-probabilities of each sequence's tokens but the first, given those before: (tokens - 1,) float32, CPU.
 
         Args:
             sequences: ids, at least one each; no longer than `num_positions`.
@@ -85,7 +85,7 @@ def load_language_model(model: str | Path, *, device: str = "auto", precision: s
         precision: `fp32`, `bf16` or `auto`.
 
     Raises:
-        ModelError: there is no such model, it is none that predicts the next token, or it does not load.
+        ModelError: there is no such model, it does not predict the next token, or it does not load.
         SettingsError: no such device.
     """
     compute = choose_compute(device, precision)

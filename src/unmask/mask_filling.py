@@ -25,13 +25,13 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
 
     Args:
         model: a model's directory, or that of the run that made it.
-        text: with the tokenizer's mask token in it, once or more.
+        text: contains the tokenizer's mask token, once or more.
         top_k: answers for each mask, at least 1.
 
     Returns:
         The likeliest first: `score` (the token's probability), `token` (its id), `token_str`, `sequence` (the text with
-        it in place). Where there are several masks, one after another, each with `mask`, its number from 0; each is
-        filled by itself, the others stay.
+        it in place). With several masks, the answers for each in turn, with `mask`, its number from 0; each mask is
+        filled while the others stay.
 
     Raises:
         InputError: there is no mask in the text, or it is too long for the model.
@@ -97,11 +97,11 @@ class MaskFiller:
 
 
 def _check(directory: Path) -> None:
-    """Refuses what is no masked LM, and names the generator beside a discriminator, which is one."""
+    """Refuses anything but a masked LM; for a discriminator, it names the generator beside it, which is one."""
     try:
         check_kind(directory, MASKED)
     except ModelError as error:
-        from unmask.objectives.replaced_token import GENERATOR  # what answers needs none of it
+        from unmask.objectives.replaced_token import GENERATOR  # not needed for answering
 
         generator = directory / GENERATOR
         if generator.is_dir():
@@ -110,7 +110,7 @@ def _check(directory: Path) -> None:
 
 
 def read_texts(stream: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
-    """The lines of a stream, each with where it stands; blank ones are passed over.
+    """The lines of a stream, each with its place; blank ones are passed over.
 
     Raises:
         InputError: a line is not UTF-8.

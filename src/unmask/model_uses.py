@@ -1,4 +1,4 @@
-"""What a model is for, as the class that its `config.json` names says. Torch is not imported."""
+"""What a model is for, by the class that its `config.json` names. Torch is not imported."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from unmask.errors import ModelError
 
 HEAD_KIND = "unmask_head"
-"""The key of `config.json` where a fine-tuned head stands in a file of its own, as `unmask.models.hub_config` has it,
-which imports torch: its architecture is then a bare encoder's."""
+"""The key of `config.json` for a fine-tuned head in a file of its own (the architecture is then a bare encoder's). Also
+in `unmask.models.hub_config`, which imports torch."""
 
 CAUSAL = "a left-to-right language model"
 MASKED = "a masked language model"
@@ -20,7 +20,7 @@ MASKED = "a masked language model"
 
 @dataclass(frozen=True)
 class Use:
-    """What models of a class are, and the commands for them."""
+    """What the models of a class are, and the commands that take them."""
 
     kind: str
     commands: tuple[str, ...]
@@ -36,7 +36,7 @@ _CLASSES = {
     "ElectraForPreTraining": Use("a discriminator of replaced tokens", _ANY),
     "ElmoForPreTraining": Use("a pair of language models, forward and backward", _ANY),
 }
-"""Those whose name does not end in what they are."""
+"""Classes whose use does not follow from the end of the name."""
 _ENDINGS = {
     "LMHeadModel": _CAUSAL,
     "ForCausalLM": _CAUSAL,
@@ -65,8 +65,8 @@ def use_of(config: Mapping[str, Any]) -> Use | None:
 
 
 def check_kind(directory: Path, wanted: str) -> None:
-    """Refuses a model of another kind, and names the commands that are for it. One that is not known, or damaged, is
-    left to who loads it.
+    """Refuses a model of another kind, and names the commands that take it. An unknown or damaged model is left to the
+    code that loads it.
 
     Args:
         wanted: a key of `HINTS`.

@@ -1,7 +1,8 @@
-"""Which settings of a pre-training recipe go together: what no paper describes, or cannot be, is refused at the start.
+"""Which settings of a pre-training recipe go together: what no paper describes, or is impossible, is refused at the
+start.
 
-Each message names both settings and says what to change. Of several the root is told: a wrong family before the format
-of its sequences.
+Each message names both settings and says what to change. Of several contradictions the root is reported: a wrong family
+before the format of its sequences.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from unmask.segment_pairs import PAIRED
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, TrainSettings
 
 BARE: frozenset[str] = frozenset({"gpt1", "lstm"})
-"""Families that read text as it runs, without special tokens around it (Radford et al. 2018, section 4.1)."""
+"""Families that read bare text, without special tokens around it (Radford et al. 2018, section 4.1)."""
 
 
 def contradiction(
@@ -26,7 +27,7 @@ def contradiction(
     packing: PackingSettings,
     init_from: str | None = None,
 ) -> str | None:
-    """What is wrong with an objective on an encoder and sequences of a format; None where nothing is.
+    """What is wrong with an objective on this encoder with sequences of this format; None if nothing is.
 
     Args:
         objective, packing: of the recipe.
@@ -41,7 +42,7 @@ def contradiction(
 
 
 def _if_by_default(objective: ObjectiveSettings) -> str:
-    """Where a sentence objective comes from that nobody asked for, as the end of a message."""
+    """The end of a message that explains where a sentence objective comes from that the recipe does not set."""
     if "sentence_objective" in objective.model_fields_set:
         return ""
     return (
@@ -80,7 +81,7 @@ def _why_not_packed(
 
 
 def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str | None:
-    """What to know of sequences of two segments about which the objective asks nothing; None where there are none."""
+    """A note on sequences of two segments about which the objective asks nothing; None where there are none."""
     if packing.format not in PAIRED or objective.asked_of_pairs != "none":
         return None
     asked = (
@@ -96,7 +97,7 @@ def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str
 
 
 def too_many_tokens(train: TrainSettings, packing: PackingSettings, phases: Sequence[PhaseSettings] = ()) -> str | None:
-    """What is wrong with micro-batches of more tokens than a batch can hold; None where nothing is."""
+    """What is wrong with micro-batches of more tokens than a batch can hold; None if nothing is."""
     for number, phase in enumerate(phases or (PhaseSettings(until=1),)):
         own, length = f"phases.{number}", phase.packing(packing).max_length
         length_key = f"{own}.max_length" if phase.max_length else "packing.max_length"
@@ -110,7 +111,7 @@ def too_many_tokens(train: TrainSettings, packing: PackingSettings, phases: Sequ
 
 
 def overflow(train: TrainSettings, size_key: str, size: int, length_key: str, length: int) -> str | None:
-    """What is wrong with so many sequences of so many tokens in a micro-batch; None where nothing is."""
+    """What is wrong with `size` sequences of `length` tokens in a micro-batch; None if nothing is."""
     if size * length <= MOST_TOKENS_AT_ONCE or train.micro_batch_size == "auto":
         return None
     whole = "" if train.micro_batch_size or not size_key.startswith("train.") else " (null, the whole batch)"

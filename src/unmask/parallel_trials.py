@@ -1,8 +1,8 @@
 """Trials of a search side by side, each in a process of its own, because a small task's run is mostly start-up,
 tokenization, compilation, evaluation and saving, which leave a GPU and most of a processor idle.
 
-A worker process makes one trial after another, so that PyTorch is imported once in each. It is told plain settings
-through a pipe and answers how the trial has ended; figures and weights are in the run directories, as ever.
+A worker process runs one trial after another, so that PyTorch is imported once in each. It receives plain settings
+through a pipe and answers how the trial has ended; figures and weights are in the run directories, as usual.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unmask.recipe import FinetuneRecipe
 from unmask.trials_display import TrialsDisplay
 
 _LOOK_EVERY_S = 0.25
-"""Between two looks at the clock and for signals."""
+"""How long the parent waits before it looks at the clock and for signals again."""
 
 
 class RunOne(Protocol):
@@ -50,10 +50,10 @@ class Job:
     """A trial that is to be run.
 
     Attributes:
-        name: of the trial.
+        name: the trial's name.
         directory: its run directory.
         settings: a recipe without `search`.
-        cost: how long it takes, compared with the others.
+        cost: how long it takes, relative to the others.
     """
 
     name: str
@@ -64,12 +64,12 @@ class Job:
 
 @dataclass(frozen=True)
 class _Ended:
-    """How a trial has ended, where all are None or False: well.
+    """How a trial has ended: well, if all are None or False.
 
     Attributes:
         failure: what is wrong with this trial alone.
-        error: what is wrong with every trial, or with us.
-        is_stopped: by a signal; it has saved what it has done.
+        error: what is wrong with every trial, or with our code.
+        is_stopped: stopped by a signal; it has saved what it has done.
     """
 
     failure: str | None = None
@@ -78,14 +78,14 @@ class _Ended:
 
 
 def attempt(job: Job, recipe: str, run: RunOne) -> str | None:
-    """Makes a trial's run, or goes on with it.
+    """Makes a trial's run, or resumes it.
 
     Returns:
-        What is wrong with this trial alone, such as a learning rate at which it diverges, or a batch that the memory
-        does not hold; None where it is finished.
+        What is wrong with this trial alone, such as a learning rate at which it diverges, or a batch that does not fit
+        into memory; None if it has finished.
 
     Raises:
-        InputError, OutputError: the examples, and the disk, are those of every trial.
+        InputError, OutputError: the examples or the disk are at fault, which every trial shares.
         Interrupted: a signal has arrived; a checkpoint has been saved.
     """
     try:
@@ -112,27 +112,27 @@ def run_side_by_side(
 ) -> None:
     """Runs trials in worker processes, several at a time.
 
-    Each worker computes with its share of the threads that there are. What a run leaves behind is, byte for byte, what
-    it leaves after runs one after another with as many threads; with another number, sums are taken in another order
-    and may differ in their last bits. Times, and rates in tokens per second, differ in any case, and so does where a
-    run under `train.minutes` ends.
+    Each worker computes with its share of the available threads. What a run leaves behind is, byte for byte, what it
+    would leave if trials ran one after another with as many threads; with another number, sums are taken in another
+    order and may differ in their last bits. Times, and rates in tokens per second, differ in any case, and so does
+    where a run under `train.minutes` ends.
 
-    The bars and messages of a trial are not shown: its `log.txt` has them. Its warnings are, under the name of the
-    first trial that gives one.
+    The bars and messages of a trial are not shown: its `log.txt` has them. Each warning is shown once, under the name
+    of the first trial that gives it.
 
     Args:
         directory: of the search, for its log.
         parallel: trials at a time, 1 or more.
-        recipe: its name, for the record.
-        run: a function at the top of a module, which workers import.
-        note_end: is told of a trial that is finished or has failed, the first to end first, with what is wrong with it
-            alone; it returns the line that is shown.
-        shown: warnings that have been shown, and are not again.
+        recipe: the recipe's name, for the record.
+        run: a module-level function, which workers import.
+        note_end: called for each trial that has finished or failed, in the order in which they end, with what is wrong
+            with that trial alone; it returns the line to show.
+        shown: warnings that have been shown already and are not repeated.
 
     Raises:
         UserError, OSError: the examples or the disk are at fault. Trials that were under way have run to their end, and
             no other has begun.
-        RuntimeError: a fault of ours, with the traceback from the worker; the other trials as before.
+        RuntimeError: a fault of ours, with the worker's traceback; the other trials are left as above.
         Interrupted: Ctrl-C or SIGTERM; trials that were under way have saved their checkpoints. A second Ctrl-C ends
             them at once.
     """
@@ -155,7 +155,7 @@ def run_side_by_side(
 
 @dataclass
 class _Worker:
-    """A worker process and the trial that it is at."""
+    """A worker process and its current trial."""
 
     process: SpawnProcess
     connection: Connection
@@ -164,12 +164,12 @@ class _Worker:
 
     def give(self, job: Job) -> None:
         self.job, self.began = job, time.monotonic()
-        with suppress(OSError):  # where it has died, which the end of its pipe will tell
+        with suppress(OSError):  # it has died, as the end of its pipe will show
             self.connection.send(job)
 
 
 class _Crew:
-    """The workers of a search, and the trials that none of them has begun."""
+    """The workers of a search, and the trials that have not begun."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class _Crew:
         self._spent_s, self._spent_cost = 0.0, 0.0
 
     def work(self, interruption: Interruption) -> None:
-        """Until no trial is under way, and none waits that may still begin."""
+        """Runs until no trial is under way and none is left to begin."""
         for _ in range(min(self._parallel, len(self._waiting))):
             self._hire(self._waiting.popleft())
         while self._busy:
@@ -207,8 +207,8 @@ class _Crew:
             self._display.show({worker.job.name: now - worker.began for worker in self._busy}, self._left_s(now))
 
     def dismiss(self) -> None:
-        """Ends every worker at once: without a trial it has nothing to save, and would take seconds to free what it
-        has; workers at a trial there are after a fault of ours or a second Ctrl-C only."""
+        """Kills every worker: an idle one has nothing to save, and would take seconds to free its memory; a worker has
+        a trial here only after a fault of ours or a second Ctrl-C."""
         for worker in (*self._busy, *self._idle):
             worker.process.kill()
         for worker in (*self._busy, *self._idle):
@@ -216,9 +216,9 @@ class _Crew:
             worker.connection.close()
 
     def _hire(self, job: Job) -> None:
-        """Starts a worker. Ctrl-C, which a terminal sends to all processes at once, is for the parent alone: a signal
-        that is held back at the start is held back in the worker, where SIGTERM is let through again."""
-        resource_tracker.ensure_running()  # starting with the first worker it would let both signals through
+        """Starts a worker. Ctrl-C, which a terminal sends to all processes at once, is for the parent alone: signals
+        blocked at the start stay blocked in the worker, which then unblocks SIGTERM."""
+        resource_tracker.ensure_running()  # if it started with the first worker, it would unblock both signals
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=_work, args=(there, *self._arguments))
@@ -288,7 +288,7 @@ class _Crew:
                 worker.process.terminate()
 
     def _left_s(self, now: float) -> float | None:
-        """Until the last trial has ended; None before the first has, and where none is left."""
+        """Estimated seconds until the last trial ends; None before the first has ended, and when none is left."""
         if not self._spent_cost or not self._busy:
             return None
         cost = sum(job.cost for job in (*self._waiting, *(worker.job for worker in self._busy)))
@@ -297,10 +297,10 @@ class _Crew:
 
 
 def _work(connection: Connection, recipe: str, run: RunOne, num_threads: int) -> None:
-    """What a worker process does, until its parent ends it."""
+    """What a worker process does until its parent kills it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(num_threads)
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for bars and messages, as long as the process lives
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  hides bars and messages while the process lives
     logging.captureWarnings(True)
     parent = _WarningsToParent(connection)
     for name in ("unmask", "py.warnings"):
@@ -310,7 +310,7 @@ def _work(connection: Connection, recipe: str, run: RunOne, num_threads: int) ->
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         while True:
             parent.send(_make(connection.recv(), recipe, run))
-            torch.cuda.empty_cache()  # what is kept here for the next trial, the others cannot have
+            torch.cuda.empty_cache()  # memory cached here is not free for the others
     except Interrupted:  # between two trials
         parent.send(_Ended(is_stopped=True))
 
@@ -323,20 +323,20 @@ def _make(job: Job, recipe: str, run: RunOne) -> _Ended:
     except UserError as error:
         kind = InputError if isinstance(error, InputError) else OutputError
         return _Ended(error=kind(f"{job.name}: {error}"))
-    except OSError as error:  # which the command line tells from faults of ours
+    except OSError as error:  # the command line tells these from faults of ours
         return _Ended(error=error)
     except Exception:
         return _Ended(error=RuntimeError(f"{job.name}, in its process:\n{traceback.format_exc()}"))
 
 
 def _stop_trial(number: int, frame: FrameType | None) -> None:
-    """For SIGTERM while no `Interruption` notes it; what is begun then ends undisturbed by a second one."""
+    """Handles SIGTERM while no `Interruption` does; further ones are then ignored, so as not to disturb the end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Interrupted("stopped by SIGTERM", number)
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed has told its workers nothing, and they would train for nobody."""
+    """Ends the worker with its parent: a killed parent cannot tell its workers, and they would go on in vain."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -344,7 +344,7 @@ def _end_with_parent() -> None:
 
 
 class _WarningsToParent(logging.Handler):
-    """Warnings, but no errors: those are told as what has ended the trial."""
+    """Sends warnings to the parent, but not errors, which it gets as the end of the trial."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(logging.WARNING)
@@ -355,7 +355,7 @@ class _WarningsToParent(logging.Handler):
             self._connection.send(self.format(record).rstrip())
 
     def send(self, ended: _Ended) -> None:
-        """What a trial has come to, not in the middle of a warning of another thread."""
+        """Sends how a trial has ended, not in the middle of another thread's warning."""
         self.acquire()
         try:
             self._connection.send(ended)

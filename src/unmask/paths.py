@@ -1,4 +1,4 @@
-"""Which directory a user means: wherever a model is asked for, the run that made it will do."""
+"""Which directory a user means: a model may always be named by the run that made it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from unmask.errors import ModelError
 
 MODEL = "model"
 SUMMARY = "summary.json"
-"""Of a search: what its trials came to."""
+"""In a search's directory: the results of its trials."""
 ENSEMBLE = "ensemble.json"
-"""Of an ensemble: where its members are."""
+"""In an ensemble's directory: where its members are."""
 CONFIGS = ("config.json", "bert_config.json")
-"""What every model directory has one of: that of the Hugging Face layout, or that of Google's releases."""
+"""Every model directory has one of these: that of the Hugging Face layout, or that of Google's releases."""
 
 
 def model_directory(path: str | Path) -> Path:
-    """The model directory that `path` names: itself, or `model/` inside it where it is a run's directory.
+    """The model directory that `path` names: itself, or `model/` inside it if it is a run's directory.
 
     Raises:
         ModelError: there is no such directory, or no model in it, or the run has not made its model yet.

@@ -41,7 +41,7 @@ class Predictor:
         module: encoder and head, in eval mode, on the device.
         tokenizer: of the model.
         compute: device and precision.
-        chooses: True: it computes in fp32, and where there are many inputs in bf16 if that is measured to be faster.
+        chooses: True: it computes in fp32, but changes to bf16 for many inputs if that is measured to be faster.
     """
 
     task: Task[Any]
@@ -52,11 +52,11 @@ class Predictor:
 
     @property
     def num_segments(self) -> int:
-        """Segments that the encoder tells apart."""
+        """How many segments the encoder tells apart."""
         return self.module.encoder.settings.type_vocab_size
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-        """Predictions of rows that hold the model's texts; see `predict`."""
+        """Predictions for rows that hold the texts the model reads; see `predict`."""
         counts = ExampleCounts()
         with naming_columns_by_option():
             examples = self.task.read_all(rows)
@@ -69,7 +69,7 @@ class Predictor:
             logger.warning("inputs: %s", counts.summary())
 
     def _with_measured_precision(self, first: Window) -> Predictor:
-        """The same in the faster precision, where there is a choice and the first inputs are as many as fit."""
+        """The same model in the precision measured to be faster, if it may choose and `first` is a full window."""
         if not self.chooses or len(first.examples) < window_size(self.task):
             return replace(self, chooses=False)
         batches = [batch for _, batch in first.encoded.batches_by_length(BATCH_TOKENS[self.compute.device.type])]
@@ -86,15 +86,15 @@ class Predictor:
     def with_options(
         self, columns: ColumnSettings = NOTHING_SAID, settings: Mapping[str, Any] | None = None, use: Use = "predict"
     ) -> Predictor:
-        """The same model with what a user says of its task; see `unmask.task_options`.
+        """The same model with a user's options for its task; see `unmask.task_options`.
 
         Args:
             columns: where texts and labels stand, in place of what the model remembers.
-            settings: of the task by name, such as `{"max_length": 256}`, over those that the model remembers.
-            use: what for.
+            settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
+            use: what the model is used for.
 
         Raises:
-            SettingsError: a column or setting is unknown, means nothing here, or is out of range.
+            SettingsError: a column or setting is unknown, does not apply here, or is out of range.
         """
         check_task_settings(settings or {}, use)
         num_positions = self.module.encoder.settings.num_positions
@@ -107,12 +107,12 @@ def load_predictor(
     """Loads a fine-tuned model.
 
     Args:
-        model: a model's directory, or that of the run that made it; one that `transformers` fine-tuned will do, and so
-            will the directory of an ensemble.
-        task: a task's name where it is another one than the model was trained on.
+        model: the directory of a model (one that `transformers` fine-tuned, too), of the run that made it, or of an
+            ensemble.
+        task: a task's name, if it is not the one that the model was trained on.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16`, or `auto`: fp32, and where some thousand inputs are answered at once bf16 if that is
-            measured to be faster.
+        precision: `fp32`, `bf16`, or `auto`: fp32, but bf16 for some thousand inputs at once if that is measured to be
+            faster.
 
     Raises:
         ModelError: there is no such model, it has no head, or it does not load.
@@ -136,13 +136,13 @@ def load_predictor(
 
 
 def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any]:
-    """The members' task; for question answering with the threshold that was chosen for all `together`, or, where none
-    was, the sum of theirs, since the scores of spans add up."""
+    """The members' task; for question answering with the threshold that was chosen for the ensemble (`together`), or
+    else the sum of the members' thresholds, since the scores of spans add up."""
     first = tasks[0]
     if not isinstance(first, QaTask):
         return first
     thresholds = [task.null_threshold for task in tasks if isinstance(task, QaTask)]
-    if together is not None and None not in thresholds:  # recalled for another data set, they have none
+    if together is not None and None not in thresholds:  # they have none if loaded for another data set
         return replace(first, null_threshold=together)
     return replace(first, null_threshold=sum(threshold or 0.0 for threshold in thresholds))
 
@@ -179,7 +179,7 @@ def predict(
         `probabilities`, and its `id` where it has one.
 
     Raises:
-        UserError: the model does not load, or an input lacks its text or is too long for a model that cuts nothing.
+        UserError: the model does not load, or an input lacks its text or is too long for a model that does not cut.
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
     numbered = (Row(row, f"input {number}") for number, row in enumerate(rows, start=1))
@@ -223,20 +223,20 @@ def write_predictions(
     device: str = "auto",
     precision: str = "auto",
 ) -> Path:
-    """`predict_file` into a file, which is there when all is answered, and not before.
+    """`predict_file` into a file, which appears only when everything is answered.
 
     Args:
-        out: `.jsonl`, an object a line; or `.json`, one object `{id: answer}`, as SQuAD's scorers read the answers to
-            questions.
-        overwrite: True replaces a file that is there.
+        out: `.jsonl`, one object per line; or `.json`, one object `{id: answer}`, as SQuAD's scorers read the answers
+            to questions.
+        overwrite: True replaces an existing file.
         columns, settings, format, device, precision: as for `predict_file`.
 
     Returns:
         `out`.
 
     Raises:
-        UserError: as `predict_file`; or `out` has another suffix or exists, or `{id: answer}` is asked for what is no
-            question, or has no id of its own.
+        UserError: as `predict_file`; or `out` has another suffix or exists, or `{id: answer}` is asked for and an input
+            is not a question or has no id of its own.
     """
     out = Path(out)
     if out.suffix not in (".jsonl", ".json"):
@@ -255,7 +255,7 @@ def write_predictions(
     lines = _official_lines(predictions) if out.suffix == ".json" else map(_as_json, predictions)
     with writing(out) as file:
         for line in lines:
-            # Half of a surrogate pair, in a field that no model reads, is written as JSON's escape of it.
+            # A lone surrogate, in a field that no model reads, is written as its JSON escape.
             file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
     return out
 
@@ -268,7 +268,7 @@ def _official_lines(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """The lines of `{id: answer}`.
 
     Raises:
-        InputError: a question has no id, or that of another one.
+        InputError: a question has no id, or the same id as another one.
     """
     numbers: dict[str, int] = {}
     line = "{"

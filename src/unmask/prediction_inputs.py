@@ -24,9 +24,9 @@ from unmask.tasks.tagging import Tagging
 logger = logging.getLogger("unmask")
 
 INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in FORMATS), "txt")
-"""What `--format` may say; `txt` has one text a line."""
+"""What `--format` may be; `txt` has one text per line."""
 WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
-"""What is read by tasks that no plain text is enough for."""
+"""The columns read by the kinds of task for which a plain text is not enough."""
 
 _SAID_BY_SUFFIX = (*FORMATS, ".json", ".parquet")
 """Suffixes that leave no doubt of what is in a file; `.txt` may be anything."""
@@ -46,16 +46,16 @@ def read_inputs(
     """Streams the inputs of a file.
 
     Args:
-        path: `.txt` with one text a line (unless it is published so), plain, `.gz` or `.zst`, or what `load_rows`
-            reads; `-` is standard input: JSON lines if its first line that is not blank begins with `{`, else one text
-            a line.
-        load_rows: a task's own reader; else tables and JSON lines.
-        is_published_txt: tells of a `.txt` by its first line that is not blank whether `load_rows` reads it.
-        format: one of `INPUT_FORMATS`, for standard input and for files whose suffix does not say it.
+        path: `.txt` with one text per line (unless a data set is published as `.txt`), plain, `.gz` or `.zst`, or what
+            `load_rows` reads; `-` is standard input: JSON lines if its first non-blank line begins with `{`, else one
+            text per line.
+        load_rows: a task's own reader; the default reads tables and JSON lines.
+        is_published_txt: tells from the first non-blank line of a `.txt` whether `load_rows` reads it.
+        format: one of `INPUT_FORMATS`, for standard input and for files whose suffix does not tell.
 
     Raises:
         InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit.
-        SettingsError: there is no such format, or the suffix says another one.
+        SettingsError: there is no such format, or the suffix contradicts it.
     """
     suffix = split_suffixes(Path(path))[0]
     if format is not None:
@@ -79,8 +79,8 @@ def read_task_inputs(path: str | Path, task: Task[Any], format: str | None = Non
     """`read_inputs` as a task reads them.
 
     Raises:
-        InputError: also where plain texts were given to a task for pairs, questions or choices, or a row has none of
-            the columns that the task looks for.
+        InputError: also if plain texts were given to a task for pairs, questions or choices, or a row has none of the
+            columns that the task looks for.
     """
 
     def is_published(line: str) -> bool:
@@ -97,7 +97,7 @@ def _check_format(format: str, path: str | Path, suffix: str) -> None:
 
 
 def _fits_published_txt(task: Task[Any], line: str) -> bool:
-    """Whether a `.txt` that begins with a line is one that the task's data set publishes."""
+    """Whether a `.txt` that begins with `line` is in the published layout of the task's data set."""
     if isinstance(task, TextTask):
         if task.files.txt_format == ".jsonl":
             return line.startswith("{")
@@ -112,7 +112,7 @@ def _fits_published_txt(task: Task[Any], line: str) -> bool:
 
 
 def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
-    """The rows; refused is a plain text where the task reads something else, and a row without its columns."""
+    """The rows; refuses plain texts where the task reads something else, and rows without its columns."""
     wanted: tuple[str, ...] | None = WANTED.get(task.kind)
     if isinstance(task, TextTask) and task.is_pair:
         wanted = task.files.columns.texts
@@ -131,9 +131,9 @@ def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
 
 
 def _check_columns(row: Row, task: Task[Any]) -> None:
-    """Refuses a row that has none of the columns a task looks for, the usual names told first, then the model's own.
+    """Refuses a row that has none of the columns a task looks for; names the usual ones first, then the model's own.
 
-    Tagging reads words and texts in many layouts, and tells itself of what it does not find.
+    Tagging reads words and texts in many layouts, and itself reports what it does not find.
     """
     if isinstance(task, TextTask):
         layouts = [columns.texts for columns in task.files.layouts]
@@ -158,7 +158,7 @@ def _check_columns(row: Row, task: Task[Any]) -> None:
 
 
 def _warn_of_header(first: PlainText, task: Task[Any]) -> None:
-    """Tells where the first of plain texts looks like the header of a table."""
+    """Warns if the first of some plain texts looks like the header of a table."""
     names = {columns.texts[0] for columns in task.files.layouts} if isinstance(task, TextTask) else {"text", "tokens"}
     for format, separator in (("tsv", "\t"), ("csv", ",")):
         cells = [cell.strip(' "') for cell in first.fields["text"].split(separator)]

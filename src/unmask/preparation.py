@@ -2,7 +2,7 @@
 
 One process reads the corpus in order and cuts it into chunks of about a megabyte; others encode them; the chunks come
 back in order and go into shards that end after a fixed number of bytes of text. So the bytes of a store do not depend
-on who encodes, and never more than a few chunks a worker are in memory. On a Ray cluster it is whole shards that are
+on which process encodes, and no more than a few chunks per worker are ever in memory. On a Ray cluster whole shards are
 sent out, and written where they are encoded.
 """
 
@@ -45,7 +45,7 @@ from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.word_characters import WordTokenizer
 
 SHARD_BYTES = 128 << 20
-"""A shard ends after the document with which it has this many bytes of UTF-8 text."""
+"""A shard ends after the document with which it reaches this many bytes of UTF-8 text."""
 
 
 def prepare(
@@ -68,11 +68,11 @@ def prepare(
         text: files, folders and globs, or a mixture, as `unmask.data.corpora.find_corpora` takes them.
         tokenizer: a tokenizer's directory.
         out: the store's directory.
-        workers: encoding processes; with 1 nothing is started. A script that passes more needs the usual
+        workers: encoding processes; 1 starts none. A script that passes more needs the usual
             `if __name__ == "__main__":`.
-        ray_address: of a Ray cluster that encodes instead; `text`, `tokenizer` and `out` lie in a folder that all of
+        ray_address: of a Ray cluster that encodes instead; `text`, `tokenizer` and `out` are in a folder that all of
             its machines share under the same name.
-        overwrite: True replaces a store at `out` when the new one is complete; it is as it was if anything goes wrong.
+        overwrite: True replaces a store at `out` when the new one is complete; if anything fails, the old one stays.
         resume: True goes on with an interrupted preparation at `out`: its finished shards are kept.
         reading: how files become documents.
         cleaning: what is mended in documents and which are left out.
@@ -82,7 +82,7 @@ def prepare(
     Raises:
         InputError: no text, or text that cannot be read.
         OutputError: `out` exists, holds other things than a store, or the disk is full or too small.
-        StoreError: the store to be resumed was made from another text or tokenizer, or by other settings.
+        StoreError: the store to be resumed was made from another text or tokenizer, or with other settings.
         Interrupted: Ctrl-C or SIGTERM; finished shards are kept.
     """
     out, tokenizer_path = Path(out), Path(tokenizer)
@@ -109,7 +109,7 @@ def prepare(
     encoder = Encoder(text_tokenizer, splitter)
     replaces = overwrite and not resume and out.exists()
     with (
-        Interruption() as interruption,  # before the rest, so that Ctrl-C does not cut into the tidying up
+        Interruption() as interruption,  # entered first, so that Ctrl-C does not cut into the tidying up
         moved_aside(out, [*job.files, tokenizer_path]) if replaces else nullcontext(),
         unfinished_store(out, keeps_shards=not replaces),
     ):
@@ -118,7 +118,7 @@ def prepare(
 
 
 def describe_annotations(store: TokenStore) -> str:
-    """What became of the annotations of the text that a store was made of."""
+    """What became of the annotations of the text that a store was made from."""
     manifest = store.manifest
     kept = ", ".join(f"{store.num_spans(kind):,} {kind}" for kind in KINDS)
     lost = {
@@ -136,7 +136,7 @@ def _tell_and_check_disk(job: Job, encoder: Encoder) -> None:
         return
     whole = sum(known[1:], known[0])
     if not whole.tokens:
-        return  # reading all of it will tell
+        return  # reading all of it will show what is wrong
     print(check_free_space(job.out, whole), file=sys.stderr)
     if job.cleaning.near_duplicates is not None:
         memory = estimate_memory(whole.documents, job.cleaning.near_duplicates)
@@ -145,7 +145,7 @@ def _tell_and_check_disk(job: Job, encoder: Encoder) -> None:
 
 
 def _open_complete(job: Job) -> TokenStore:
-    """The store at `out`, if it was made from this tokenizer, from files of these sizes, and by these settings."""
+    """The store at `out`, if it was made with this tokenizer and these settings, from files of these sizes."""
     store = TokenStore(job.out)
     manifest, settings = store.manifest, job.settings()
     sizes = [source["bytes"] for source in manifest.get("sources", [])]
@@ -235,7 +235,7 @@ def _shard_of(chunk: Chunk) -> int:
 
 
 def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, tell: Any) -> dict[str, Any]:
-    """Writes a shard, unless it is there already; the record of what it holds."""
+    """Writes a shard, unless it exists already; returns the record of what it holds."""
     digest = TextDigest()
     read = digested(chunks, digest)
     record = read_record(job.out, shard)
@@ -253,7 +253,7 @@ def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, tel
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 for standard input and pipes, whose size nobody knows, and for a file that has vanished."""
+    """Bytes of a file; 0 for standard input and pipes, whose size is unknown, and for a file that has vanished."""
     return path.stat().st_size if path.is_file() else 0
 
 

@@ -1,4 +1,4 @@
-"""Pre-training: a store (or raw text) and a recipe to a model directory. The whole run, read from top to bottom.
+"""Pre-training: from a store (or raw text) and a recipe to a model directory. The whole run, from top to bottom.
 
 What is shown to the model, and when, is a pure function of the recipe; an interrupted run that is resumed ends with the
 same weights, bit for bit, as one that never stopped.
@@ -56,7 +56,7 @@ def pretrain(
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `pretrain/bert_tiny`.
         overrides: `key.path=value` words, such as `corpus=my.txt` and `train.steps=1000`.
         out: the run directory; the model is in its `model/`.
-        resume: True goes on from the newest sound checkpoint, and starts from nothing where there is none.
+        resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.
         workers: processes that prepare a corpus; see `unmask.prepare`.
 
@@ -64,8 +64,8 @@ def pretrain(
         The model's directory.
 
     Raises:
-        UserError: whatever is wrong with recipe, text, store or output. Where it is found before the first step,
-            nothing has been written, and a run that was to be overwritten is as it was.
+        UserError: anything wrong with the recipe, text, store or output. If it is found before the first step,
+            nothing has been written, and a run that was to be overwritten is unchanged.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
     settings = load_pretrain_recipe(recipe, overrides)
@@ -150,9 +150,9 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
 
 
 def stage_changer(module: nn.Module, budget: TrainSettings) -> Callable[[TrainState, Schedule], bool] | None:
-    """What begins each stage of a run where the one before it ends, with a schedule of its own; None of a single one.
+    """A function that begins each stage of a run, with its own schedule, when the one before ends; None for one stage.
 
-    It returns whether it has begun one: the row before is then of the stage before alone.
+    It returns whether a stage has begun: the steps before it then get a metrics row of their own.
     """
     if not isinstance(module, StagedModule) or len(module.stages) == 1:
         return None
@@ -177,8 +177,8 @@ def evaluator(
 ) -> Callable[[], dict[str, float]]:
     """A function that measures the module on prepared batches: the means of its scores, and perplexities.
 
-    The batches are the same at every evaluation of a run, in a run with phases too, which has them as long as those of
-    its last phase from the beginning: one curve has one scale.
+    The batches are the same at every evaluation of a run. In a run with phases they are as long as those of the last
+    phase from the beginning, so that the whole curve is on one scale.
     """
 
     @torch.no_grad()
@@ -200,10 +200,10 @@ def evaluator(
 
 
 def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Path) -> None:
-    """Writes the model directory: encoder, heads and tokenizer, as `transformers` opens them, and what stands beside
-    them (ELECTRA's generator in `generator/`).
+    """Writes the model directory: encoder, heads and tokenizer, in the layout that `transformers` opens, and whatever
+    belongs beside them (ELECTRA's generator in `generator/`).
 
-    The tokenizer of a model that reads bare text frames none: see `unmask.tokenization.gpt1_framing`.
+    The tokenizer of a model that reads bare text adds no special tokens: see `unmask.tokenization.gpt1_framing`.
     """
     for folder, kept in module.saved().items():
         save_model(directory / folder, kept.encoder, **kept.parts)

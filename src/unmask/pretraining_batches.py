@@ -1,4 +1,4 @@
-"""What a pre-training run is shown: the loaders of a store's text, and the steps of the whole run, from any place on
+"""What a pre-training run is shown: the loaders of a store's text, and the steps of the whole run, from any position on
 and in micro-batches of any size."""
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ STATIC_COPIES = 10
 """Masked copies of the text under `masking_mode: static` (RoBERTa, section 4.1)."""
 
 _HELD_OUT_AT_ONCE = 64
-"""Held-out sequences in a batch where nobody says how large it is to be; figures do not depend on it."""
+"""Held-out sequences per batch, at most, where `train.micro_batch_size` is auto; figures do not depend on it."""
 
 
 class PretrainingSteps:
     """The steps of a run; see `unmask.training.memory.StepSource`.
 
-    The first one is made here and now.
+    The first step is made on construction.
 
     Args:
-        checkpoint: where they begin.
+        checkpoint: where the steps begin.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class PretrainingSteps:
         )
 
     def _tell_phase(self, number: int) -> None:
-        if number not in self._begun:  # it begins once more where its first step is made again
+        if number not in self._begun:  # a phase begins again if its first step is made again
             self._begun.add(number)
             logger.info("phase %s of %s begins", number + 1, len(self._phases))
 
 
 def _cut(settings: PretrainRecipe, phase: PhaseSettings, number: int = 0) -> Cut:
-    """How the steps of a phase are cut by the recipe.
+    """How the recipe cuts the steps of a phase.
 
     Args:
-        number: of the phase, for the names of its keys.
+        number: the phase's number, for the names of its keys.
     """
     train, own = settings.train, f"phases.{number}"
     batch_size = phase.batch_size or train.batch_size
@@ -137,8 +137,8 @@ def build_loader(
 
     Raises:
         InputError: there are too few documents.
-        SettingsError: special tokens leave no room for text, the tokenizer has not those that the format needs, or the
-            masking goes by annotations that the store has not.
+        SettingsError: special tokens leave no room for text, the tokenizer lacks those that the format needs, or the
+            masking uses annotations that the store lacks.
         StoreError: the format is `stream`, and the store is not one of words.
     """
     if isinstance(tokenizer, WordTokenizer):
@@ -149,7 +149,8 @@ def build_loader(
 def stream_loader(
     settings: PretrainRecipe, store: TokenStore, tokenizer: WordTokenizer, held_out: bool
 ) -> StreamLoader:
-    """The loader of ELMo's lanes. Held-out text has as many as a step, so that figures are those of any micro-batch."""
+    """The loader of ELMo's lanes. A held-out batch has as many as a step, so that figures do not depend on
+    micro-batches."""
     train = settings.train
     return StreamLoader(
         Split(store, settings.held_out, held_out),
@@ -168,7 +169,7 @@ def sequence_loader(
     held_out: bool,
     phase: PhaseSettings | None = None,
 ) -> SequenceLoader:
-    """The loader of formats whose sequences stand by themselves; see `build_loader`."""
+    """The loader of formats whose sequences do not depend on each other; see `build_loader`."""
     masking = settings.objective.annotations
     if masking is not None:
         check_annotations(store, masking)
@@ -193,15 +194,15 @@ def sequence_loader(
 
 
 def frame_of(settings: PretrainRecipe, tokenizer: TextTokenizer) -> SequenceFrame:
-    """The special tokens around sequences: the tokenizer's, or none for families that read text as it runs.
+    """The special tokens around sequences: the tokenizer's, or none for families that read bare text.
 
     Raises:
-        ModelError: the tokenizer has not the special tokens that are needed.
+        ModelError: the tokenizer lacks the special tokens that are needed.
     """
     if trained_architecture(settings) in BARE:
         return bare_frame(document_separator_id=tokenizer.find_role("eos_token"))
-    _ = tokenizer.cls_id  # a model of this family stands on it
+    _ = tokenizer.cls_id  # a model of this family needs it
     framing = tokenizer.framing
-    if num_segments(settings) < 2:  # RoBERTa's, which a tokenizer of BERT's kind does not know of
+    if num_segments(settings) < 2:  # as RoBERTa has; a BERT tokenizer would frame with two
         framing = Framing(framing.single, tuple(replace(piece, segment=0) for piece in framing.pair))
     return SequenceFrame(framing, tokenizer.sep_id)

@@ -1,4 +1,4 @@
-"""What a pre-training run reads, opened and found to fit together: text, tokenizer, objective, weights, batches."""
+"""What a pre-training run reads, opened and checked to fit together: text, tokenizer, objective, weights, batches."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ logger = logging.getLogger("unmask")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run needs, opened and found to fit together.
+    """What a run needs, opened and checked to fit together.
 
     Attributes:
         store, tokenizer, objective: what is learnt, and how.
-        module: with its first weights.
-        checkpoint: what the run goes on from; None at its beginning.
-        steps: the batches, which begin there.
-        held_out: masked batches to evaluate on; none where nothing is held out.
+        module: with its initial weights.
+        checkpoint: what the run continues from; None at its beginning.
+        steps: the batches, from there on.
+        held_out: masked batches to evaluate on; empty where nothing is held out.
     """
 
     store: TokenStore
@@ -63,9 +63,9 @@ class Inputs:
 
 
 def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inputs:
-    """Opens whatever a run needs, made from its corpus where there is no store yet.
+    """Opens everything that a run needs; makes the store from the corpus where there is none yet.
 
-    The first step's batches are made too: damage to what they are read from is told before the run begins.
+    The first step's batches are made too, so that damage to what they are read from is reported before the run begins.
 
     Raises:
         UserError: an input is missing, damaged, or does not fit the others.
@@ -88,7 +88,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
 
 
 def tell_beforehand(settings: PretrainRecipe, store: TokenStore) -> None:
-    """Says what is allowed but will hardly be meant."""
+    """Logs what is allowed but hardly intended."""
     if (told := unasked_pairs(settings.objective, settings.packing)) is not None:
         logger.info(told)
     if (told := tell_unknown(store)) is not None:
@@ -99,7 +99,7 @@ def tell_beforehand(settings: PretrainRecipe, store: TokenStore) -> None:
     steps = settings.train.steps
     num_stages = len(settings.objective.stages)
     if steps is None or num_stages == 1 or warmup_shortfall(settings.schedule, steps) is not None:
-        return  # the session tells what is wrong with one schedule
+        return  # the session reports what is wrong with a single schedule
     if (told := warmup_shortfall(settings.schedule, steps, num_stages)) is not None:
         logger.warning(told)
 
@@ -108,8 +108,8 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
     """The recipe's store, or one made from its corpus inside the run directory: tokenizer first, then the tokens.
 
     Raises:
-        UserError: an input is missing or damaged, or has not what the objective learns from. A store that turns out not
-            to have it is removed again.
+        UserError: an input is missing or damaged, or lacks what the objective learns from. A new store that turns out
+            to lack it is removed again.
     """
     masking = settings.objective.annotations
     if settings.store is not None:
@@ -133,7 +133,7 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
             )
             logger.info("tokenizer: %s", report.summary().replace("\n", "; "))
         tokenizer = str(trained)
-    opened = open_tokenizer(Path(tokenizer))  # before the work begins
+    opened = open_tokenizer(Path(tokenizer))  # fails before the work begins
     check_tokenizer(settings, opened, tokenizer)
     open_objective(settings, opened, tokenizer)
     if not isinstance(opened, WordTokenizer):
@@ -147,14 +147,14 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
         reading=settings.reading,
         cleaning=settings.cleaning,
     )
-    if masking is not None and not store.num_spans(masking):  # a mixture, or cleaning has taken what was marked
+    if masking is not None and not store.num_spans(masking):  # a mixture, or cleaning removed them
         shutil.rmtree(store.directory)
         raise without_annotations(masking, ", ".join(settings.corpus))
     return store
 
 
 def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> None:
-    """Refuses a tokenizer of words for all but `bilm`, and any other for it.
+    """Refuses a tokenizer of words for any objective but `bilm`, and any other tokenizer for `bilm`.
 
     Args:
         where: the tokenizer or its store, for the message.
@@ -184,7 +184,7 @@ def open_objective(settings: PretrainRecipe, tokenizer: Tokenizer, where: object
         where: the tokenizer or its store, for the message.
 
     Raises:
-        SettingsError: the tokenizer has not what the objective needs.
+        SettingsError: the tokenizer lacks what the objective needs.
     """
     try:
         return OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
@@ -193,7 +193,7 @@ def open_objective(settings: PretrainRecipe, tokenizer: Tokenizer, where: object
 
 
 def _another_store(settings: PretrainRecipe) -> str:
-    """How to make a store that fits."""
+    """How to make a store that fits, for a message."""
     if settings.init_from is not None:
         model = model_directory(settings.init_from)
         return f"make a store with the model's own tokenizer, `unmask prepare TEXT --tokenizer {model} --out STORE`"
@@ -205,16 +205,16 @@ def _another_store(settings: PretrainRecipe) -> str:
 
 
 def check_corpus(settings: PretrainRecipe) -> None:
-    """Refuses a corpus of too few training documents, or without the annotations that the masking goes by; it is read
-    no further than it takes.
+    """Refuses a corpus with too few training documents, or without the annotations that the masking uses; reads no more
+    of it than that takes.
 
     Raises:
-        InputError: there are fewer, or the corpus cannot be read.
+        InputError: there are too few, or the corpus cannot be read.
         SettingsError: there are no such annotations.
     """
     assert settings.corpus is not None, "a store has been checked otherwise"
     if any(Path(path).suffix in MIXTURE_SUFFIXES for path in settings.corpus):
-        return  # reading it means reading all of it, which making the store will do
+        return  # would have to be read whole, which making the store will do
     threshold = int(settings.held_out * 2**32)
     files = find_files(settings.corpus, settings.reading.format)
     documents = read_documents(files, CorpusCounts(), settings.reading, settings.cleaning)
@@ -237,7 +237,7 @@ def prepare_held_out(
     settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer, objective: Objective
 ) -> list[Batch]:
     """At most `train.eval_sequences` held-out sequences, as long as those of the last phase, masked once and for all;
-    none of too few documents."""
+    none if too few documents are held out."""
     split = Split(store, settings.held_out, is_held_out=True)
     phase = settings.phases[-1] if settings.phases else None
     needed = documents_needed(settings.packing, settings.objective.asked_of_pairs)
@@ -257,6 +257,6 @@ def prepare_held_out(
 
 
 def _enough_held_out(store: TokenStore, needed: int) -> str:
-    """Which share holds out so many documents, rounded up to thousandths."""
+    """Which share holds out `needed` documents, rounded up to thousandths, for a message."""
     last = int(np.partition(store.text_hashes(), needed - 1)[needed - 1])
     return f"set held_out={math.ceil((last + 1) / 2**32 * 1000) / 1000}, or higher"

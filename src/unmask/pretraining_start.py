@@ -1,4 +1,4 @@
-"""Where pre-training starts: random weights, or those of a model, whose objective and family may have been others."""
+"""Where pre-training starts: random weights, or those of a model, perhaps of another objective and family."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _MOST_SHOWN = 5
 
 
 def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
-    """The family of the encoder that a run trains: the recipe's, or that of `init_from`, which may become another.
+    """The family of the encoder that a run trains: the recipe's, or what that of `init_from` becomes.
 
     Raises:
-        ModelError: `init_from` is no model.
+        ModelError: `init_from` is not a model.
     """
     if settings.init_from is None:
         return settings.model.architecture
@@ -50,10 +50,10 @@ def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
 
 
 def num_segments(settings: PretrainRecipe) -> int:
-    """How many segments the encoder that a run trains tells apart: below 2, every token is of segment 0.
+    """How many segments the encoder that a run trains tells apart; below 2, every token is in segment 0.
 
     Raises:
-        ModelError: `init_from` is no model.
+        ModelError: `init_from` is not a model.
     """
     if settings.init_from is not None:
         return read_settings(model_directory(settings.init_from)).type_vocab_size
@@ -67,8 +67,8 @@ def check_model(settings: PretrainRecipe) -> None:
     """Refuses sizes that contradict each other, as far as they are known before there is a tokenizer.
 
     Raises:
-        SettingsError: such a contradiction.
-        ModelError: `init_from` is no model.
+        SettingsError: sizes contradict each other.
+        ModelError: `init_from` is not a model.
     """
     if settings.init_from is None:
         _check_positions(settings, settings.model.resolve(settings.model.vocab_size or TokenizerSettings().vocab_size))
@@ -83,10 +83,10 @@ def check_model(settings: PretrainRecipe) -> None:
 
 
 def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Tokenizer) -> ObjectiveModule:
-    """The module to train: random weights, or those of `init_from`, whose sizes then hold.
+    """The module to train: with random weights, or with the weights and sizes of `init_from`.
 
     Entries that the store's tokenizer has beyond those of `init_from` start as the mean of the pieces that the model's
-    own tokenizer makes of them, and so do tokens that were added to that one and not to the model.
+    own tokenizer makes of them, and so do tokens that were added to that tokenizer but not to the model.
 
     Raises:
         SettingsError: `init_from` has another vocabulary than the store or than the tokenizer beside it, fewer
@@ -114,10 +114,10 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
 
 
 def describe_new_entries(settings: PretrainRecipe, tokenizer: Tokenizer) -> str | None:
-    """What to know of entries that `init_from` gets from the tokenizer of a store; None where it gets none.
+    """A note on the entries that `init_from` gets from the tokenizer of a store; None if it gets none.
 
     Args:
-        tokenizer: of the store, which `build_module` has taken.
+        tokenizer: the store's, which `build_module` has accepted.
     """
     directory = None if settings.init_from is None else model_directory(settings.init_from)
     if directory is None or not has_tokenizer(directory):
@@ -133,13 +133,13 @@ def describe_new_entries(settings: PretrainRecipe, tokenizer: Tokenizer) -> str 
 
 
 def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
-    """Refuses `model.*` where what is given there is otherwise in the model that is there."""
+    """Refuses `model.*` if what it gives differs from the model in `init_from`."""
     if settings.model == ModelSettings():
         return
     ours, theirs = _given_sizes(settings.model, sizes.architecture), sizes.model_dump()
     differing = [name for name in ours if ours[name] != theirs.get(name)]
     if "architecture" in differing:
-        differing = ["architecture"]  # which brings the rest
+        differing = ["architecture"]  # the rest follows from it
     if differing:
         said = ", ".join(f"{name} {ours[name]} and not {theirs[name]}" for name in differing)
         raise SettingsError(
@@ -150,7 +150,7 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
 
 
 def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, Any]:
-    """The sizes that `model.*` gives, those of a preset among them, and not those that follow from defaults."""
+    """The sizes that `model.*` gives, including those of a preset, but not those that follow from defaults."""
     given = model.model_dump(include=model.model_fields_set - {"preset"}, exclude_none=True)
     if isinstance(model, ElmoModelSettings) != (family == "elmo"):
         return {"architecture": model.architecture}
@@ -165,7 +165,7 @@ def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, 
 def _new_entries(
     settings: PretrainRecipe, directory: Path, sizes: EncoderSettings | ElmoSettings, tokenizer: Tokenizer
 ) -> list[list[int]]:
-    """What the model's tokenizer makes of each entry of the store's that the model does not know: those at its end."""
+    """The pieces that the model's tokenizer makes of each entry at the end of the store's that the model lacks."""
     before = open_tokenizer(directory) if has_tokenizer(directory) else None
     if before is None and sizes.vocab_size != tokenizer.vocab_size:
         raise SettingsError(
@@ -194,8 +194,8 @@ def _new_entries(
 
 
 def _check_added(settings: PretrainRecipe, before: TextTokenizer, known: int) -> None:
-    """Tells of tokens that were added to a model's tokenizer and not to the model (`add_tokens` of `transformers`
-    without `resize_token_embeddings`), and refuses a tokenizer with more entries than these."""
+    """Warns of tokens that were added to a model's tokenizer but not to the model (`add_tokens` of `transformers`
+    without `resize_token_embeddings`), and refuses a tokenizer with further entries that the model lacks."""
     sizes = (
         f"init_from={settings.init_from} has {known:,} vocabulary entries by its config.json, and the tokenizer beside "
         f"it {before.vocab_size:,}"
@@ -215,9 +215,9 @@ def _check_added(settings: PretrainRecipe, before: TextTokenizer, known: int) ->
 
 
 def _pieces(before: TextTokenizer, known: int, tokenizer: TextTokenizer) -> list[list[int]]:
-    """What the first `known` entries of a tokenizer make of each that another has behind them.
+    """The pieces, among the first `known` entries of a tokenizer, of each further entry of another tokenizer.
 
-    Of a special token they make nothing. What continues a word is cut as it would be inside of one.
+    A special token has none. An entry that continues a word is cut as it would be inside a word.
     """
     definition = json.loads(before.backend.to_str())
     definition["added_tokens"] = [token for token in definition["added_tokens"] if token["id"] < known]
@@ -232,14 +232,14 @@ def _pieces(before: TextTokenizer, known: int, tokenizer: TextTokenizer) -> list
         elif inside is not None and tokenizer.continuation[entry]:
             rest = tokenizer.token_strings[entry].removeprefix(prefix)
             pieces.append([piece.id for piece in inside.tokenize(rest)])
-        else:  # an added token stands for itself, and not for what a decoder would make of its characters
+        else:  # an added token stands for its own text, not for what a decoder would make of it
             text = added[entry].content if entry in added else tokenizer.decode([entry])
             pieces += encoder.encode_batch([before.segment(text)])
     return pieces
 
 
 def _inside_words(tokenizer: TextTokenizer) -> WordPiece:
-    """A tokenizer's longest match as it is behind the beginning of a word."""
+    """A tokenizer's longest-match rule as it works inside a word, after its beginning."""
     model = json.loads(tokenizer.backend.to_str())["model"]
     prefix, unknown = model["continuing_subword_prefix"], model["unk_token"]
     continuing = {entry: index for entry, index in model["vocab"].items() if entry.startswith(prefix)}

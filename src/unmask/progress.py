@@ -1,6 +1,6 @@
 """Progress of long work on standard error: a bar on a terminal, lines elsewhere, nothing within the first two seconds.
 
-Also how counts, durations and sizes are written for people, here and wherever else they are shown.
+Also how counts, durations and sizes are formatted, here and wherever else they are shown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIRST_SHOWN_S = 2.0
 LINE_EVERY_S = 10.0
 BAR_EVERY_S = 0.25
 WINDOW_S = 30.0
-"""The rate and the time left are those of the last `WINDOW_S` seconds, so that a slow start is soon forgotten."""
+"""The rate and the time left come from the last `WINDOW_S` seconds, so that a slow start is soon forgotten."""
 
 
 class _Sample(NamedTuple):
@@ -32,17 +32,17 @@ class _Sample(NamedTuple):
 class Progress:
     """Shows how far a long task has come, for use in a `with` statement.
 
-    Tell it with `advance` where the counted unit is what the task is made of, with `update` where the end is
-    measured otherwise than the rate (a budget of steps or minutes, a rate in tokens).
+    Call `advance` if the end is a number of the counted units, `update` if the end and the rate are measured in
+    different things (a budget of steps or minutes, a rate in tokens).
 
     Args:
-        what: the task, as the line begins: "pre-training".
+        what: the task, with which the line begins: "pre-training".
         total: how much there is in all, in `unit`; None where unknown.
         unit: what is counted; "bytes" are written as KiB, MiB ...
         start_count: what earlier sessions of a resumed task have done; it is not part of the rate.
         start_fraction: the fraction that they have done, where it is not `start_count / total`.
-        stream: where to write; standard error, as it is at the time, where left out.
-        clock: seconds that never go back.
+        stream: where to write; left out, the standard error of the moment.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Progress:
             self._show(now)
 
     def update(self, fraction: float, count: float) -> None:
-        """Says how far the task is.
+        """Sets how far the task is.
 
         Args:
             fraction: of the whole task, 0 to 1, earlier sessions included.
@@ -111,7 +111,7 @@ class Progress:
             self._show(now)
 
     def note(self, text: str) -> None:
-        """Writes a line of its own at once, above the bar where there is one."""
+        """Writes a separate line at once, above the bar if there is one."""
         write_line(text, self._bar, self._stream)
 
     def _show(self, now: float) -> None:
@@ -132,7 +132,7 @@ class Progress:
             self._due = now + BAR_EVERY_S
 
     def _status(self) -> list[str]:
-        """What is said of the present state, in the order of the line."""
+        """The parts of the line that describe the present state, in order."""
         first, last = self._samples[0], self._samples[-1]
         seconds = last.at - first.at
         of_total = "" if self._total is None else f" of {self._amount(self._total)}"
@@ -161,13 +161,13 @@ class Progress:
 
 
 def open_bars(stream: TextIO) -> Bars | None:
-    """Bars of `rich`, not yet shown, each a task's description, how much of it is done, and its field `status`.
+    """Bars of `rich`, not yet shown: each has a task's description, how much of it is done, and its field `status`.
 
     Args:
-        stream: where they would stand.
+        stream: where to show them.
 
     Returns:
-        None where that is no terminal, or one that cannot move its cursor.
+        None if the stream is not a terminal, or is one that cannot move its cursor.
     """
     if not stream.isatty():
         return None
@@ -191,7 +191,7 @@ def open_bars(stream: TextIO) -> Bars | None:
 
 
 def write_line(text: str, bars: Bars | None, stream: TextIO) -> None:
-    """Writes a line at once: above `bars` where there are some, else to `stream`."""
+    """Writes a line at once: above `bars` if there are any, else to `stream`."""
     if bars is not None:
         bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
     else:
@@ -239,5 +239,5 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
 
 
 def _percent(fraction: float) -> str:
-    """Rounded down, so that nothing is 100 % before its end."""
+    """A percentage, rounded down, so that nothing is at 100 % before its end."""
     return f"{math.floor(min(fraction, 1.0) * 100)} %"

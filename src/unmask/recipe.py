@@ -1,8 +1,8 @@
-"""The whole settings tree: what a recipe may say. Reading this file is knowing every knob.
+"""The whole settings tree: everything that a recipe may set.
 
 A recipe is a YAML file that states what differs from the defaults here, and may name one other recipe as its `base:`,
 by its path from the recipe's own folder or as on the command line.
-The command line overrides with `key.path=value`. The inner trees stand beside what they set, in `*/settings.py`.
+The command line overrides with `key.path=value`. The settings of each part are beside its code, in `*/settings.py`.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ class PretrainRecipe(Settings):
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
     precision: Precision = "auto"
-    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device computes in it; `fp8`: as
+    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device supports it; `fp8`: as
     bf16, but the linear layers of blocks in 8 bits, for large models on a GPU of compute capability 8.9 or later."""
 
     tokenizer: str | TokenizerSettings = TokenizerSettings()
     """A tokenizer's directory, or the settings of one to train on the corpus. A store brings its own."""
     corpus: list[str] | None = None
-    """Files, folders and globs of text, or a mixture; a store is made of them first, in the run directory."""
+    """Files, folders and globs of text, or a mixture; a store is made from them first, in the run directory."""
     reading: ReadingSettings = ReadingSettings()
     cleaning: CleaningSettings = CleaningSettings()
     store: str | None = None
     """A store made by `unmask prepare`, in place of a corpus."""
     held_out: float = Field(0.01, ge=0, lt=1)
-    """Share of documents kept for evaluation, by the SHA-256 of their text; 0 evaluates nothing."""
+    """Share of documents held out for evaluation, chosen by the SHA-256 of their text; 0: no evaluation."""
     init_from: str | None = None
-    """A model directory whose weights are the start, in place of random ones."""
+    """A model directory whose weights the run starts from, in place of random ones."""
 
     model: AnyModelSettings = ModelSettings()
     objective: ObjectiveSettings = MaskedLMSettings()
     packing: PackingSettings = PackingSettings()
     phases: Phases = ()
-    """Parts of the run with sequences or batches of their own; empty: all of it is as `packing` and `train` say."""
+    """Parts of the run with sequences or batches of their own; empty: the whole run follows `packing` and `train`."""
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     train: TrainSettings
@@ -97,7 +97,7 @@ class PretrainRecipe(Settings):
             raise ValueError(f"store={self.store!r} brings its own tokenizer: leave out tokenizer={self.tokenizer!r}")
         if self.store is not None and (self.reading, self.cleaning) != (ReadingSettings(), CleaningSettings()):
             raise ValueError("reading and cleaning are for a `corpus`: the text of a store has been read and cleaned")
-        if self.init_from is None:  # else the model that is there has a say: `unmask.pretraining_start.check_model`
+        if self.init_from is None:  # else `unmask.pretraining_start.check_model` checks against that model
             wrong = contradiction(self.objective, self.model.architecture, self.model.causal, self.packing)
             if wrong is not None:
                 raise ValueError(wrong)
@@ -148,7 +148,7 @@ class PretrainRecipe(Settings):
 
     @property
     def longest(self) -> tuple[str, int]:
-        """The most tokens of a sequence, in any phase, behind the key that says so."""
+        """The key that allows the longest sequences, in any phase, and their length in tokens."""
         of_phases = [
             (f"phases.{number}.max_length" if phase.max_length else "packing.max_length", phase.packing(self.packing))
             for number, phase in enumerate(self.phases)
@@ -175,7 +175,7 @@ class FinetuneRecipe(Settings):
     """How many layers above the embeddings are taken from `init_from`, the others random (Radford et al. 2018, section
     5); null takes all, and the pooler."""
     freeze_layers: int | Literal["all"] | None = None
-    """0 freezes the embeddings, n the first n layers with them, `all` the whole encoder; null nothing."""
+    """0 freezes the embeddings, n also the first n layers, `all` the whole encoder; null nothing."""
 
     task: TaskSettings = TaskSettings()
     data: DataSettings
@@ -203,14 +203,14 @@ class FinetuneRecipe(Settings):
 
 
 class CorpusOptions(Settings):
-    """What the command line may say of reading and cleaning text, outside a recipe."""
+    """What the command line may set for reading and cleaning text, outside a recipe."""
 
     reading: ReadingSettings = ReadingSettings()
     cleaning: CleaningSettings = CleaningSettings()
 
 
 class TokenizerOptions(CorpusOptions):
-    """What the command line may say of a tokenizer to train."""
+    """What the command line may set for a tokenizer to train."""
 
     tokenizer: TokenizerSettings = TokenizerSettings()
 
@@ -221,7 +221,7 @@ ALTERNATIVES = (
     ("corpus", "store"),
     ("data.columns.text", "data.columns.text_a"),
 )
-"""Keys of which one is given: on the command line one takes the place of the recipe's other."""
+"""Keys of which only one may be given: one on the command line replaces another in the recipe."""
 
 Recipe = TypeVar("Recipe", PretrainRecipe, FinetuneRecipe)
 
@@ -243,7 +243,7 @@ def load_finetune_recipe(name: str, overrides: Sequence[str] = ()) -> FinetuneRe
 def read_corpus_options(
     reading: Mapping[str, Any], cleaning: Mapping[str, Any], overrides: Sequence[str]
 ) -> CorpusOptions:
-    """Settings from options of the command line and `reading.KEY=VALUE`, `cleaning.KEY=VALUE` words over them.
+    """Settings from command-line options, overridden by `reading.KEY=VALUE` and `cleaning.KEY=VALUE` words.
 
     Raises:
         SettingsError: an unknown key, or a value out of range.
@@ -255,7 +255,7 @@ def read_corpus_options(
 def read_tokenizer_options(
     preset: str | None, given: Mapping[str, Any], reading: Mapping[str, Any], overrides: Sequence[str]
 ) -> TokenizerOptions:
-    """Settings of a tokenizer to train: the preset's, under the options given, under `tokenizer.KEY=VALUE` words.
+    """Settings of a tokenizer to train: the preset's, overridden by options, and both by `tokenizer.KEY=VALUE` words.
 
     Raises:
         SettingsError: an unknown preset or key, or a value out of range.
@@ -283,10 +283,10 @@ def find_recipe(name: str, program: str | None = None) -> Path:
     """A recipe's file: a path, or the name of one that comes with `unmask`, such as `pretrain/bert_tiny`.
 
     Args:
-        program: `pretrain` or `finetune`, whose recipes alone are told where there is none of that name; None for both.
+        program: `pretrain` or `finetune`: an error message lists the recipes of that program alone; None for both.
 
     Raises:
-        SettingsError: there is none; the nearest names are told.
+        SettingsError: there is no such recipe; the message gives the nearest names.
     """
     path = Path(name)
     if path.is_file():
@@ -305,7 +305,7 @@ def find_recipe(name: str, program: str | None = None) -> Path:
 
 
 def similar_recipes(name: str) -> list[str]:
-    """Up to three recipes that come with `unmask` and may have been meant by a name, the nearest first."""
+    """Up to three recipes that come with `unmask` and have a similar name, the nearest first."""
     return _similar_names(name, sorted(_known_recipes()))
 
 
@@ -317,7 +317,7 @@ def _known_recipes() -> dict[str, Path]:
 
 
 def _similar_names(name: str, known: Sequence[str]) -> list[str]:
-    """Up to three names that may have been meant, the nearest first; the folder may be left out or wrong."""
+    """Up to three known names similar to `name`, the nearest first; its folder may be missing or wrong."""
     leaf = name.removesuffix(".yaml").rpartition("/")[2]
     leaves = {each.rpartition("/")[2]: each for each in known}
     return [leaves[match] for match in difflib.get_close_matches(leaf, leaves, n=3, cutoff=0.6)]
@@ -350,11 +350,11 @@ def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
 
 
 def _without_other_names(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """The values beneath, without those of an objective, optimizer or schedule that mean nothing to the one that is
-    named over them."""
+    """`under` without the settings of an objective, optimizer or schedule that do not apply to the one that `over`
+    names."""
     kept = dict(under)
     if _other_name(under, over, "objective", MaskedLMSettings().name) is not None:
-        kept.pop("objective", None)  # no two have a key that means quite the same
+        kept.pop("objective", None)  # no key means quite the same in two objectives
     for part, default, only_of in (
         ("optimizer", OptimizerSettings().name, ONLY_OF_OPTIMIZERS),
         ("schedule", ScheduleSettings().name, ONLY_OF_SCHEDULES),
@@ -366,10 +366,10 @@ def _without_other_names(under: dict[str, Any], over: Mapping[str, Any]) -> dict
 
 
 def _other_name(under: Mapping[str, Any], over: Mapping[str, Any], part: str, default: str) -> str | None:
-    """The name that is given to a part of the settings where it had another; None elsewhere."""
+    """The name that `over` gives to a part of the settings where `under` has another; else None."""
     named, before = (values.get(part) or {} for values in (over, under))
     if not isinstance(named, Mapping) or not isinstance(before, Mapping):
-        return None  # which is refused for what it is
+        return None  # refused later, for its type
     name = named.get("name")
     return None if name == before.get("name", default) else name
 

@@ -1,15 +1,15 @@
 """`report.html`: one page that shows a run, made from its directory alone and needing nothing from the network.
 
-Figures are drawn by matplotlib as inline SVG that holds numbers only; titles, legends and samples are HTML, in the
-reader's own fonts and colours, so that any script shows and light and dark both work.
+Figures are drawn by matplotlib as inline SVG with no text but numbers; titles, legends and samples are HTML, in the
+reader's own fonts and colours, so that any script can be shown and light and dark both work.
 
-Read where they are there, all but the first two written by the programs for this page:
+The files that are read, if they exist; all but the first two are written for this page:
 
     recipe.yaml, metrics.jsonl, environment.json
     results.json    final figures by name, nested or not; beside them `num_parameters` and `floors`, what a figure is to
                     be compared with: `{"loss/mlm": {"no context": 6.6, "unigram entropy": 7.1}}` by the names of
                     metrics.jsonl, or `{"unigram entropy": 7.1}` for the loss; and `degenerate`, what is wrong with a
-                    model that tells nothing apart
+                    model that gives every example the same answer
     samples.json    decoded examples of what the model predicts; see `unmask.report_samples`
 
 The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss` or `eval/loss/mlm`.
@@ -49,7 +49,7 @@ def write_report(run_directory: Path) -> Path:
     """Writes `report.html` into a run directory and returns its path.
 
     Raises:
-        InputError: the directory is not that of a run, or one of its files cannot be read.
+        InputError: it is not a run's directory, or one of its files cannot be read.
     """
     recipe_path, metrics_path = run_directory / "recipe.yaml", run_directory / METRICS
     if not (recipe_path.exists() or metrics_path.exists()):
@@ -86,7 +86,7 @@ def write_report(run_directory: Path) -> Path:
     style = files("unmask").joinpath(STYLE).read_text(encoding="utf-8")
     path = run_directory / REPORT
     page = PAGE.format(title=escape(run_directory.name), style=style, body="\n".join(sections))
-    write_text(path, page.encode("utf-8", errors="replace").decode())  # JSON can hold halves of characters
+    write_text(path, page.encode("utf-8", errors="replace").decode())  # JSON can hold lone surrogates
     return path
 
 
@@ -122,7 +122,7 @@ def _are_results(value: Any) -> bool:
 
 
 def _floors(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Floors by the name of what they are floors of, then by their own name; a loss has them held out too."""
+    """Floors by the name of their figure, then by their own name; those of a loss are also its held-out values'."""
     floors: dict[str, dict[str, float]] = {}
     for name, value in given.items():
         of, named = (name, value) if isinstance(value, dict) else ("loss", {name: value})
@@ -132,7 +132,7 @@ def _floors(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _held_out(key: str) -> list[str]:
-    """Where the held-out values of a training loss stand, the first that is there; none for what is not a loss."""
+    """The possible keys of a training loss's held-out values, the first that exists counts; none if not a loss."""
     if key == "loss":
         return ["eval/loss"]
     if key.startswith("loss/"):
@@ -142,8 +142,8 @@ def _held_out(key: str) -> list[str]:
 
 
 def _floors_of_guessing(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """What guessing one of two labels reaches: of segments, half of which go together, and of tokens, of which as many
-    were replaced as in the last evaluation."""
+    """What guessing one of two labels reaches: for segments, half of which go together, and for tokens, of which the
+    same share is replaced as in the last evaluation."""
     floors: dict[str, dict[str, float]] = {}
     for sentences in ("nsp", "sop"):
         told = {f"loss/{sentences}": math.log(2), f"eval/{sentences}_loss": math.log(2)}
@@ -176,17 +176,17 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 MOST_TILES = 12
-"""Of the headline: two rows."""
+"""How many figures the headline has: two rows."""
 
 MOST_METRICS = 6
-"""Metrics that have a figure, the first ones of the task; the table has all."""
+"""How many of the task's metrics, from the first, have a figure; the table has all."""
 
 
 def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, int]:
-    """The steps that are done when the parts of a run begin, by their names, of those that have begun.
+    """The steps done when each part of a run begins, by the part's name, for the parts that have begun.
 
-    They are the second of ELECTRA's two stages, told by its loss, and the phases after the first where the budget is
-    one of steps or of tokens.
+    The parts are the second of ELECTRA's two stages, recognised by its loss, and the phases after the first if the
+    budget is in steps or tokens.
     """
     trained = [row for row in rows if "tokens" in row]
     steps, tokens = ([0, *(row[name] for row in trained)] for name in ("step", "tokens"))
@@ -205,11 +205,11 @@ def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, int]:
 def panels(
     rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float] | None = None
 ) -> list[Panel]:
-    """Every figure that the rows have points for, the loss first."""
+    """Every figure for which the rows have points, the loss first."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     losses = ["loss", *(key for key in keys if key.startswith("loss/"))]
     if len(losses) > 1 and all(sum(key in row for key in losses[1:]) < 2 for row in rows):
-        del losses[0]  # it is that of its one term, in each stage
+        del losses[0]  # it equals its only term, in each stage
     nothing = Series.of((), "")
     found, shown = [], set()
     for key in losses:
@@ -229,7 +229,7 @@ def panels(
 
 
 def _curves(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float]) -> str:
-    """The first figure over the whole width, the others side by side; a table of what was logged once."""
+    """The first figure over the whole width, the others side by side; a table of what was logged only once."""
     shapes = [(960, 330, "wide")]
     found = panels(rows, floors, parts)
     drawn = [panel for panel in found if panel.is_curve]
@@ -239,7 +239,7 @@ def _curves(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], part
 
 
 def _logged_once(panels: Sequence[Panel]) -> str:
-    """Of the training alone: what is held out stands among the results."""
+    """Of training values alone: held-out values are among the results."""
     lines = [
         (panel.title, number(panel.training.last), _compared(panel.floors))
         for panel in panels
@@ -341,7 +341,7 @@ def _environment(sessions: Sequence[Row]) -> str:
 
 
 def number(value: Any) -> str:
-    """A result for people: a fraction in four digits, a whole number and a large one with its thousands apart."""
+    """A result for people: a fraction in four digits, whole and large numbers with thousands separated."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -357,7 +357,7 @@ SPOKEN = {
     "sbo": "SBO",
     "eval": "held-out",
 }
-"""Words of keys that are said otherwise."""
+"""Parts of keys and the words to show for them."""
 
 
 def _spoken(key: str) -> str:

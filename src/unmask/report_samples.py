@@ -1,11 +1,11 @@
-"""The sample predictions of a report, drawn from what a run's `samples.json` holds.
+"""The sample predictions of a report, drawn from a run's `samples.json`.
 
-It is a list of `{"title", "text": [token, ...]}` or of `{"title", "input": {...}, "label", "prediction",
-"probability"}`. Of a token there are
+That file is a list of `{"title", "text": [token, ...]}` or of `{"title", "input": {...}, "label", "prediction",
+"probability"}`. A token has
 
     token           as the model reads it
     kind            plain, special, masked, next or checked: whether something is predicted there, and what
-    joined          True where it goes on with the word before it; left out: where it begins with `##`
+    joined          True if it continues the word before it; left out: if it begins with `##`
     label           masked: the entry that stood there; next: the token itself; checked: original or replaced
     prediction      masked, next: the likeliest entry; checked: original or replaced
     probability     of the prediction; checked: of replaced
@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 
 
 def are_samples(value: Any) -> bool:
-    """Whether a value has the shape that is drawn here."""
+    """Whether a value has the shape described above."""
     return isinstance(value, list) and all(
         isinstance(sample, dict)
         and isinstance(sample.get("input", {}), dict)
@@ -70,7 +70,7 @@ def _text(sample: Row) -> str:
 
 
 def _is_joined(token: Row) -> bool:
-    """Whether a token stands close to the one before it: the pieces of a word stand together."""
+    """Whether no space is put before a token, as between the pieces of a word."""
     joined = token.get("joined")
     return str(token.get("label") or token.get("token", "")).startswith("##") if joined is None else bool(joined)
 
@@ -120,7 +120,7 @@ def _checked(token: Row) -> str:
 
 
 DRAWN: dict[str, Callable[[Row], str]] = {"masked": _masked, "next": _next, "checked": _checked}
-"""What draws a token at which something is predicted, by its kind."""
+"""The functions that draw tokens at which something is predicted, by kind."""
 
 
 def _mark(right: bool, hover: str, shown: str) -> str:
@@ -128,12 +128,12 @@ def _mark(right: bool, hover: str, shown: str) -> str:
 
 
 def _whole(entry: str) -> str:
-    """An entry where it stands alone: without the mark of BPE that a word ends, which nearly every one bears."""
+    """An entry shown by itself: without BPE's end-of-word mark, which nearly every one has."""
     return entry.removesuffix("</w>")
 
 
 def _bare(entry: str) -> str:
-    """An entry within its text: without the mark that says whether it begins or ends a word."""
+    """An entry shown in its text: without the mark that says whether it begins or ends a word."""
     return _whole(entry).removeprefix("##").removeprefix("␣")
 
 

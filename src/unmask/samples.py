@@ -30,17 +30,17 @@ SENTENCE_ANSWERS: dict[SentenceQuestion, tuple[str, str]] = {
 
 _ANSWERS = ("original", "replaced")
 _ROWS = 512
-"""Whose probabilities over the whole vocabulary there are at once."""
+"""How many targets have their probabilities over the whole vocabulary in memory at once."""
 
 
 def show_entry(tokenizer: Tokenizer, index: int) -> str:
     """An entry of the vocabulary for people.
 
-    Byte-level BPE writes bytes as letters of its own: shown is the text that they stand for, a space as `␣`, unless
-    they are a part of a character only.
+    Byte-level BPE writes bytes as letters of its own: these are shown as the text that they stand for, a space as `␣`,
+    unless they are only part of a character.
     """
     if index >= tokenizer.vocab_size:
-        return f"[{index}]"  # a row that fills the model's matrix up
+        return f"[{index}]"  # a padding row of the model's matrix
     entry = tokenizer.token_strings[index]
     if tokenizer.kind != "byte_bpe" or index in tokenizer.special_ids:
         return entry
@@ -50,13 +50,13 @@ def show_entry(tokenizer: Tokenizer, index: int) -> str:
 
 @torch.no_grad()
 def samples_of(module: ObjectiveModule, batch: Batch, tokenizer: Tokenizer, most: int = 8) -> list[dict[str, Any]]:
-    """What `samples.json` holds, by the kind of module; nothing for ELMo, whose windows are no sequences of their own.
+    """The content of `samples.json`, by the kind of module; nothing for ELMo, whose windows depend on each other.
 
     Args:
         module: on the batch's device.
         batch: prepared by the objective.
         tokenizer: of the ids.
-        most: sequences, the first ones of the batch.
+        most: how many sequences, from the first of the batch.
 
     Returns:
         See `unmask.report_samples`.
@@ -93,7 +93,7 @@ def samples_of(module: ObjectiveModule, batch: Batch, tokenizer: Tokenizer, most
 def _sequence(
     batch: Batch, number: int, tokens: Mapping[int, Token], originals: Sequence[int], tokenizer: Tokenizer
 ) -> list[Token]:
-    """The tokens of a sequence: what is known of each by its place, or the mere token."""
+    """The tokens of a sequence: for each, what `tokens` has for its place, or else the bare token."""
     special, ids = batch.columns["special_tokens_mask"].tolist(), batch.input_ids.tolist()
     start, end = int(batch.bounds[number]), int(batch.bounds[number + 1])
     return [
@@ -117,13 +117,13 @@ def _goes_on(tokenizer: Tokenizer, before: int, index: int) -> bool:
 
 
 def _originals(batch: Batch) -> Tensor:
-    """(tokens,) int64: the text of a masked batch before it was masked."""
+    """(tokens,) int64: the token ids of a masked batch before masking."""
     labels = batch.columns["labels"]
     return torch.where(labels == IGNORE_INDEX, batch.input_ids, labels)
 
 
 def _masked(batch: Batch, end: int, logits: Tensor, tokenizer: Tokenizer) -> dict[int, Token]:
-    """Of each target before `end`: what stood there, and what is the likeliest by logits (targets, vocabulary)."""
+    """For each target before `end`: the original, and the likeliest entry by logits (targets, vocabulary)."""
     targets = batch.columns["target_positions"]
     targets = targets[targets < end]
     probabilities, predictions = torch.softmax(logits[: len(targets)].float(), -1).max(-1)
@@ -146,7 +146,7 @@ def _masked(batch: Batch, end: int, logits: Tensor, tokenizer: Tokenizer) -> dic
 
 
 def _sentence_answers(module: MaskedLMModule, batch: Batch, logits: Tensor | None, most: int) -> list[str]:
-    """For each sequence what holds of its segments, and what the model says; nothing without such an objective."""
+    """For each sequence, how its segments are related and what the model says; nothing without such an objective."""
     if module.sentence_objective is None or logits is None:
         return [""] * most
     answers = SENTENCE_ANSWERS[module.sentence_objective]
@@ -158,7 +158,7 @@ def _sentence_answers(module: MaskedLMModule, batch: Batch, logits: Tensor | Non
 
 
 def _next(module: CausalLMModule, batch: Batch, end: int, tokenizer: Tokenizer) -> dict[int, Token]:
-    """Of each token before `end` that another one precedes: what the model expected there, and how much itself."""
+    """For each token before `end` that follows another: what the model expected, and the token's own probability."""
     decoder, labels = module.decoder(batch)
     targets = batch.columns["target_positions"]
     targets = targets[targets < end]
@@ -189,7 +189,7 @@ def _next(module: CausalLMModule, batch: Batch, end: int, tokenizer: Tokenizer) 
 def _checked(
     module: ReplacedTokenModule, batch: Batch, end: int, logits: Tensor, tokenizer: Tokenizer
 ) -> dict[int, Token]:
-    """Of each token before `end` of the corrupted text, special ones aside: whether it was replaced, and what the
+    """For each token before `end` of the corrupted text, special ones aside: whether it was replaced, and what the
     discriminator says.
 
     Args:

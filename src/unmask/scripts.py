@@ -1,4 +1,4 @@
-"""The Unicode script of letters (Latin, Hangul, Han ...), by which the languages of a text can be told apart.
+"""The Unicode script of letters (Latin, Hangul, Han ...), which helps to tell the languages of a text apart.
 
 Scripts are those of Unicode Standard Annex 24, as `fontTools` carries them.
 """
@@ -34,7 +34,7 @@ def letters_by_script(text: str) -> Counter[str]:
 
 @lru_cache(maxsize=1 << 16)
 def script_of(character: str) -> str:
-    """The long name of a character's script; "Common" and "Inherited" for what has none of its own."""
+    """The long name of a character's script; "Common" or "Inherited" if it has none of its own."""
     from fontTools import unicodedata
 
     name: str = unicodedata.script_name(unicodedata.script(character))

@@ -1,6 +1,6 @@
-"""Sequences of two segments: the formats that make them, what can be asked of the two, and where the answers stand.
+"""Sequences of two segments: the formats that make them, what can be asked of the two, and where the answers are.
 
-What data, objectives and recipes have to agree on.
+Data, objectives and recipes have to agree on these.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How alike texts are: the cosine of their embeddings, for pairs, and for a query among many.
+"""How similar texts are: the cosine of their embeddings, for pairs, and for a query among many.
 
-An embedding is a pool of hidden states, divided by its length: the mean of the last layer's, unless another is asked
-for. An encoder that was pre-trained only makes a weak one; one fine-tuned on pairs of texts makes a better.
+An embedding is a pool of hidden states, divided by its length: by default the mean of the last layer's. An encoder that
+was only pre-trained gives weak embeddings; one fine-tuned on pairs of texts gives better ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
 
 DIGITS = 6
-"""What float32 keeps of a cosine: further ones would part texts that are equal."""
+"""How many digits a float32 cosine keeps: with more, equal texts would seem to differ."""
 
 
 def embed(
@@ -40,14 +40,14 @@ def embed(
     device: str = "auto",
     precision: str = "fp32",
 ) -> NDArray[np.float32]:
-    """Embeddings of texts, all of them in memory; for a great many, `unmask.features.extract_features`.
+    """Embeddings of texts, all of them in memory; for a great many, use `unmask.features.extract_features`.
 
     Args:
-        model: a model's directory, that of the run that made it, or what `load_feature_model` made of it (which knows
-            its layers, device and precision).
+        model: a model's directory, that of the run that made it, or a model from `load_feature_model` (which has its
+            own layers, device and precision).
         layers: `embeddings`, `second-to-last`, `last` or `concat-last-4`.
         pool: `mean`, `max` or `cls`; see `unmask.features`.
-        normalise: True divides each by its length; that of a text without a token stays zero.
+        normalise: True divides each by its length; the embedding of a text without a token stays zero.
 
     Returns:
         (texts, width) float32.
@@ -96,7 +96,7 @@ def search(
     device: str = "auto",
     precision: str = "fp32",
 ) -> list[dict[str, Any]]:
-    """The texts of a corpus that are most alike to each query; the other arguments are those of `embed`.
+    """The texts of a corpus that are most similar to each query; the other arguments are those of `embed`.
 
     Memory holds the queries and what was found; the corpus is read once, some thousands of texts at a time.
 
@@ -104,8 +104,8 @@ def search(
         top_k: how many are found for each query, at least 1.
 
     Returns:
-        For each query `{"query", "results": [{"text", "similarity", "index"}]}`, the most alike first, of equals the
-        first in the corpus; `index` is the text's number in the corpus, from 0.
+        For each query `{"query", "results": [{"text", "similarity", "index"}]}`, the most similar first, equally
+        similar ones in the order of the corpus; `index` is the text's number in the corpus, from 0.
     """
     found = (Row({"text": text}, f"query {number}") for number, text in enumerate(queries, start=1))
     among = (Row({"text": text}, f"corpus text {number}") for number, text in enumerate(corpus, start=1))
@@ -126,18 +126,18 @@ def compare(
     device: str = "auto",
     precision: str = "fp32",
 ) -> Iterator[dict[str, Any]]:
-    """What the command answers: for two texts, for a file of pairs, or for files of queries and of a corpus.
+    """What the command outputs: for two texts, for a file of pairs, or for files of queries and of a corpus.
 
     Args:
         texts: two texts; or one file of pairs, `.tsv`, `.csv` or `.jsonl` with `text_a` and `text_b`, or `-`; or none.
         query, corpus: files of single texts, as `unmask.prediction_inputs.read_inputs` takes them, in place of `texts`.
-        columns: where texts stand in these files; see `unmask.features.load_feature_model`.
+        columns: the columns of texts in these files; see `unmask.features.load_feature_model`.
 
     Yields:
         What `similarities` or `search` gives.
 
     Raises:
-        SettingsError: the words fit none of the three.
+        SettingsError: the arguments fit none of the three.
         InputError: a file cannot be read, or holds pairs where single texts are wanted, or the other way round.
     """
     given = (len(texts), query is not None, corpus is not None)
@@ -192,7 +192,7 @@ def _embedded(
 
     Raises:
         SettingsError: the pool gives no single vector, or there is no such pool.
-        InputError: one is a pair.
+        InputError: a text is a pair.
     """
     checked = check_pool(pool)
     if checked == "none":
@@ -249,14 +249,14 @@ def _search(
     wanted = np.concatenate(parts)
     best = np.empty((len(asked), 0))
     numbers = np.empty((len(asked), 0), np.int64)
-    texts: dict[int, str] = {}  # of what is among the best of any query
+    texts: dict[int, str] = {}  # those among the best for any query
     first = 0
     for window, vectors in _embedded(model, corpus, pool, counts, coverage):
         found = np.concatenate([best, _rounded(wanted @ vectors.T)], axis=1)
         ids = np.concatenate(
             [numbers, np.broadcast_to(np.arange(first, first + len(window)), (len(asked), len(window)))], 1
         )
-        order = np.argsort(-found, axis=1, kind="stable")[:, :top_k]  # of equals the earlier comes first
+        order = np.argsort(-found, axis=1, kind="stable")[:, :top_k]  # stable: of equals the earlier comes first
         best, numbers = np.take_along_axis(found, order, 1), np.take_along_axis(ids, order, 1)
         texts = {
             number: texts[number] if number < first else window[number - first].text_a

@@ -1,4 +1,4 @@
-"""A file of labelled examples split into train, dev and test (`unmask.tasks.splits`), each laid out as the whole."""
+"""A file of labelled examples split into train, dev and test (`unmask.tasks.splits`), each in the file's layout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
     "choice": ("article", "context"),
     "tagging": ("document", "tokens", "text"),
 }
-"""Columns of a table by which rows belong together; the first that there is."""
+"""Columns of a table by which rows belong together; the first that exists is used."""
 
 DOCUMENT_MARK = "-DOCSTART-"
 """Begins a document in CoNLL's files."""
@@ -34,8 +34,8 @@ class Part:
     """What cannot be divided: an article, the lines of a row or of a document.
 
     Attributes:
-        group: what names the group that it belongs to.
-        content: an article as it was parsed, or text as it stands in the file.
+        group: the name of the group that it belongs to.
+        content: an article as it was parsed, or text exactly as in the file.
     """
 
     group: str
@@ -48,7 +48,7 @@ class Parts:
 
     Attributes:
         parts: in the order of the file.
-        write: the content of a file of some of them.
+        write: gives the content of a file of some of the parts.
     """
 
     parts: Sequence[Part]
@@ -65,16 +65,16 @@ def split_file(
             tagging also `.conll`, `.bio`, `.iob`, `.txt` (by document where `-DOCSTART-` marks them, else by sentence);
             plain or compressed.
         task: a kind of task, or a data set.
-        out: a directory that is not there, or empty.
-        group: the column by which rows belong together; None takes the first of `GROUP_COLUMNS` that there is.
-        overwrite: True replaces an earlier split there.
+        out: a directory that does not exist or is empty.
+        group: the column by which rows belong together; None takes the first of `GROUP_COLUMNS` that exists.
+        overwrite: True replaces an earlier split in `out`.
 
     Returns:
         How many articles, rows, documents or sentences each file has.
 
     Raises:
         SettingsError: there is no such task.
-        InputError: the file cannot be read, has no such column, or less than three groups.
+        InputError: the file cannot be read, has no such column, or fewer than three groups.
         OutputError: `out` holds something, or cannot be written.
     """
     check_name(task)
@@ -146,7 +146,7 @@ def _json_rows(lines: Iterable[str], columns: Sequence[str], path: Path) -> Iter
 
 
 def _table(lines: Sequence[str], columns: Sequence[str], path: Path, *, quoted: bool) -> Parts:
-    """Rows below a header, each with its lines as they stand."""
+    """Rows below a header, each with its lines unchanged."""
     rows = _csv_rows(lines, path) if quoted else _tsv_rows(lines)
     first = next(rows, None)
     if first is None:
@@ -162,7 +162,7 @@ def _table(lines: Sequence[str], columns: Sequence[str], path: Path, *, quoted: 
 
 
 NumberedRow = tuple[int, list[str], str]
-"""The number of its first line, its values, and its text as it stands in the file."""
+"""The number of its first line, its values, and its text exactly as in the file."""
 
 
 def _tsv_rows(lines: Iterable[str]) -> Iterator[NumberedRow]:
@@ -188,8 +188,8 @@ def _csv_rows(lines: Sequence[str], path: Path) -> Iterator[NumberedRow]:
 
 
 def _documents(lines: Sequence[str]) -> Iterator[Part]:
-    """Documents where they are marked, else sentences, which blank lines end; named by their text. What holds no token,
-    as wikigold's last mark, stays with the part before it."""
+    """Documents where they are marked, else sentences, which end at blank lines; named by their text. A piece without a
+    token, such as wikigold's last mark, stays with the part before it."""
     marked = any(line.startswith(DOCUMENT_MARK) for line in lines)
     whole: list[str] = []
     for piece in _pieces(lines, marked):

@@ -1,4 +1,4 @@
-"""What a command says of a fine-tuned model's task: names of columns, and settings, over those that it remembers."""
+"""A command's options for a fine-tuned model's task: columns and settings in place of those that it remembers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TextTask = Classification | MultiLabelClassification | Regression
 """Tasks of one text or two."""
 
 NOTHING_SAID = ColumnSettings()
-"""Of columns: they are as the model remembers them, or the usual ones."""
+"""No columns given: they are those that the model remembers, or the usual ones."""
 
 Use = Literal["predict", "evaluate", "score"]
-"""`score`: predictions that are there already are measured, without a model."""
+"""`score`: measures existing predictions, without a model."""
 
 _TRAINING = "it is for training, which is over"
 _HEAD = "it is decided by the model's head, which was trained with it"
@@ -39,11 +39,11 @@ _FIXED = {
     "auxiliary_lm_weight": _TRAINING,
     "drop_unfound_answers": _TRAINING,
 }
-"""Settings that nothing but a new training could change, and why."""
+"""Settings that only a new training could change, and why."""
 _OF_LABELS = ("label_separator", "repair_tags")
 """How labels are read: `predict` reads none."""
 _OF_SCORES = (*_OF_LABELS, "unanswerable")
-"""All that decides how predictions that are there already are measured."""
+"""All settings that affect how existing predictions are measured."""
 
 _IN_RECIPES = re.compile(rf"\bdata\.columns\.(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
 
@@ -65,7 +65,7 @@ def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def check_task_settings(settings: Mapping[str, Any], use: Use) -> None:
-    """Refuses settings that change nothing in this use of a task, naming the first and the reason (SettingsError)."""
+    """Raises SettingsError for settings that have no effect in this use of a task, naming the first and the reason."""
     for name in settings:
         if name in _FIXED:
             raise SettingsError(f"task.{name} cannot be set here: {_FIXED[name]}; leave it out")
@@ -78,21 +78,21 @@ def check_task_settings(settings: Mapping[str, Any], use: Use) -> None:
 
 
 def build_task_settings(settings: Mapping[str, Any]) -> TaskSettings:
-    """Settings of a task from those by name; an unknown one, or a value out of range, is refused (SettingsError)."""
+    """Builds a task's settings; raises SettingsError for an unknown name or a value out of range."""
     return build_settings(TaskSettings, settings, "task")
 
 
 def adjusted_task(
     task: Task[Any], columns: ColumnSettings, settings: Mapping[str, Any], num_positions: int
 ) -> Task[Any]:
-    """A fine-tuned model's task with what a user says of it.
+    """A fine-tuned model's task with a user's options.
 
-    Where a column is named, a row has to have it; the usual names are no longer looked for in its place.
+    If a column is named, every row has to have it; the usual names are no longer looked for instead.
 
     Args:
-        columns: those that are named take the place of the model's own; the other ones stay.
+        columns: those that are named replace the model's own; the others stay.
         settings: of `TaskSettings`, by name; checked by `check_task_settings`.
-        num_positions: of the encoder.
+        num_positions: the encoder's.
 
     Raises:
         SettingsError: a setting or column is unknown, out of range, or of another kind of task.
@@ -119,7 +119,7 @@ def adjusted_task(
 
 @contextmanager
 def naming_columns_by_option() -> Iterator[None]:
-    """Tasks name columns in their messages as recipes do; commands that use a model, and this block, by `--column`."""
+    """A block in which tasks' messages name columns by `--column`, as commands do, not as recipes do."""
     try:
         yield
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Embedding as scikit-learn does things: `transform` makes vectors of texts in memory, for `Pipeline` and its like.
+"""Embedding with scikit-learn's interface: `transform` makes vectors of texts in memory, for `Pipeline` and the like.
 
 vectors = TextEncoder("runs/bert").fit_transform(["a fine film", "dull"])
 """
@@ -24,7 +24,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
     """Vectors of texts from a pre-trained model, which stays as it is: `fit` learns nothing.
 
     Args:
-        model: directory of a pre-trained model, or the run that made it.
+        model: directory of a pre-trained model, or of the run that made it.
         layers: "embeddings", "second-to-last", "last" or "concat-last-4"; see `unmask features`.
         pool: "mean", "max" or "cls": how the tokens of a text become one vector.
         normalise: True divides each vector by its length.
@@ -53,7 +53,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         self.precision = precision
 
     def fit(self, X: Texts, y: Any = None) -> Self:  # noqa: N803
-        """Looks whether there is such a model.
+        """Checks that there is such a model.
 
         Raises:
             UserError: there is none.
@@ -65,7 +65,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         """(texts, hidden).
 
         Raises:
-            UserError: the model does not load, `X` is empty, or holds something else than texts.
+            UserError: the model does not load, or `X` is empty or holds something other than texts.
         """
         rows = rows_of(X)
         if "text_b" in rows[0]:
@@ -73,10 +73,10 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return embed(self._load(), (row["text"] for row in rows), pool=self.pool, normalise=self.normalise)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """(hidden,) `textencoder0`, `textencoder1` ..., as scikit-learn names what has no names of its own.
+        """(hidden,) `textencoder0`, `textencoder1` ..., as scikit-learn names features that have no names.
 
         Args:
-            input_features: is not looked at.
+            input_features: ignored.
 
         Raises:
             UserError: the model does not load.

@@ -1,7 +1,7 @@
-"""Text that goes on from a prompt, sampled from a left-to-right language model: GPT-1, an LSTM, a left-to-right BERT.
+"""Text that continues a prompt, sampled from a left-to-right language model: GPT-1, an LSTM, a left-to-right BERT.
 
-The model reads the last `num_positions` tokens: where the text is longer, the window slides on and what stands before
-it is forgotten. Every step reads the window anew; nothing is kept between steps.
+The model reads the last `num_positions` tokens: if the text is longer, the window slides on and everything before it is
+forgotten. Every step reads the window anew; nothing is kept between steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unmask.errors import InputError, ModelError, SettingsError
 from unmask.language_model import LanguageModel, load_language_model
 
 _REPLACEMENT = "\ufffd"
-"""What bytes that make no character are decoded as."""
+"""What bytes that do not form a character are decoded to."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Sampling:
     """How the next token is chosen.
 
     Attributes:
-        temperature: 0 takes the likeliest; 1 draws from the model's distribution; below 1 the likely ones gain.
-        top_k: draws among so many of the likeliest; 0 among all.
+        temperature: 0 takes the likeliest; 1 draws from the model's distribution; below 1 likely ones gain.
+        top_k: draws among this many of the likeliest; 0 among all.
         top_p: draws among the likeliest that together have this probability.
 
     Raises:
@@ -47,10 +47,10 @@ class Sampling:
             raise SettingsError(f"top_p {self.top_p}: expected a probability over 0, up to 1")
 
     def choose(self, logits: Tensor, generator: torch.Generator) -> int:
-        """A token.
+        """A token's id.
 
         Args:
-            logits: (vocab,) float32 on the CPU, minus infinity for what may not come.
+            logits: (vocab,) float32 on the CPU, minus infinity for tokens that may not come.
 
         Raises:
             ModelError: a logit is not a number.
@@ -61,7 +61,7 @@ class Sampling:
             return int(logits.argmax())
         scores, tokens = (logits / self.temperature).sort(descending=True, stable=True)
         probabilities = torch.softmax(scores, -1)
-        before = probabilities.cumsum(-1) - probabilities  # of all that are likelier
+        before = probabilities.cumsum(-1) - probabilities  # the sum over all likelier tokens
         kept = probabilities.masked_fill(before >= self.top_p, 0.0)
         if self.top_k:
             kept[self.top_k :] = 0
@@ -80,21 +80,21 @@ def generate(
     device: str = "auto",
     precision: str = "fp32",
 ) -> str:
-    """Goes on from a prompt.
+    """Continues a prompt.
 
     Args:
         model: a model's directory, that of the run that made it, or a loaded `LanguageModel`.
         prompt: may be empty for a BERT, whose texts begin with `[CLS]`.
-        num_tokens: to add; special tokens are never among them.
+        num_tokens: how many to add; special tokens are never among them.
         temperature, top_k, top_p: see `Sampling`.
-        seed: of the draws: the same gives the same text.
+        seed: of the draws: the same seed gives the same text.
         device, precision: see `load_language_model`.
 
     Returns:
-        The new text without the prompt. A last character of which a part is missing is left out.
+        The new text without the prompt. An incomplete last character is left out.
 
     Raises:
-        InputError: there is nothing to go on from, or the prompt is no text.
+        InputError: there is nothing to continue, or the prompt is not text.
         ModelError: see `load_language_model`.
         SettingsError: a value is out of its range.
     """
@@ -123,8 +123,8 @@ def generate(
 
 
 def readable(text: str) -> str:
-    """A decoded text without the beginning of a character at its end: bytes of UTF-8 that lack others, or the first
-    consonant of a Korean syllable, where a tokenizer takes syllables apart; and composed (NFC)."""
+    """A decoded text, composed (NFC), without an incomplete character at its end: bytes of UTF-8 that lack others, or
+    the first consonant of a Korean syllable if the tokenizer takes syllables apart."""
     text = text.rstrip(_REPLACEMENT)
     while text and "\u1100" <= text[-1] <= "\u115f":
         text = text[:-1]

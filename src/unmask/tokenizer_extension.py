@@ -1,15 +1,15 @@
-"""A tokenizer with more words: each an entry of its own behind those that are there, which keep their ids.
+"""A tokenizer with more words: each becomes an entry of its own after the existing ones, which keep their ids.
 
-A model whose tokenizer cuts the words of a new domain into many pieces goes on with such a tokenizer, the new entries
-starting as the mean of their pieces (`unmask.pretraining_start`).
+A model whose tokenizer cuts the words of a new domain into many pieces can be pre-trained further with such a
+tokenizer; the new entries start as the mean of their pieces (`unmask.pretraining_start`).
 
-In WordPiece a word is an entry like the others. Matching is longest first, so that it is also taken at the beginning of
+In WordPiece a new word is an entry like the others. Matching is longest first, so it is also taken at the beginning of
 longer words: "lovelace" in "lovelaces".
 
-What BPE makes of a word is decided by merges, which are learnt from text. There a word is an added token, as of
-`transformers`, which is looked for before the merges, and only as a whole word; everything else is written as before.
-It has three drawbacks there and here: the space before it is a token of its own to byte-level BPE, GPT-1's decoder sets
-none behind it, and the library's byte-level decoder garbles some accented letters in it.
+How BPE cuts a word is decided by merges, which are learnt from text. So a new word becomes an added token, as in
+`transformers`: it is looked for before the merges, and only as a whole word; everything else is encoded as before. This
+has three drawbacks, there and here: in byte-level BPE the space before it is a token of its own, GPT-1's decoder puts
+no space after it, and the library's byte-level decoder garbles some accented letters in it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Extension:
         tokenizer: with the new entries.
         added: the new entries, in order.
         known: words that were entries already.
-        num_repeated: lines with a word of an earlier line, once normalised.
-        unknown: of `added`, those that the tokenizer could not write before: they were `[UNK]`.
+        num_repeated: lines whose normalised word was on an earlier line.
+        unknown: of `added`, those that the tokenizer could not encode before: they were `[UNK]`.
     """
 
     tokenizer: TextTokenizer
@@ -72,18 +72,18 @@ class Extension:
 
 
 def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, overwrite: bool = False) -> Extension:
-    """Adds whole words to a tokenizer, and saves it as `transformers.AutoTokenizer` opens it.
+    """Adds whole words to a tokenizer, and saves it in the form that `transformers.AutoTokenizer` opens.
 
     Args:
         source: a tokenizer's directory, a model's, or that of the run that made it.
-        words: a text file, one word a line, as it stands in texts; blank lines are passed over.
+        words: a text file, one word per line, as it is written in texts; blank lines are passed over.
         out: the new tokenizer's directory.
         overwrite: True replaces a tokenizer at `out`.
 
     Raises:
         ModelError: `source` has no tokenizer.
-        SettingsError: it is one of words, which has no pieces.
-        InputError: the file cannot be read, holds what the tokenizer never sees as one word, or nothing new.
+        SettingsError: it is a tokenizer of words, which has no pieces.
+        InputError: the file cannot be read, holds something that the tokenizer never sees as one word, or nothing new.
         OutputError: `out` exists, or holds other things than a tokenizer.
     """
     directory, words, out = _tokenizer_directory(Path(source)), Path(words), Path(out)
@@ -126,7 +126,7 @@ def _read_words(path: Path, tokenizer: TextTokenizer) -> list[str]:
     """The words as the tokenizer normalises them, blank lines left out.
 
     Raises:
-        InputError: the file cannot be read, or some of its lines can be no entries; the first are named.
+        InputError: the file cannot be read, or some of its lines cannot be entries; the first are named.
     """
     entries = frozenset(tokenizer.token_strings)
     specials = {tokenizer.token_strings[index] for index in tokenizer.special_ids}
@@ -161,7 +161,7 @@ def _read_words(path: Path, tokenizer: TextTokenizer) -> list[str]:
 
 
 def _is_known(word: str, entries: frozenset[str], tokenizer: TextTokenizer) -> bool:
-    """Whether a normalised word is written as one entry, at the beginning of a text or further on."""
+    """Whether a normalised word is already encoded as one entry, at the beginning of a text or further on."""
     if tokenizer.kind == "wordpiece":
         return word in entries
     ways = tokenizer.encode_batch([word, f" {word}"])

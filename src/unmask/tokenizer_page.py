@@ -28,12 +28,12 @@ MOST_PIECES_SHOWN = 24
 
 @dataclass(frozen=True)
 class Bars:
-    """A figure of one bar a tokenizer.
+    """A figure with one bar per tokenizer.
 
     Args:
         title: what is compared.
         note: how to read it.
-        length: of a bar.
+        length: the length of a bar.
         told: how its number is written.
     """
 
@@ -92,7 +92,7 @@ def _table(columns: Sequence[Column], tokenizers: Iterable[TokenizerFigures]) ->
 
 
 def _cuts(report: TokenizersReport) -> str:
-    """A bar a tokenizer: its words by the number of their pieces, and the unknown ones."""
+    """A bar per tokenizer: its words by the number of their pieces, and the unknown ones."""
     names = ["1 piece", *(f"{number} pieces" for number in range(2, MOST_PIECES)), f"{MOST_PIECES} and more"]
     kinds = [(f"cut cut-{number}", name) for number, name in enumerate(names, start=1)] + [("cut unknown", "unknown")]
     keys = "".join(f'<span class="key {kind}">{name}</span>' for kind, name in kinds)

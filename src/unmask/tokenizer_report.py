@@ -1,20 +1,20 @@
-"""Tokenizers compared on the same held-out text: what stays whole, what falls to pieces, what is lost, at what length.
+"""Tokenizers compared on the same held-out text: what stays whole, what is cut up, what is lost, at what length.
 
 All are measured on the same words and the same characters, so that figures can be compared whatever the kind:
 
-    stretch   what stands between white space, with one space before it, as in running text. The text is its stretches:
-              more white space than that is left out, for kinds that keep it as for kinds that do not.
+    stretch   what stands between white space, with one space before it, as in running text. Nothing but stretches is
+              counted: other white space is left out, whether or not a kind of tokenizer keeps it.
     word      a longest run of letters, marks and digits within a stretch (so never punctuation), likewise with one
               space before it. In writing without spaces between words (Chinese, Japanese, Thai) that is a whole phrase:
               compare tokens per character there. Tokens per word are the fertility of Rust et al. (2021, "How Good is
               Your Tokenizer?", section 3.1.2).
 
-No tokenizer is asked twice about the same stretch or word: the text is counted first, and each distinct one encoded
-once. Memory is bounded by the text that is counted: `max_bytes` at most, drawn evenly, in passages of some 2,000
-characters, from all of the text.
+No tokenizer encodes the same stretch or word twice: the text is counted first, and each distinct one encoded once.
+Memory is bounded by the text that is counted: `max_bytes` at most, drawn evenly, in passages of some 2,000 characters,
+from all of the text.
 
-A segmenter that looks at whole sentences (Kiwi) is given one stretch at a time, and may cut some words otherwise than
-in their sentences.
+A segmenter that looks at whole sentences (Kiwi) is given one stretch at a time, and may cut some words differently from
+how it would in their sentences.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from unmask.tokenization.word_counts import count_words
 
 MAX_BYTES = 10_000_000
 NUM_SHOWN = 10
-"""Words of each list."""
+"""How many words each list has."""
 MOST_PIECES = 5
-"""Words of so many pieces or more are counted together."""
+"""Words of this many pieces or more are counted together."""
 
 _PASSAGE = re.compile(r".{1,2000}\S{0,500}", re.DOTALL)
 _BATCH = 8192
@@ -64,7 +64,7 @@ class TextFacts:
         sources: its files.
         num_bytes_read: bytes of UTF-8 read.
         num_bytes: bytes of the passages that were counted.
-        num_characters, num_utf8_bytes: of the stretches, the space before each included.
+        num_characters, num_utf8_bytes: of the stretches, including the space before each.
         num_words, num_distinct_words: see the module.
         letters: letters within words, by Unicode script, the most frequent first.
     """
@@ -81,7 +81,7 @@ class TextFacts:
 
 @dataclass(frozen=True)
 class CutWord:
-    """A word, how often it occurs, and the pieces it is cut into; `�` is a part of a character."""
+    """A word, how often it occurs, and the pieces it is cut into; `�` is part of a character."""
 
     word: str
     count: int
@@ -93,26 +93,26 @@ class TokenizerFigures:
     """One tokenizer, and how it does on the text.
 
     Attributes:
-        name: tells it from the others; the end of its path.
+        name: the end of its path, long enough to tell it from the others.
         path: where it was opened.
         kind: `wordpiece`, `bpe` or `byte_bpe`.
         lowercase: True if it makes no difference between upper and lower case.
-        segmenter: what cuts the text into morphemes before it, or "none".
-        vocab_size: ids.
+        segmenter: what cuts the text into morphemes beforehand, or "none".
+        vocab_size: how many ids it has.
         num_entries_used: ids that occur in the text.
         num_unused_slots: entries `[unused0]` ...
-        special_tokens: the others that stand for no text.
+        special_tokens: the other entries that stand for no text.
         num_tokens, num_unknown_tokens: in the text.
         num_word_tokens: in its words.
-        words_by_pieces: words of 1, 2, 3 ... pieces, the last one of `MOST_PIECES` and more, unknown ones left out.
+        words_by_pieces: words of 1, 2, 3 ... pieces, the last count for `MOST_PIECES` and more, unknown words left out.
         num_unknown_words: words with an unknown token in them.
         lost_letters: letters that unknown tokens stand for, by script.
-        longest_words: cut into most pieces, among those in the script that most of the text is in.
-        costliest_words: that take most tokens in the text beyond one each, among those that occur more than once.
+        longest_words: those cut into most pieces, among those in the script of most of the text.
+        costliest_words: those that take most tokens in the text beyond one each, among those that occur more than once.
         unknown_words: the most frequent ones.
         tokens_per_word, tokens_per_character, bytes_per_token: the lower the first two and the higher the last, the
-            shorter the sequences. An unknown word is one token of WordPiece: where many are, this flatters.
-        whole_word_share: of the words, one piece and known.
+            shorter the sequences. WordPiece makes one token of an unknown word: where many are unknown, this flatters.
+        whole_word_share: of the words, those that are one known piece.
         unknown_word_share, unknown_token_share: of the words, of the tokens.
         lost_letter_shares: of each script's letters.
     """
@@ -154,7 +154,7 @@ class TokenizersReport:
     max_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for a JSON file."""
+        """The whole report, for a JSON file."""
         return asdict(self)
 
 
@@ -172,16 +172,16 @@ def report_tokenizers(
     Args:
         tokenizers: their directories.
         text: files, folders and globs, as `unmask.data.corpus_files.find_files` takes them.
-        max_bytes: bytes of UTF-8 to count. Of a longer text passages are drawn evenly, between half of this and all of
-            it. 10 MB of English take less than 0.1 GB of memory.
+        max_bytes: bytes of UTF-8 to count. From a longer text passages are drawn evenly, between half of this and all
+            of it. 10 MB of English take less than 0.1 GB of memory.
         seed: of that sample.
         reading: how files become documents.
-        cleaning: what is mended and left out before.
+        cleaning: what is mended and left out beforehand.
 
     Raises:
         ModelError: a path holds no tokenizer.
         InputError: there is no text, no word in it, or it cannot be read.
-        SettingsError: no tokenizer is named, one is of words, or `max_bytes` is not positive.
+        SettingsError: no tokenizer is named, one is a tokenizer of words, or `max_bytes` is not positive.
     """
     if not tokenizers:
         raise SettingsError("no tokenizer was named: give the directory of at least one")
@@ -245,7 +245,7 @@ def _count(
 
 @cache
 def _word_pattern() -> re.Pattern[str]:
-    """Letters, digits and marks; `re` by itself lacks the marks, and takes superscripts and circled numbers too."""
+    """Letters, digits and marks; word characters of `re` lack marks, and include superscripts and circled numbers."""
     marks, other_numbers = [], []
     for character in map(chr, range(sys.maxunicode + 1)):
         category = unicodedata.category(character)
@@ -257,7 +257,7 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 def _letters(texts: Mapping[str, int]) -> dict[str, int]:
-    """Letters by script in texts that occur so many times, the most frequent script first."""
+    """Letters by script in texts with their counts, the most frequent script first."""
     characters: Counter[str] = Counter()
     for text, count in texts.items():
         for character in text:
@@ -352,7 +352,7 @@ def _batches(counts: Mapping[str, int]) -> Iterator[list[tuple[str, int]]]:
 
 
 def _lost_letters(tokenizer: TextTokenizer, unknown: Mapping[str, int]) -> dict[str, int]:
-    """Letters that unknown tokens stand for: WordPiece loses whole words, BPE single characters."""
+    """How many letters, by script, unknown tokens stand for: WordPiece loses whole words, BPE single characters."""
     backend = plain_copy(tokenizer.backend)
     lost: Counter[str] = Counter()
     for batch in _batches(unknown):
@@ -379,7 +379,7 @@ def _lowercases(tokenizer: TextTokenizer) -> bool:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell them all apart; whole paths where one is named twice."""
+    """The shortest ends of the paths that tell them all apart; whole paths if one is named twice."""
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         names = [str(Path(*its[-length:])) for its in parts]

@@ -12,17 +12,17 @@ from unmask.tokenizer_report import CutWord, TokenizerFigures, TokenizersReport
 WIDTH = 100
 LONGEST_SHOWN = 60
 MOST_UNKNOWN = 0.05
-"""Share of unknown words from which on lengths flatter too much to be compared."""
+"""From this share of unknown words on, lengths flatter too much to be compared."""
 UNREADABLE = "\ufffd"
-"""What a piece that is a part of a character is shown as."""
+"""How a piece that is only part of a character is shown."""
 MOST_SCRIPTS = 5
 
 Column = tuple[str, Callable[[TokenizerFigures], str]]
-"""A heading, on two lines where it is long, and the cell under it."""
+"""A heading, on two lines if it is long, and the function for the cells under it."""
 
 
 def share(value: float) -> str:
-    """A share as a percentage; what is there, but rounds to nothing, is told from what is not."""
+    """A share as a percentage; one that rounds to nothing is shown differently from zero."""
     return "<0.01 %" if 0 < value < 0.00005 else f"{value:.2%}".replace("%", " %")
 
 
@@ -51,7 +51,7 @@ def shown(text: str) -> str:
 
 
 def readable(word: CutWord) -> str:
-    """A word's pieces; the word itself where they are parts of characters."""
+    """A word's pieces; the word itself if they are parts of characters."""
     pieces = "·".join(word.pieces)
     return word.word if UNREADABLE in pieces else pieces
 
@@ -61,9 +61,9 @@ class WordList:
     """One of the lists of words.
 
     Args:
-        title: what they have in common.
+        title: what the words have in common.
         words_of: takes them from a tokenizer's figures.
-        told: a word in a line of text, with what put it there.
+        told: writes a word for a line of text, with the figure that put it there.
     """
 
     title: str
@@ -83,7 +83,7 @@ WORDS = (
 
 
 def script_columns(report: TokenizersReport) -> tuple[Column, ...]:
-    """Share of a script's letters that unknown tokens stand for; the most frequent scripts, with their own share."""
+    """The shares of letters that unknown tokens stand for, for the most frequent scripts, with the script's share."""
 
     def lost_of(script: str) -> Callable[[TokenizerFigures], str]:
         return lambda its: share(its.lost_letter_shares[script])
@@ -107,7 +107,7 @@ def describe_text(report: TokenizersReport) -> str:
 
 
 def misled(report: TokenizersReport) -> str:
-    """A warning where lengths cannot be compared."""
+    """A warning if lengths cannot be compared."""
     names = [its.name for its in report.tokenizers if its.unknown_word_share > MOST_UNKNOWN]
     if not names:
         return ""

@@ -27,7 +27,7 @@ _OWN_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
     *(WORDS_FILE, SETTINGS_FILE, REPORT),
 )
-"""All that `--overwrite` may remove, since the directory of a model holds a tokenizer too."""
+"""All that `--overwrite` may remove: a model's directory, for one, holds a tokenizer too."""
 
 
 def train_tokenizer(
@@ -40,14 +40,14 @@ def train_tokenizer(
     reading: ReadingSettings = ReadingSettings(),  # noqa: B008  immutable
     cleaning: CleaningSettings = CleaningSettings(),  # noqa: B008  immutable
 ) -> tuple[Tokenizer, TrainingReport]:
-    """Trains a tokenizer and saves it, with what it was trained on, as `transformers.AutoTokenizer` opens it (which
-    knows none of words).
+    """Trains a tokenizer and saves it, with a record of what it was trained on, in the form that
+    `transformers.AutoTokenizer` opens (it does not know tokenizers of words).
 
     Args:
         text: files, folders and globs, or a mixture, as `unmask.data.corpora.find_corpora` takes them.
         out: the tokenizer's directory.
         settings: kind, size, casing ...
-        seed: of the sample that is taken where the text exceeds `settings.sample_bytes`.
+        seed: of the sample that is taken if the text exceeds `settings.sample_bytes`.
         overwrite: True replaces a tokenizer at `out`.
         reading: how files become documents.
         cleaning: what is mended in documents, and which are left out.

@@ -1,4 +1,4 @@
-"""Which layers of a pre-trained encoder a fine-tuning takes over, and which of them stay as they are."""
+"""Which layers of a pre-trained encoder fine-tuning takes over, and which of them it freezes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def freeze_layers(encoder: Encoder, layers: int | Literal["all"], *, trains_pool
     """Freezes the lower part of an encoder: its weights stay as they are, and its dropout is off.
 
     Args:
-        layers: 0 freezes the embeddings, n the first n layers with them, `all` the whole encoder.
-        trains_pooler: True leaves the pooler out of `all`, to be learned with the head: one of random weights.
+        layers: 0 freezes the embeddings, n also the first n layers, `all` the whole encoder.
+        trains_pooler: True leaves the pooler out of `all`, so that one with random weights is learned with the head.
 
     Raises:
         SettingsError: the encoder has fewer layers.

@@ -1,14 +1,14 @@
-"""A search: many fine-tuning runs from one recipe, what they come to, and the best of them as a model.
+"""A search: many fine-tuning runs from one recipe, their results, and the best of them as a model.
 
 Every combination of what `search.*` lists is run `search.restarts` times, each as a run directory of its own:
 
-    OUT/trials/lr3e-05_batch16_epochs3_seed2/    a whole run, but for its checkpoints, which go when it is finished
+    OUT/trials/lr3e-05_batch16_epochs3_seed2/    a whole run; its checkpoints are deleted when it is finished
     OUT/summary.json  OUT/report.html            see `unmask.trials_summary`; brought up to date after each trial
-    OUT/model/                                   of the best run on dev
+    OUT/model/                                   the model of the best run on dev
     OUT/ensemble/                                where `search.ensemble` is true
 
-They run one after another, or several at a time (`search.parallel`: `unmask.parallel_trials`); what they come to is the
-same in whatever order they end.
+They run one after another, or several at a time (`search.parallel`: `unmask.parallel_trials`); the results are the same
+in whatever order they end.
 
 Devlin et al. 2019, sections 4.1 (grid, restarts) and 4.2 (ensemble); Radford et al. 2018, figure 2 (layers).
 """
@@ -74,12 +74,12 @@ class Trial:
 
     @property
     def cost(self) -> float:
-        """How long it takes, compared with the others of its search."""
+        """How long it takes, relative to the other trials of its search."""
         train = self.settings.train
         return train.epochs if train.epochs is not None else train.batch_size if train.steps is not None else 1.0
 
     def outcome(self, results: Mapping[str, Any]) -> Outcome:
-        """Of the finished trial, from its results.json."""
+        """The outcome of the finished trial, from its results.json."""
         return Outcome(
             self.name,
             self.combination,
@@ -92,7 +92,7 @@ class Trial:
         )
 
     def failed(self, error: str) -> Outcome:
-        """Of the trial that ended with an error."""
+        """The outcome of the trial that ended with an error."""
         return Outcome(self.name, self.combination, self.point, self.given, dev={}, test={}, error=error)
 
 
@@ -109,20 +109,20 @@ def run_trials(
     """Runs a recipe with a `search`.
 
     Args:
-        directory: to write.
-        recipe: its name, for the record.
+        directory: the directory to write.
+        recipe: the recipe's name, for the record.
         resume: True keeps the finished trials and goes on with the others.
-        overwrite: True replaces a search, or a run, that is there.
-        run: makes one run; a function at the top of a module where several run at a time.
-        check: opens the inputs of a trial, so that what is wrong with one is told before anything is written; it is
-            called for the first trial of each checkpoint and each number of layers. What it warns of is shown once.
+        overwrite: True replaces an existing search or run.
+        run: makes one run; a module-level function if several run at a time.
+        check: opens the inputs of a trial, so that mistakes are reported before anything is written; it is called for
+            the first trial of each checkpoint and each number of layers. Its warnings are shown once.
 
     Returns:
         The directory of the best model on dev.
 
     Raises:
-        UserError: recipe, examples or output are at fault, or every trial has failed. What is wrong with one trial
-            alone, such as a learning rate at which it diverges, is noted, and the others go on.
+        UserError: recipe, examples or output are at fault, or every trial has failed. The failure of a single trial,
+            such as a learning rate at which it diverges, is noted, and the others go on.
         Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
     """
     trials = plan_trials(settings)
@@ -135,7 +135,7 @@ def run_trials(
                 if check is not None:
                     check(trial.settings)
         for name in _SPENT:
-            shutil.rmtree(directory / name, ignore_errors=True)  # of the inputs that were checked
+            shutil.rmtree(directory / name, ignore_errors=True)  # left by checking the inputs
         if settings.search.ensemble:
             check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
         write_environment(
@@ -201,7 +201,7 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
                 "optimizer": {"learning_rate": learning_rate},
                 "train": {"batch_size": batch_size, budget: length},
             }
-            # Only what the recipe says: some settings are refused where they are given at all.
+            # Only what the recipe sets: some settings are refused if they are given at all.
             values = merge(settings.model_dump(mode="json", exclude={"search"}, exclude_unset=True), chosen)
             single = build_settings(FinetuneRecipe, values, f"search, {name}")
             trials.append(Trial(name, combination, point, given | {"seed": seed}, single))
@@ -213,7 +213,7 @@ def _checkpoints(settings: FinetuneRecipe) -> list[str]:
 
 
 def _labels(checkpoints: Sequence[str]) -> list[str]:
-    """Short names for models, each another one."""
+    """Short names for models, all different."""
     labels: list[str] = []
     for number, checkpoint in enumerate(checkpoints, start=1):
         path = Path(checkpoint)
@@ -256,7 +256,7 @@ def _run_all(
 def _outcomes(
     settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
 ) -> list[Outcome]:
-    """Runs what is not finished yet; after each trial the summary is that of the trials so far, in their own order."""
+    """Runs the trials that have not ended; after each one, writes a summary of all that have, in the planned order."""
     places = {trial.name: directory / TRIALS / trial.name for trial in trials}
     by_name = {trial.name: trial for trial in trials}
     ended: dict[str, Outcome] = {}
@@ -297,10 +297,10 @@ def _run_one_after_another(
     run: RunOne,
     note_end: Callable[[Job, str | None], str],
 ) -> None:
-    """`run_side_by_side` of one trial at a time, in this process.
+    """Like `run_side_by_side`, but one trial at a time, in this process.
 
     Args:
-        numbers: of the trials among all, by name.
+        numbers: each trial's number among all, as text, by name.
     """
     spent_s, spent_cost = 0.0, 0.0
     for place, job in enumerate(jobs):
@@ -314,7 +314,7 @@ def _run_one_after_another(
 
 
 def _outcome(trial: Trial, place: Path, failure: str | None) -> Outcome:
-    """Of a trial that has ended; of a finished one, what it does not need any more goes."""
+    """The outcome of a trial that has ended; deletes what a finished trial no longer needs."""
     if failure is not None:
         return trial.failed(failure)
     results = _read_results(place)
@@ -325,7 +325,7 @@ def _outcome(trial: Trial, place: Path, failure: str | None) -> Outcome:
 
 
 def _read_results(place: Path) -> dict[str, Any] | None:
-    """Of a finished trial; None where it is not finished."""
+    """The results of a finished trial; None where it is not finished."""
     try:
         results = json.loads((place / RESULTS).read_bytes())
     except (OSError, ValueError):
@@ -335,7 +335,7 @@ def _read_results(place: Path) -> dict[str, Any] | None:
 
 
 def _tell(directory: Path, line: str) -> None:
-    """In the search's own log and on standard error; a trial has a log of its own."""
+    """Writes a line to the search's own log and to standard error; each trial has its own log."""
     with logging_messages(directory, echo=True):
         logger.info("%s", line)
 
@@ -359,7 +359,7 @@ def _link_model(source: Path, target: Path) -> None:
 
 
 def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:
-    """Makes an ensemble of runs and measures it; None where only one of them has not failed."""
+    """Makes an ensemble of runs that have not failed and measures it; None where there is only one."""
     if len(runs) < 2:
         _tell(directory, f"no ensemble: of the best combination only {runs[0].name} has not failed")
         return None
@@ -381,12 +381,12 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
 
 
 def _tune(place: Path, dev: Path, device: str) -> None:
-    """Chooses on dev by how much the summed scores of an ensemble's answers have to be over those of no answer; without
-    that it would be the sum of what its members have chosen each for itself."""
+    """Chooses an ensemble's null threshold on dev; otherwise it would be the sum of those that the members have chosen,
+    each for itself."""
     predictor = load_predictor(place, device=device)
     assert isinstance(predictor.task, QaTask)
     task = replace(predictor.task, null_threshold=None)
-    counts = ExampleCounts()  # told of when the ensemble is measured
+    counts = ExampleCounts()  # reported when the ensemble is measured
     examples = task.load(dev, counts)
     encoded = encode_windows(task, examples, predictor.tokenizer, counts, predictor.num_segments)
     _, score = measure(task, predictor.module, encoded, predictor.compute)

@@ -1,7 +1,7 @@
 """What is shown of the trials of a search.
 
-Of those that run side by side: on a terminal a bar for all of them and the names of those that are running, elsewhere a
-line for each that has ended. Of all: what is wrong with their inputs, once.
+For trials side by side: on a terminal one bar for all of them and the names of those that are running, elsewhere a line
+for each one that has ended. For all trials: warnings about their inputs, once.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ logger = logging.getLogger("unmask")
 
 
 class TrialsDisplay:
-    """Shows trials that run side by side, for use in a `with` statement. What it says stands in the search's log too.
+    """Shows trials that run side by side, for use in a `with` statement. All lines go to the search's log too.
 
     Args:
         directory: of the search.
-        num_trials: that are to be run.
+        num_trials: how many are to be run.
         parallel: how many at a time, at most.
-        stream: where to write; standard error, as it is at the time, where left out.
+        stream: where to write; left out, the standard error of the moment.
 
     Attributes:
-        num_ended: trials that are finished or have failed; to be counted by whoever knows.
+        num_ended: trials that have finished or failed; the caller counts them.
     """
 
     def __init__(self, directory: Path, num_trials: int, parallel: int, *, stream: TextIO | None = None) -> None:
@@ -63,11 +63,11 @@ class TrialsDisplay:
             self._bars = None
 
     def show(self, running_s: dict[str, float], left_s: float | None) -> None:
-        """Says how far the search is.
+        """Shows how far the search is.
 
         Args:
-            running_s: for how long each trial that is running has run, by name.
-            left_s: until all have ended, if that is known.
+            running_s: for how long each running trial has run, by name.
+            left_s: seconds until all have ended, if known.
         """
         if self._bars is None:
             return
@@ -97,15 +97,15 @@ class TrialsDisplay:
 
 
 class InputWarnings:
-    """Warnings of the inputs of a search, which each trial opens anew and warns of again.
+    """Warnings about the inputs of a search, which each trial opens anew and warns about again.
 
-    They are shown once, before the first trial; they stand in the log of the search and in that of each trial.
+    They are shown once, before the first trial; they go to the log of the search and to that of each trial.
 
     Args:
         directory: of the search.
 
     Attributes:
-        shown: those that have been shown.
+        shown: the warnings that have been shown.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -115,8 +115,8 @@ class InputWarnings:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """A block whose warnings are shown and written to the log of the search, each once; what else it logs is not,
-        since the trials tell it.
+        """A block whose warnings are shown and written to the log of the search, each once; its other messages are not,
+        since the trials log them.
 
         Raises:
             OutputError: the disk is full, or the directory cannot be written.
@@ -127,7 +127,7 @@ class InputWarnings:
 
     @contextmanager
     def hushing(self) -> Iterator[None]:
-        """A block that shows none of them again; the logs that are open in it have them all the same."""
+        """A block that does not show these warnings again; logs opened in it still get them."""
         with _filtering(self._is_new):
             yield
 

@@ -20,14 +20,14 @@ from unmask.trials_summary import in_words, spread_in_words, what_was_not_learne
 Summary = Mapping[str, Any]
 
 STRIP_WIDTH, STRIP_HEIGHT = 300, 22
-"""Of the strip of dots in a row, in CSS pixels."""
+"""The size of the strip of dots in a row, in CSS pixels."""
 
 
 def write_trials_page(directory: Path, summary: Summary) -> Path:
     """Writes the page of a search into its directory and returns its path.
 
     Args:
-        summary: as `unmask.trials_summary.summarise` makes it, `ensemble` beside it.
+        summary: as `unmask.trials_summary.summarise` makes it, with `ensemble` added.
 
     Raises:
         OutputError: the place cannot be written.
@@ -126,7 +126,7 @@ def _strip(values: Sequence[float], mean: float | None, floors: Sequence[float],
 
 
 def _layers_curve(summary: Summary) -> str:
-    """The mean by the number of layers taken, a curve for each of the other settings (GPT-1, figure 2)."""
+    """The mean by number of transferred layers, a curve for each combination of other settings (GPT-1, figure 2)."""
     metric = summary["metric"]
     curves: dict[str, list[tuple[int, float]]] = {}
     for row in summary["combinations"]:
@@ -217,7 +217,7 @@ def _note(text: str | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    """A table of cells that are HTML already; `wide` ones keep each on one line, and scroll."""
+    """A table of cells that are HTML already; a `wide` table keeps each cell on one line, and scrolls."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,8 +1,8 @@
-"""What the runs of a search come to: the mean and the spread over restarts, and apart from it the best run on dev.
+"""The results of a search: the mean and the spread over restarts, and separately the best run on dev.
 
-A maximum over restarts grows with their number and says nothing of the next run, so the two are never mixed: the mean
-and standard deviation are over all runs of a combination, whatever they gave. Runs that tell nothing apart (BERT-Large
-on small data sets: Devlin et al. 2019, section 4.1) are named and stay in the mean; a second one leaves them out.
+A maximum over restarts grows with their number and says nothing about the next run, so the two are never mixed: the
+mean and standard deviation are over all runs of a combination, whatever they gave. Degenerate runs (BERT-Large on small
+data sets: Devlin et al. 2019, section 4.1) are named and stay in the mean; a second mean leaves them out.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Outcome:
     """What became of a trial.
 
     Attributes:
-        name: of the trial.
-        combination: of all but the seed, by name.
-        point: of all but the seed and the checkpoint, by name.
+        name: the trial's.
+        combination: a name for all its settings but the seed.
+        point: a name for all its settings but the seed and the checkpoint.
         given: what the search chose for it, by the names of settings.
-        dev, test: its figures; empty where it failed, or where there is no such file.
-        degenerate: what is wrong where it tells nothing apart; None where it does.
-        error: why it failed; None where it did not.
+        dev, test: its figures; empty if it failed, or if there is no such file.
+        degenerate: what is wrong if it gives every example the same answer; None if it does not.
+        error: why it failed; None if it did not.
         floors: what its figures are to be compared with, as in results.json.
     """
 
@@ -48,9 +48,9 @@ def summarise(outcomes: Sequence[Outcome], metric: str, num_trials: int) -> dict
     """All that is known of a search, as JSON; a figure that is not finite is null.
 
     Args:
-        outcomes: of the trials so far; one at least has not failed.
-        metric: that runs are compared by.
-        num_trials: in all.
+        outcomes: of the trials so far, at least one of which has not failed.
+        metric: what runs are compared by.
+        num_trials: how many there are in all.
     """
     finished = [outcome for outcome in outcomes if outcome.error is None]
     best = best_run(finished, metric)
@@ -80,7 +80,7 @@ def summarise(outcomes: Sequence[Outcome], metric: str, num_trials: int) -> dict
 
 
 def best_run(finished: Sequence[Outcome], metric: str) -> Outcome:
-    """The best on dev, the first of equal ones."""
+    """The best run on dev, the first of equal ones."""
     best = finished[0]
     for outcome in finished[1:]:
         if is_better(metric, outcome.dev[metric], best.dev[metric]):
@@ -152,7 +152,7 @@ def finite(figures: Figures) -> dict[str, float | None]:
 
 
 def describe(summary: Mapping[str, Any]) -> Iterable[str]:
-    """A line for each combination, one for the best run, and one where that has learned nothing."""
+    """A line for each combination, one for the best run, and one if that run has learned nothing."""
     metric = summary["metric"]
     for row in summary["combinations"]:
         parts = [f"{metric} {spread_in_words(row['dev'].get(metric))} on dev, {row['n']} run(s)"] if row["n"] else []
@@ -172,7 +172,7 @@ def describe(summary: Mapping[str, Any]) -> Iterable[str]:
 
 
 def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
-    """Why not even the best run has learned anything; None where it has, as far as its figures tell."""
+    """Why not even the best run has learned anything; None if it has, as far as its figures tell."""
     metric, best = summary["metric"], summary["best_on_dev"]
     value = best["dev"][metric]
     fault = next(row["degenerate"] for row in summary["trials"] if row["trial"] == best["trial"])
@@ -196,7 +196,7 @@ def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
 
 
 def spread_in_words(spread: Mapping[str, float | None] | None) -> str:
-    """`0.8412 ± 0.012`; without the sign where there is one run."""
+    """`0.8412 ± 0.012`; without the `±` part if there is only one run."""
     if spread is None:
         return "–"
     mean, sd = spread["mean"], spread["sd"]

@@ -1,17 +1,17 @@
 """Tasks without fine-tuning: what a left-to-right language model finds likelier (Radford et al. 2018, section 5).
 
-Four ways, by GPT-1's heuristics and in general:
+Four methods, GPT-1's heuristics made general:
 
-- `labels`: each label is put in words after the text, and the likeliest words win (the sum of their tokens'
-  log-probabilities, and of those behind them, given what stands before). For SST-2 as in the paper: "very" is
-  appended, and `positive` is compared with `negative`.
+- `labels`: each label is put in words after the text, and the likeliest words win (the sum of the log-probabilities of
+  their tokens and of those after them, given the text before). For SST-2 as in the paper: "very" is appended, and
+  `positive` is compared with `negative`.
 - `acceptability`: the mean log-probability of the text's tokens against a threshold that is chosen on a dev file for
   the highest Matthews correlation (CoLA).
 - `completion`: the choice whose tokens have the highest mean log-probability, given the context (RACE, Story Cloze).
-- `referent`: each choice takes the place of `_` in the context, and that after which the rest is likeliest wins
-  (Winograd schemas): the mean over the tokens behind it, since a tokenizer may cut them in two ways.
+- `referent`: each choice replaces `_` in the context, and the one after which the rest is likeliest wins (Winograd
+  schemas): by the mean over the tokens after it, since a tokenizer may cut them in two ways.
 
-The released code did none of this: what is said here of tokens and words is ours.
+The released code did none of this: the details of tokens and words are ours.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ logger = logging.getLogger("unmask")
 Method = Literal["labels", "acceptability", "completion", "referent"]
 
 BLANK = "_"
-"""Where a referent is put."""
+"""The place where a referent is put."""
 _WINDOW = 256
-"""Examples that are read and scored at a time."""
+"""How many examples are read and scored at once."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Heuristic:
 
     Attributes:
         method: see above.
-        template: of `labels`, with `{text}` (or `{text_a}` and `{text_b}`) and `{label}`; what stands behind the label
-            is scored with it.
-        words: of `labels`: what each label is called; a label that is not there is called itself.
-        threshold: of `acceptability`: texts whose mean log-probability is over it have the second label; None
+        template: for `labels`, with `{text}` (or `{text_a}` and `{text_b}`) and `{label}`; anything after the label is
+            scored with it.
+        words: for `labels`: the words for each label; one that is not listed stands for itself.
+        threshold: for `acceptability`: texts whose mean log-probability is over it have the second label; None
             chooses it on a dev file.
     """
 
@@ -73,7 +73,7 @@ HEURISTICS: dict[str, Heuristic] = {
     "cola": Heuristic("acceptability"),
     "sst2": Heuristic("labels", "{text} very {label}", {"0": "negative", "1": "positive"}),
 }
-"""Those of data sets that are not as their kind's."""
+"""The heuristics of data sets that differ from those of their kind of task."""
 _OF_KINDS: dict[str, Heuristic] = {
     "classification": Heuristic("labels"),
     "choice": Heuristic("completion"),
@@ -89,9 +89,9 @@ class ZeroShot:
     """A language model that answers a task.
 
     Attributes:
-        model: what finds texts likely.
+        model: what gives texts their probabilities.
         task: how files are read and answers are scored.
-        heuristic: with a threshold where its method has one.
+        heuristic: with a threshold if its method has one.
     """
 
     model: LanguageModel
@@ -99,7 +99,7 @@ class ZeroShot:
     heuristic: Heuristic
 
     def predict(self, path: str | Path, *, unlabelled: bool = True) -> Iterator[tuple[Any, Prediction]]:
-        """Streams examples of a file with their predictions; a warning at its end tells what was left out or cut."""
+        """Streams a file's examples with their predictions; a warning at the end says what was left out or cut."""
         counts = ExampleCounts()
         examples: Iterator[Any] = self.task.load(Path(path), counts, unlabelled=unlabelled)
         for window in windows(examples, _WINDOW):
@@ -116,13 +116,13 @@ class ZeroShot:
         return self._chosen(examples, counts)
 
     def mean_log_probabilities(self, examples: Sequence[TextExample[str]], counts: ExampleCounts) -> list[float]:
-        """Of the tokens of each text (of both, where it is a pair). What is cut, and what has none to predict, is
-        added to `counts`."""
+        """The means over the tokens of each text (of both texts of a pair). Texts that are cut, or have no token to
+        predict, are added to `counts`."""
         texts = [one.text_a if one.text_b is None else f"{one.text_a} {one.text_b}" for one in examples]
         return [_mean(values) for values in self._continued([("", text) for text in texts], counts)]
 
     def _judged(self, mean: float) -> Prediction:
-        """What a threshold says; the probabilities are the logistic function of how far the mean is from it."""
+        """What a threshold says; probabilities are the logistic function of the mean's distance from it."""
         assert isinstance(self.task, Classification)
         threshold = cast(float, self.heuristic.threshold)
         over = float(torch.sigmoid(torch.tensor(mean - threshold)))
@@ -143,7 +143,7 @@ class ZeroShot:
         return self.task.decode(examples, None, totals.view(len(examples), len(labels)))  # type: ignore[arg-type]
 
     def _verbalised(self, example: TextExample[str], label: str) -> tuple[str, str]:
-        """What stands before a label's words, and these."""
+        """The text before a label's words, and the text from these words on."""
         template = self.heuristic.template
         if not template:
             template = "{text} {label}" if example.text_b is None else "{text_a} {text_b} {label}"
@@ -164,7 +164,7 @@ class ZeroShot:
         return predictions
 
     def _completed(self, example: ChoiceExample, choice: str) -> tuple[str, str]:
-        """What is given, and what is scored."""
+        """The text that is given, and the text that is scored."""
         if self.heuristic.method == "completion":
             context = " ".join(filter(None, (example.context, example.question)))
             return context, f" {choice}" if context else choice
@@ -177,9 +177,9 @@ class ZeroShot:
         return before + choice, after
 
     def _continued(self, pairs: Sequence[tuple[str, str]], counts: ExampleCounts) -> list[Tensor]:
-        """The log-probabilities of the tokens of each continuation, given its context; the beginning of what is too
-        long for the model is not read, and counted. A continuation none of whose tokens can be scored has that of one
-        token drawn evenly from the vocabulary, and is counted: it shall not win for having nothing against it."""
+        """The log-probabilities of the tokens of each continuation, given its context. What is too long for the model
+        loses its beginning, and is counted. A continuation none of whose tokens can be scored gets that of one token
+        drawn uniformly from the vocabulary, and is counted: it must not win because nothing speaks against it."""
         model, limit = self.model, self.model.encoder.settings.num_positions
         encoded = iter(model.tokenizer.encode_batch([text for pair in pairs for text in pair]))
         sequences, sizes, num_cut = [], [], 0
@@ -223,21 +223,21 @@ def open_zero_shot(
     device: str = "auto",
     precision: str = "fp32",
 ) -> ZeroShot:
-    """A language model as it answers the examples of a file.
+    """A language model ready to answer the examples of a file.
 
     Args:
         model: a model's directory, that of the run that made it, or a loaded `LanguageModel`.
-        data: in a data set's published layout, or with columns as said.
+        data: in a data set's published layout, or with the given columns.
         task: `classification`, `choice`, or the id of a data set of such a kind.
         method: None takes the data set's, or `labels` for classification and `completion` for choices.
         template, words, threshold: see `Heuristic`; None takes the data set's.
-        dev: labelled examples on which the threshold of `acceptability` is chosen, where none is given.
+        dev: labelled examples on which the threshold of `acceptability` is chosen if none is given.
         columns: of the file.
         device, precision: see `load_language_model`.
 
     Raises:
-        SettingsError: the task or method is of another kind, a template has no place for the label, words are given
-            to a label that there is not, there is neither threshold nor dev file, or one where it means nothing.
+        SettingsError: the task or method is of another kind, a template has no place for the label, words are given for
+            a label that does not exist, or a threshold or dev file is missing or is given where it does not apply.
         UserError: the model does not load, or a file cannot be read.
     """
     check_name(task)
@@ -247,7 +247,7 @@ def open_zero_shot(
         raise SettingsError(
             f"{task} is {opened.kind}: what a language model finds likelier answers classification and choice"
         )
-    if isinstance(opened, Classification) and dev is not None:  # it has labels, which `data` may lack
+    if isinstance(opened, Classification) and dev is not None:  # the dev file has labels, which `data` may lack
         opened = replace(opened, labels=opened.fit_to(Path(dev)).labels)
     fitted = opened.fit_to(Path(data))
     heuristic = _heuristic(fitted, method, template, words, threshold)
@@ -311,7 +311,7 @@ def _check_template(template: str, task: Classification | Choice) -> None:
 
 
 def _threshold_on(zero_shot: ZeroShot, dev: Path) -> float:
-    """The mean log-probability over which texts have the second label, for the highest Matthews correlation."""
+    """The mean log-probability above which texts get the second label, for the highest Matthews correlation."""
     task = zero_shot.task
     assert isinstance(task, Classification)
     means: list[float] = []
@@ -332,11 +332,11 @@ def best_threshold(values: NDArray[np.float64], positive: NDArray[np.bool_]) -> 
         positive: (examples,).
 
     Returns:
-        The middle between two neighbouring values; below all of them where no cut is better than none.
+        The middle between two neighbouring values; below all of them if no cut is better than none.
     """
     order = np.argsort(-values, kind="stable")
     ranked, right = values[order], positive[order]
-    num_over = np.arange(1, len(values) + 1)  # examples that a cut behind each leaves over it
+    num_over = np.arange(1, len(values) + 1)  # how many examples a cut after each leaves above it
     hits, num_positive, total = np.cumsum(right), int(positive.sum()), len(values)
     covariance = total * hits - num_over * num_positive
     spread = np.sqrt(1.0 * num_over * (total - num_over) * num_positive * (total - num_positive))

@@ -34,7 +34,7 @@ class FirstStep:
     """The first step of a run.
 
     Args:
-        settings: of the objective.
+        settings: the objective's.
         objective: what masked the batches.
         batches: its micro-batches, masked.
         epochs: the share of an epoch that it shows.
@@ -57,12 +57,12 @@ class FirstStep:
 
     @property
     def has_spans(self) -> bool:
-        """Whether targets that stand side by side belong together."""
+        """Whether adjacent targets belong together."""
         return isinstance(self.settings, MaskedLMSettings) and self.settings.masking not in ("token", "whole_word")
 
 
 def first_step(settings: PretrainRecipe, store: TokenStore, tokenizer: TextTokenizer) -> FirstStep:
-    """What a run of this recipe on this store is shown first.
+    """The first batches that a run of this recipe on this store sees.
 
     Raises:
         InputError: the store has too few documents for the packing.
@@ -82,7 +82,7 @@ def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
     most = min(most, batch.num_sequences)
     predicts_next = step.settings.name == "causal_lm"
     if predicts_next:
-        labels = [IGNORE_INDEX] * batch.num_tokens  # which are the next tokens, and stand there to be read
+        labels = [IGNORE_INDEX] * batch.num_tokens  # the labels are the next tokens, which the text shows anyway
     told = [", ".join(filter(None, facts)) for facts in zip(*_facts(step, batch, most), strict=True)]
     return tuple(
         Sample(
@@ -103,8 +103,8 @@ def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
 
 
 def read_entry(tokenizer: Tokenizer, index: int) -> str:
-    """An entry of the vocabulary for people: as `show_entry`, but for BPE's mark that a word ends, which nearly every
-    entry bears; a `-` stands behind those that are no end."""
+    """An entry of the vocabulary for people: as `show_entry`, but without BPE's end-of-word mark, which nearly every
+    entry has; entries that do not end a word get a `-` after them."""
     entry = show_entry(tokenizer, index)
     if tokenizer.kind != "bpe" or index in tokenizer.special_ids:
         return entry
@@ -112,7 +112,7 @@ def read_entry(tokenizer: Tokenizer, index: int) -> str:
 
 
 def _facts(step: FirstStep, batch: Batch, most: int) -> list[list[str]]:
-    """What there is to say of each of the first sequences as a whole, in one list for each kind of fact."""
+    """Facts about each of the first sequences as a whole, in one list for each kind of fact."""
     facts = [[""] * most]
     if step.sentence_column is not None:
         labels = batch.columns[step.sentence_column].tolist()
@@ -172,7 +172,7 @@ def describe_step(step: FirstStep, max_length: int) -> Table:
 
 
 def _shown_as(step: FirstStep) -> list[tuple[str, str]]:
-    """What stands in the text at masked tokens."""
+    """What the model sees at targets."""
     ids = torch.cat([batch.input_ids for batch in step.batches])
     labels = torch.cat([batch.columns["labels"] for batch in step.batches])
     target = labels != IGNORE_INDEX

@@ -1,6 +1,6 @@
-"""The doctor: what is wrong with a store, a recipe, a run or a search, and what a run of it will take and has to reach.
+"""The doctor: what is wrong with a store, a recipe, a run or a search, and what a run will take and has to reach.
 
-One function looks at the path and hands it to whom it concerns; every answer has one shape, `Diagnosis`.
+One function looks at the path and calls the examination for its kind; every answer has one shape, `Diagnosis`.
 """
 
 from __future__ import annotations
@@ -58,15 +58,14 @@ def diagnose(
 
     Args:
         target: the directory of a store, a run or a search, a recipe's file, or its name: `pretrain/bert_tiny`.
-        overrides: `key.path=value` words over the recipe: the one that is examined, or the one that a store's samples
-            are made by.
-        recipe: of a store's samples; the defaults where left out.
+        overrides: `key.path=value` words over the recipe: the one examined, or the one that makes a store's samples.
+        recipe: the one that makes a store's samples; the defaults if left out.
         probe_s: about how long a recipe's speed is measured; 0 leaves that out.
         num_samples: decoded sequences to show.
 
     Raises:
-        InputError: there is nothing known at `target`.
-        UserError: it is known, but damaged, unfinished or wrong.
+        InputError: there is nothing of a known kind at `target`.
+        UserError: it is of a known kind, but damaged, unfinished or wrong.
     """
     kind = _kind(str(target))
     if recipe is not None and kind != "store":
@@ -135,10 +134,10 @@ def _is_for_finetuning(recipe: str) -> bool:
 
 @dataclass(frozen=True)
 class _Use:
-    """What a store is looked at for.
+    """What a store is examined for.
 
     Attributes:
-        recipe: makes the samples; None where there are none to make.
+        recipe: makes the samples; None if there are none to make.
         room: tokens of text in a sequence.
     """
 
@@ -156,7 +155,7 @@ class _Use:
             room = frame_of(settings, tokenizer).room(
                 settings.packing.max_length, 2 if settings.packing.format in PAIRED else 1
             )
-        except UserError:  # the samples cannot be made either, and tell why
+        except UserError:  # the samples cannot be made either, and will say why
             room = settings.packing.max_length
         return cls(settings.objective, settings.packing, room, settings)
 
@@ -225,7 +224,7 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
 
 
 def _account(store: TokenStore) -> tuple[tuple[str, str], ...]:
-    """What came in, what was removed and dropped, what went out; older stores have kept no account."""
+    """What came in, what was removed and dropped, what went out; older stores have no account."""
     account = store.manifest["text"]
     if "documents_read" not in account:
         return ()
@@ -236,8 +235,8 @@ def _account(store: TokenStore) -> tuple[tuple[str, str], ...]:
 def _sampling_recipe(
     store: Path, tokenizer: TextTokenizer, recipe: str | None, overrides: Sequence[str]
 ) -> PretrainRecipe:
-    """The recipe that makes the samples, with this store for its text: that of BERT, or of GPT-1 where nothing can be
-    masked."""
+    """The recipe that makes the samples, with this store as its text: by default BERT's, or GPT-1's if the tokenizer
+    has no mask."""
     if recipe is not None:
         settings, _ = load_recipe(recipe, overrides)
         return settings.model_copy(update={"store": str(store), "corpus": None})

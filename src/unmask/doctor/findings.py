@@ -1,4 +1,4 @@
-"""What `unmask doctor` reports: findings with figures and advice, beside the tables and pictures that they rest on."""
+"""What `unmask doctor` reports: findings with figures and advice, and the tables and pictures that support them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "good")  # in the order
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was examined.
 
     Args:
         name: a stable identifier, for scripts and tests: `mask-rate-zero`.
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text: every row has as many cells as there are columns; no columns means rows of (name, value)."""
+    """A table of text: every row has one cell per column; without columns, rows are (name, value)."""
 
     title: str
     rows: tuple[tuple[str, ...], ...]
@@ -42,8 +42,8 @@ class Histogram:
     Args:
         unit: what the numbers count: "tokens".
         counted: what has such a number: "sentences".
-        starts: ascending, one a bin.
-        counts: one a bin.
+        starts: ascending, one per bin.
+        counts: one per bin.
     """
 
     title: str
@@ -66,10 +66,10 @@ class SampleToken:
     """A token as the model receives it.
 
     Args:
-        shown: the vocabulary's entry that stands at this position.
+        shown: the vocabulary entry at this position.
         segment: 0 or 1.
         special: True for `[CLS]`, `[SEP]` and their like.
-        label: the entry to be predicted here, or None where nothing is.
+        label: the entry to be predicted here, or None if nothing is.
     """
 
     shown: str
@@ -83,7 +83,7 @@ class Sample:
     """One decoded sequence.
 
     Args:
-        sequence_label: in a line what is to be said of it as a whole (`IsNext`).
+        sequence_label: a line about the sequence as a whole (`IsNext`).
         predicts_next: True where each token is predicted from those before it; tokens then have no labels.
     """
 
@@ -102,8 +102,8 @@ class Diagnosis:
 
     Args:
         kind: `store`, `recipe`, `run` or `search`.
-        target: as the person named it.
-        listings: texts whose lines are laid out already, as (title, text).
+        target: as the user named it.
+        listings: preformatted texts, as (title, text).
         headline: the few figures that matter most, as (name, value).
         figures: plain numbers and texts for scripts, the `figures` of `--json`.
     """

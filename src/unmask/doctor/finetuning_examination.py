@@ -28,15 +28,15 @@ from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.trials import plan_trials
 
 USUAL_LEARNING_RATES = {192: (1e-4, 2e-3), 384: (5e-5, 1e-3), 640: (2e-5, 5e-4), 10**9: (5e-6, 1e-4)}
-"""Hidden sizes up to so many, and peak rates that fine-tuning usually takes there: BERT 2e-5 to 5e-5, ELECTRA-Small
-(256 wide) 3e-4, and those of our own small models."""
+"""The largest hidden size -> usual peak rates of fine-tuning up to there: BERT 2e-5 to 5e-5, ELECTRA-Small (256 wide)
+3e-4, and those of our own small models."""
 
 FEW_STEPS, FEW_DEV_EXAMPLES = 100, 200
 ONE_SIDED, MUCH_CUT = 0.9, 0.1
 
 
 def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -> Diagnosis:
-    """Diagnoses a fine-tuning recipe; of a search the first run is looked at.
+    """Diagnoses a fine-tuning recipe; of a search, its first run.
 
     Args:
         name: a file, or the name of a recipe that comes with `unmask`.
@@ -78,7 +78,7 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
 
 
 def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Finding]]:
-    """The recipe, and what it does not name that has to be there before anything can be opened."""
+    """The recipe, and findings about what is missing before anything can be opened: the model, or files."""
     missing = []
     try:
         settings = load_finetune_recipe(name, overrides)
@@ -97,13 +97,13 @@ def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Fin
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recipe comes to; None where it cannot be known.
+    """The work that a recipe amounts to; None for what cannot be known.
 
     Attributes:
         steps, epochs: of one run.
         trials: runs in all.
-        step_s: of one step, measured.
-        seconds: of training, all runs together.
+        step_s: seconds of one step, measured.
+        seconds: of training, for all runs together.
     """
 
     num_parameters: int
@@ -145,11 +145,11 @@ def _share_of_a_step(settings: FinetuneRecipe, run: Inputs) -> float:
 
 
 def _can_be_measured(settings: FinetuneRecipe) -> bool:
-    return settings.task.tagging_head != "bilstm"  # it waits for features of the whole file
+    return settings.task.tagging_head != "bilstm"  # that needs features of the whole file first
 
 
 def _measure_step(run: Inputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
-    """The median seconds of some real steps, the first one left out."""
+    """The median seconds of some real steps, without the first."""
     module: Any = run.module
     timer = _Timer()
     train(
@@ -183,7 +183,7 @@ class _Timer:
 
 
 def check_inputs(settings: FinetuneRecipe, run: Inputs, plan: Plan) -> Iterator[Finding]:
-    """Looks at what was opened; nothing is said of what is usual, but that it fits."""
+    """Examines what was opened; says nothing about what is as usual, except that it fits."""
     yield Finding("inputs", "good", "the model loads, and every line of the files fits the task")
     for warning in shared_files(settings.data):
         what, _, why = warning.partition(": ")
@@ -231,7 +231,7 @@ def _check_learning_rate(settings: FinetuneRecipe, hidden_size: int) -> Finding 
 
 
 def label_counts(run: Inputs) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """(labels,) training examples of each; None where an example has no one label."""
+    """(labels,) how many training examples have each label; None where examples do not have exactly one."""
     if run.task.kind != "classification" or run.task.problem_type != "single_label_classification":
         return None
     ids = run.loader.examples.unit_columns["labels"].astype(np.int64)

@@ -1,8 +1,8 @@
 """The floors that a run's losses and accuracies have to pass, and whether and when they did.
 
-A floor is what a model scores that has learnt less than it should: nothing, the frequencies of the entries, these and
-to copy what is shown at a target, the share of the labels. BERT's loss stays near the third for a long time before
-context begins to tell.
+A floor is the score of a model that has learnt less than it should: nothing; the frequencies of the entries; these, and
+to copy what is shown at a target; or the share of the labels. BERT's loss stays near the third for a long time before
+context begins to help.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Floor:
 
     Attributes:
         name: of the finding about it.
-        what: who scores this, in words.
+        what: what scores this, in words.
         value: nats for a loss, a share for an accuracy.
-        margin: what has to be gained over it, since less may be luck.
-        training_key, held_out_key: the figure in the training and in the evaluation rows of `metrics.jsonl`; None where
-            it is not to be looked for there.
-        is_loss: True has to be fallen below, False has to be exceeded.
-        failed_level: of the finding where the run has not passed.
+        margin: by how much it has to be passed, since less may be luck.
+        training_key, held_out_key: the figure in the training and in the evaluation rows of `metrics.jsonl`; None if it
+            is not to be looked for there.
+        is_loss: True: figures have to fall below it; False: they have to exceed it.
+        failed_level: the level of the finding if the run has not passed.
     """
 
     name: str
@@ -68,7 +68,7 @@ GUESSED_ALONE = "saying the token shown where it is likely to be kept, else the 
 def without_context(
     objective: ObjectiveSettings, token_counts: NDArray[np.integer[Any]], vocabulary: Vocabulary
 ) -> NoContext | None:
-    """The best predictor of an objective's masked tokens that uses no context; None where nothing is masked."""
+    """The best predictor of an objective's masked tokens that uses no context; None if nothing is masked."""
     if not isinstance(objective, MaskedLMSettings | ReplacedTokenSettings) or vocabulary.mask_id is None:
         return None
     random_token_prob = objective.random_token_prob if isinstance(objective, MaskedLMSettings) else 0.0
@@ -82,17 +82,17 @@ def masked_lm_floors(
     objective: MaskedLMSettings,
     vocabulary: Vocabulary,
 ) -> list[Floor]:
-    """The floors of masked language modelling, for the very targets that a run is evaluated on.
+    """The floors of masked language modelling, for exactly the targets that a run is evaluated on.
 
     Args:
         batches: prepared ones.
         token_counts: (vocabulary,) how often each entry occurs in the store.
 
     Returns:
-        None where the batches have no targets. What is to be had without context is where targets are shown.
+        Empty if the batches have no targets. The no-context loss is left out if targets are always shown as `[MASK]`.
     """
     labels, shown = _targets(batches)
-    counts = np.maximum(token_counts, 1)  # an entry that is a target and not in the store: another store's batches
+    counts = np.maximum(token_counts, 1)  # a target that the store lacks: the batches are another store's
     best = without_context(objective, counts, vocabulary)
     if not len(labels) or best is None:
         return []
@@ -115,17 +115,17 @@ def masked_lm_floors(
 
 
 def span_boundary_floors(batches: Sequence[Batch], token_counts: NDArray[np.integer[Any]]) -> list[Floor]:
-    """The floor of the span boundary objective, for the very targets that a run is evaluated on.
+    """The floor of the span boundary objective, for exactly the targets that a run is evaluated on.
 
-    The tokens that it predicts from stand beside the span and are context, so that without any there are the
-    frequencies of the entries alone.
+    The tokens that it predicts from, beside the span, are context; without context there are only the frequencies of
+    the entries.
 
     Args:
         batches: prepared ones.
         token_counts: (vocabulary,) how often each entry occurs in the store.
 
     Returns:
-        None where the batches have no such targets.
+        Empty if the batches have no such targets.
     """
     labels = [
         batch.columns["labels"][batch.columns["boundary_targets"]].numpy()
@@ -180,9 +180,9 @@ def sentence_floors(batches: Sequence[Batch], name: SentenceObjective) -> list[F
 
 
 def recorded_floors(floors: Mapping[str, Mapping[str, float]]) -> list[Floor]:
-    """The floors that an objective tells of its losses, as they stand in `results.json`: `{"loss/lm": {name: nats}}`.
+    """The floors that an objective gives for its losses, as `results.json` has them: `{"loss/lm": {name: nats}}`.
 
-    Of accuracies and of other names there is no finding.
+    Floors of accuracies, and with other names, are left out.
     """
     told = {
         "unigram entropy": ("unigram", f"{FREQUENCIES} (unigram entropy)"),
@@ -198,8 +198,8 @@ def recorded_floors(floors: Mapping[str, Mapping[str, float]]) -> list[Floor]:
 
 
 def discriminator_floors(evaluations: Sequence[Row]) -> list[Floor]:
-    """The floors of ELECTRA's discriminator, by the share of tokens that its generator replaced when it was last
-    measured; none where that is not known."""
+    """The floors of ELECTRA's discriminator, from the share of tokens that its generator replaced at the last
+    evaluation; empty if that is not known."""
     share = next((value for _, value in reversed(series(evaluations, "eval/replaced_share"))), None)
     if share is None:
         return []
@@ -224,7 +224,7 @@ def share_entropy(share: float) -> float:
 
 
 def _accuracy_floor(name: str, what: str, term: str, share: float, num_labels: int) -> Floor:
-    """An accuracy of always saying one thing; the margin is two standard errors of a share."""
+    """A floor of an accuracy; the margin is two standard errors of a share."""
     margin = 2 * math.sqrt(share * (1 - share) / num_labels)
     return Floor(name, what, share, margin, None, f"eval/{term}_accuracy", is_loss=False, failed_level="note")
 
@@ -232,14 +232,14 @@ def _accuracy_floor(name: str, what: str, term: str, share: float, num_labels: i
 def check_floor(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Finding | None:
     """Whether a run passed a floor, and by which step.
 
-    Held-out rows decide where there are any; the step is told by whichever rows are closer together.
+    Held-out rows decide if there are any; the step is taken from whichever rows are closer together.
 
     Args:
         rows: of `metrics.jsonl`.
-        causes: names of the faults that were found, to be pointed at.
+        causes: names of the faults that were found, for the advice to mention.
 
     Returns:
-        None where no row has the figure.
+        None if no row has the figure.
     """
     held_out = series(rows, floor.held_out_key)
     training = series(rows, floor.training_key)
@@ -283,11 +283,11 @@ ADVICE = {
     "task-uniform-floor": "train longer, or with another optimizer.learning_rate or seed",
     "task-majority-floor": "train longer, on more examples, or start from a model with more pre-training",
 }
-"""What to do about a floor that was not passed for no cause that is known."""
+"""What to do about a floor that was not passed without a known cause."""
 
 
 def passed_step(values: Sequence[tuple[int, float | None]], floor: Floor) -> int | None:
-    """The first step from which on every value is beyond the floor; None where the last one is not."""
+    """The first step from which on every value is beyond the floor; None if the last one is not."""
     step = None
     for at, value in reversed(values):
         if not floor.is_passed_by(value):
@@ -297,16 +297,16 @@ def passed_step(values: Sequence[tuple[int, float | None]], floor: Floor) -> int
 
 
 def series(rows: Sequence[Row], key: str | None) -> list[tuple[int, float | None]]:
-    """The steps and values of one figure, in order, where they are; a value of None was not finite."""
+    """The steps and values of one figure, in order, from the rows that have it; a value of None was not finite."""
     return [(row["step"], row[key]) for row in rows if key is not None and key in row]
 
 
 def mean_of(values: Sequence[tuple[int, float | None]]) -> float | None:
-    """The mean of a part of a series; None where a value is not finite, or there is none."""
+    """The mean of a part of a series; None if a value is not finite, or there is none."""
     numbers = [value for _, value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def last_part(values: Sequence[tuple[int, float | None]]) -> Sequence[tuple[int, float | None]]:
-    """The last quarter of a series, at least one value of it."""
+    """The last quarter of a series, at least one value."""
     return values[-max(1, len(values) // 4) :]

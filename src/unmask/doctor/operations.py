@@ -1,8 +1,8 @@
 """The floating-point operations of pre-training, worked out from sizes.
 
-They are the necessary ones, two for a multiply-add, the backward pass counted as twice the forward pass; element-wise
-work is left out. Of the last block, keys and values are needed of every token, the rest at the places that a head
-reads. A token of a causal model attends to half of its sequence in the mean.
+Only necessary operations count, two for a multiply-add, the backward pass as twice the forward pass; element-wise work
+is left out. In the last block, keys and values are needed for every token, the rest only at the places that a head
+reads. A token of a causal model attends to half of its sequence on average.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class SequenceShape:
     """The sequences of a run, as far as work depends on them.
 
     Args:
-        length: tokens in a sequence, special ones included; the mean.
-        targets: share of them that are masked.
-        pairs: True where something about the two segments is learnt.
-        boundaries: share of the tokens that stand beside a span which is predicted from there.
-        boundary_targets: share of them that are predicted from boundaries.
+        length: the mean number of tokens in a sequence, special ones included.
+        targets: share of the tokens that are masked.
+        pairs: True if something about the two segments is learnt.
+        boundaries: share of the tokens that are boundaries of a predicted span.
+        boundary_targets: share of the tokens that are predicted from boundaries.
     """
 
     length: float
@@ -43,10 +43,10 @@ class SequenceShape:
 
     @classmethod
     def of(cls, objective: ObjectiveSettings, batch: Batch, length: float) -> SequenceShape:
-        """Of sequences like those of a prepared batch.
+        """The shape of sequences like those of a prepared batch.
 
         Args:
-            length: the mean of the run, of which the batch may be a part.
+            length: the mean of the whole run, of which the batch is a sample.
         """
         columns = batch.columns
         return cls(
@@ -59,10 +59,10 @@ class SequenceShape:
 
 
 def flops_per_token(sizes: EncoderSettings, objective: ObjectiveSettings, shape: SequenceShape) -> float:
-    """Necessary floating-point operations of training, for each token shown; of two stages, the mean of both.
+    """Necessary floating-point operations of training per token shown; for two stages, the mean of both.
 
-    A full block: 2 (4 h^2 + 2 h f) a token, and 4 h for each token that it attends to. The head over the vocabulary:
-    2 (h e + e V) a target.
+    A full block: 2 (4 h^2 + 2 h f) per token, and 4 h for each token that it attends to. The head over the vocabulary:
+    2 (h e + e V) per target.
     """
     match objective:
         case MaskedLMSettings():
@@ -81,7 +81,7 @@ def flops_per_token(sizes: EncoderSettings, objective: ObjectiveSettings, shape:
 def bilm_flops_per_word(sizes: ElmoSettings, objective: BiLMSettings) -> float:
     """As `flops_per_token`, for ELMo: every word shown goes through the character CNN once, and through both stacks.
 
-    Of the sampled softmax, each direction has the negatives and one target.
+    The sampled softmax of each direction has the negatives and one target.
     """
     filters, size, cell = sizes.num_filters, sizes.projection_size, sizes.cell_size
     places = sizes.max_characters + 1
@@ -106,7 +106,7 @@ def _masked_lm(sizes: EncoderSettings, shape: SequenceShape) -> float:
 
 
 def _replaced_token(sizes: EncoderSettings, objective: ReplacedTokenSettings, shape: SequenceShape) -> float:
-    """Of both models; in two stages each is trained for half of the run, and the frozen generator is only asked."""
+    """For both models; in two stages each is trained for half of the run, the generator then frozen and run forward."""
     is_joint = objective.schedule == "joint"
     of_generator = generator_settings(sizes, objective.generator_size, is_joint and objective.tie_embeddings == "all")
     generator = _encoder(of_generator, shape.length, shape.targets) + shape.targets * _vocabulary_head(of_generator)
@@ -117,16 +117,16 @@ def _replaced_token(sizes: EncoderSettings, objective: ReplacedTokenSettings, sh
 
 
 def _vocabulary_head(sizes: EncoderSettings) -> float:
-    """Of a masked-LM head, for each target."""
+    """The forward pass of a masked-LM head, per target."""
     width = embedding_size(sizes)
     return 2 * (sizes.hidden_size * width + width * sizes.vocab_size)
 
 
 def _encoder(sizes: EncoderSettings, length: float, read: float) -> float:
-    """The forward pass, for each token.
+    """The forward pass, per token.
 
     Args:
-        read: share of the tokens whose output is asked for, at most 1.
+        read: share of the tokens whose output is read, at most 1.
     """
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     if sizes.architecture == "lstm":

@@ -1,6 +1,6 @@
 """A diagnosis as one HTML page that needs nothing from the network, in the style of a run's report.
 
-Samples and tables are HTML in the reader's own fonts, so that every script shows; pictures are drawn by style sheets.
+Samples and tables are HTML in the reader's own fonts, so that every script can be shown; pictures are drawn with CSS.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(cell: str) -> str:
-    """What two spaces part is kept apart for texts that are written from right to left."""
+    """A cell whose parts, separated by two spaces, are isolated in case one is written from right to left."""
     return f"<td>{' '.join(f'<bdi>{escape(part)}</bdi>' for part in cell.split('  '))}</td>"
 
 

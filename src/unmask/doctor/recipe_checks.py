@@ -1,4 +1,4 @@
-"""What `unmask doctor` says of a recipe's settings: what is far from the usual, and what cannot work."""
+"""What `unmask doctor` says about a recipe's settings: what is far from usual, and what cannot work."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from unmask.recipe import PretrainRecipe
 from unmask.training.settings import OptimizerSettings, TrainSettings, warmup_shortfall
 
 USUAL_LEARNING_RATES = {192: (1e-4, 5e-3), 384: (1e-4, 2e-3), 640: (1e-4, 1e-3), 896: (5e-5, 7e-4), 10**9: (2e-5, 5e-4)}
-"""Hidden sizes up to so many, and the peak rates that AdamW is usually given there: BERT-Base and Large 1e-4, RoBERTa
-6e-4 and 4e-4, ELECTRA-Small (256 wide) 5e-4, and the rates of our own small recipes."""
+"""The largest hidden size -> AdamW's usual peak rates up to there: BERT-Base and Large 1e-4, RoBERTa 6e-4 and 4e-4,
+ELECTRA-Small (256 wide) 5e-4, and the rates of our own small recipes."""
 
 MOST_EPOCHS = (40, "BERT")
 """Passes over the text, and who made them: BERT (appendix A.2)."""
 MOST_EPOCHS_LEFT_TO_RIGHT = (100, "GPT-1")
-"""The same of left-to-right models: Radford et al. 2018, section 4.1."""
+"""The same for left-to-right models: Radford et al. 2018, section 4.1."""
 
 LARGEST_BATCHES = {
     "adamw": (8e6, "RoBERTa's largest batches (8,192 x 512)"),
     "lamb": (2e7, "LAMB's largest batches (32,768 x 512)"),
 }
-"""Tokens of a step by the optimizer, and what is told where there are more: Liu et al. 2019, section 4.3; You et al.
-2020, section 4.1. Other optimizers as AdamW."""
+"""The most tokens of a step, by optimizer, and whose batches these are: Liu et al. 2019, section 4.3; You et al. 2020,
+section 4.1. Other optimizers are treated as AdamW."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recipe comes to; None where it cannot be known.
+    """The work that a recipe amounts to; None for what cannot be known.
 
     Args:
-        tokens_per_step: shown in an optimizer step, the mean.
+        tokens_per_step: the mean number of tokens shown in an optimizer step.
         steps, tokens, epochs: in all.
-        seconds: of training, by the measured probe.
+        seconds: of training, according to the measured probe.
     """
 
     sizes: EncoderSettings
@@ -57,11 +57,11 @@ def make_plan(
     epochs_per_step: float | None,
     step_s: float | None,
 ) -> Plan:
-    """Works the budget out, whichever of the four the recipe names.
+    """Works out the whole budget from whichever of the four the recipe names.
 
     Args:
         epochs_per_step: the share of an epoch that a step shows; None without a text.
-        step_s: how long a step takes; None where it was not measured.
+        step_s: how long a step takes; None if it was not measured.
     """
     train, steps = settings.train, None
     if train.steps is not None:
@@ -84,7 +84,7 @@ def make_plan(
 
 
 def check_settings(settings: PretrainRecipe, plan: Plan) -> list[Finding]:
-    """Looks at the settings, one after another; nothing is said of what is usual."""
+    """Examines the settings, one after another; says nothing about what is usual."""
     is_left_to_right = settings.objective.name == "causal_lm"
     found = [
         _check_learning_rate(settings.optimizer, plan.sizes.hidden_size),
@@ -101,7 +101,7 @@ def check_settings(settings: PretrainRecipe, plan: Plan) -> list[Finding]:
 
 def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Finding | None:
     if optimizer.name not in ("adamw", "muon"):
-        return None  # what is usual is known of AdamW, and Muon's updates are of the size of its own
+        return None  # usual rates are known for AdamW, and Muon's updates are as large
     rate = optimizer.learning_rate
     low, high = next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest)
     if low <= rate <= high:
@@ -224,7 +224,7 @@ def check_memory(memory: Memory, available: int, micro_batch_size: int) -> Findi
 
 
 def fitting_sequences(memory: Memory, available: int, micro_batch_size: int) -> int:
-    """How many sequences a micro-batch may have, with some room left, by what one of so many takes."""
+    """How many sequences a micro-batch may have, with some room left, judging by one of `micro_batch_size`."""
     return int(0.8 * (available - memory.fixed) / max(1.0, memory.per_batch / micro_batch_size))
 
 
@@ -239,9 +239,9 @@ def check_disk(needed: int, free: int) -> Finding:
 
 
 def differences_table(settings: PretrainRecipe) -> Table:
-    """The settings that are not the defaults, with both values."""
+    """The settings that differ from the defaults, with both values."""
     usual = PretrainRecipe(corpus=[""], train=TrainSettings(steps=1))
-    own = {"objective": type(settings.objective)(), "model": type(settings.model)()}  # of its objective and its family
+    own = {"objective": type(settings.objective)(), "model": type(settings.model)()}  # of this objective and family
     defaults = usual.model_copy(update=own)
     before, after = defaults.model_dump(mode="json"), settings.model_dump(mode="json")
     before["objective"]["name"] = usual.objective.name
@@ -277,7 +277,7 @@ def _shown(value: object) -> str:
 
 
 def plan_table(plan: Plan, settings: PretrainRecipe, flops: float) -> Table:
-    """Steps, tokens, work and time in all."""
+    """Total steps, tokens, work and time."""
     unknown = "not known before there is a text" if settings.train.epochs is not None else "not known without the probe"
     rows = [
         ("a step", f"{settings.train.batch_size:,} sequences, {plan.tokens_per_step:,.0f} tokens"),

@@ -1,7 +1,7 @@
 """What a recipe will take, worked out before it runs: parameters, memory, disk.
 
-Memory is that of our own implementation: packed tokens, vocabulary logits at the targets alone, the last block's
-feed-forward at the places alone that a head reads.
+Memory is that of our own implementation: packed tokens, vocabulary logits only at the targets, the last block's
+feed-forward only at the places that a head reads.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ FLOAT32 = 4
 """Bytes of a weight, a gradient and each of the optimizer's moments."""
 
 MEASURED_TOKENS = 2048
-"""Few enough for any machine, and enough for the kernels that a whole micro-batch takes."""
+"""Few enough for any machine, and enough to get the same kernels as a whole micro-batch."""
 
 PARTS = {"embeddings": "encoder.embeddings.", "blocks": "encoder.blocks.", "generator": "generator", "heads": ""}
-"""The parts of a module by the beginning of their parameters' names; the first that fits has the parameter."""
+"""The parts of a module by how the names of their parameters begin; a parameter belongs to the first that fits."""
 
 DECODED_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 """Logits that a left-to-right decoder holds at once, as in `unmask.models.decoder_loss`."""
 
 
 def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> nn.Module:
-    """The module that a recipe trains, without any memory for its weights."""
+    """The module that a recipe trains, without memory for its weights."""
     objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
     with torch.device("meta"):
         module = objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
@@ -49,9 +49,9 @@ def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> nn.Module:
 
 
 def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[str, int]:
-    """The parameters of the module that a recipe trains, by part; parts that it has not are left out.
+    """The number of parameters of the module that a recipe trains, by part; parts that it lacks are left out.
 
-    What several parts share, as a decoder and word embeddings do, is counted once.
+    Parameters that several parts share, such as decoder and word embeddings, are counted once.
     """
     counts = dict.fromkeys(PARTS, 0)
     for name, parameter in bare_module(settings, sizes).named_parameters():
@@ -61,7 +61,7 @@ def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[s
 
 
 def count_moments(module: nn.Module, settings: OptimizerSettings) -> int:
-    """Numbers that the optimizer keeps: two a parameter, but one with `adagrad`, and for the matrices of `muon`."""
+    """Numbers that the optimizer keeps: two per parameter, but one with `adagrad`, and for matrices with `muon`."""
     groups = parameter_groups(module, 0.0, 1.0)
     once = groups if settings.name == "adagrad" else []
     if settings.name == "muon":
@@ -74,7 +74,7 @@ def _count(groups: list[dict[str, Any]]) -> int:
 
 
 def any_vocabulary(size: int) -> Vocabulary:
-    """A vocabulary of that size, for what depends on the size alone."""
+    """A vocabulary of that size, where only the size matters."""
     return Vocabulary(size, mask_id=0, special_ids=(0,), continuation=np.zeros(size, dtype=np.bool_))
 
 
@@ -83,7 +83,7 @@ class Memory:
     """Bytes that training takes at its peak.
 
     Args:
-        casts: copies of the weights in bfloat16, where products are computed in it.
+        casts: copies of the weights in bfloat16, if products are computed in it.
         activations: what a micro-batch keeps for its backward pass.
         logits: gradients of the logits over the vocabulary, while the backward pass works on them.
     """
@@ -97,7 +97,7 @@ class Memory:
 
     @property
     def fixed(self) -> int:
-        """What does not depend on the micro-batch."""
+        """The bytes that do not depend on the micro-batch."""
         return self.weights + self.gradients + self.optimizer + self.casts
 
     @property
@@ -110,7 +110,7 @@ class Memory:
 
 
 def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> Memory:
-    """The part that is known without a micro-batch."""
+    """The memory that is known without a micro-batch."""
     weights = FLOAT32 * num_parameters
     casts = 0 if compute.dtype == torch.float32 else weights // 2
     return Memory(weights, weights, FLOAT32 * num_moments, casts, activations=0, logits=0)
@@ -119,10 +119,10 @@ def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> Mem
 def estimate_memory(
     fixed: Memory, sizes: EncoderSettings, batch: Batch, objective: Objective, tokens: float, compute: Compute
 ) -> Memory:
-    """Memory for a micro-batch of so many tokens.
+    """Memory for a micro-batch of `tokens` tokens.
 
-    What is kept for the backward pass depends on the kernels that a machine takes: it is measured, on a few sequences
-    and with two and three blocks of the recipe's own width, and is linear in both.
+    What is kept for the backward pass depends on the kernels that a machine uses: it is measured on a few sequences,
+    with two and with three blocks of the recipe's own width, and is linear in tokens and blocks.
 
     Args:
         fixed: see `fixed_memory`.
@@ -145,7 +145,7 @@ def estimate_memory(
 
 
 def _vocabulary_targets(batch: Batch) -> int:
-    """Logits over the vocabulary in a prepared batch."""
+    """How many targets over the vocabulary a prepared batch has."""
     columns = batch.columns
     return len(columns["target_positions"]) + len(columns.get("boundary_targets", ()))
 
@@ -153,9 +153,9 @@ def _vocabulary_targets(batch: Batch) -> int:
 def measure_saved_bytes(
     sizes: EncoderSettings, num_blocks: int, batch: Batch, objective: Objective, compute: Compute
 ) -> int:
-    """Bytes that a forward pass keeps for the backward pass, with so many blocks; of ELECTRA's two stages the larger.
+    """Bytes that a forward pass with `num_blocks` blocks keeps for the backward pass; the larger of ELECTRA's stages.
 
-    Weights, their casts, and the gradient of the word embeddings that a decoder works out beforehand are left out.
+    Weights, their casts, and the gradient of the word embeddings that a decoder computes beforehand are left out.
     """
     shallow = sizes.model_copy(update={"num_hidden_layers": num_blocks})
     module = objective.build(new_encoder(shallow, pooler=objective.needs_pooler))
@@ -178,7 +178,7 @@ def _saved_bytes(module: nn.Module, batch: Batch, compute: Compute) -> int:
     weights |= {shape[::-1] for shape in weights}
     own = {parameter.data_ptr() for parameter in module.parameters()}
     embeddings = module.encoder.word_embeddings.shape  # type: ignore[union-attr]  # every objective's module has one
-    kept: dict[int, Tensor] = {}  # by place in memory; held, so that no place is taken again
+    kept: dict[int, Tensor] = {}  # by address; held, so that no address is used again
 
     def keep(tensor: Tensor) -> Tensor:
         place = id(tensor) if tensor.is_mkldnn else tensor.untyped_storage().data_ptr()

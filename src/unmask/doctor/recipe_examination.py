@@ -1,4 +1,4 @@
-"""The doctor's look at a recipe: what it will take on this machine, measured where that is quick, and what is wrong."""
+"""The doctor's look at a recipe: what it will take on this machine, measured if that is quick, and what is wrong."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _examine(
 
 
 def _check_phases(settings: PretrainRecipe) -> list[Finding]:
-    """Which phase is examined, where there are several."""
+    """Which phase is examined, if there are several."""
     if not settings.phases:
         return []
     largest = largest_phase(settings)
@@ -171,7 +171,7 @@ def _probe(material: Material, compute: Compute, limit_s: float, most_sequences:
     with Progress("measuring speed", unit="steps") as progress:
         module = compute.place(material.module())
         if isinstance(module, ReplacedTokenModule) and not module.trains_discriminator:
-            module.begin_stage(1)  # the dearer one
+            module.begin_stage(1)  # the more expensive one
         return probe_speed(
             material.settings,
             module,
@@ -238,7 +238,7 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Tabl
 
 
 def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Text | None) -> Table:
-    """What takes disk: the store that is there, checkpoints, the model."""
+    """What takes disk space: the existing store, checkpoints, the model."""
     rows = []
     if text is not None:
         size = sum(file["bytes"] for file in text.store.manifest["files"].values())
@@ -257,7 +257,7 @@ def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Text
 
 
 def probe_table(probe: SpeedProbe, tokens_per_step: float, flops: float, compute: Compute) -> Table:
-    """What was measured, and what a whole step is taken to need."""
+    """What was measured, and what a whole step is estimated to need."""
     rate = tokens_per_step / probe.seconds_for(tokens_per_step)
     rows = [
         ("machine", compute.describe()),

@@ -1,4 +1,4 @@
-"""What a recipe's steps are made of, opened for a look: its store, a store of its small corpus, or random tokens."""
+"""What a recipe's steps are made of, opened to examine it: its store, a store of its small corpus, or random tokens."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
 CORPUS_BYTES = 20_000_000
-"""A corpus of files up to this size is tokenized for a look at it; of a larger one a store has to be made first."""
+"""A corpus of files up to this size is tokenized to examine it; for a larger one a store has to be made first."""
 
 
 def load_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bool]:
-    """Reads a recipe, also one that leaves its text to the command line.
+    """Reads a recipe, even one that leaves its text to the command line.
 
     Returns:
-        The recipe, and whether it names its text; `corpus` is a mere placeholder where it does not.
+        The recipe, and whether it names its text; if not, `corpus` is a mere placeholder.
 
     Raises:
         SettingsError: see `load_pretrain_recipe`.
@@ -55,7 +55,7 @@ def load_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bo
 
 
 def largest_phase(settings: PretrainRecipe) -> PretrainRecipe:
-    """The recipe as it is in the phase whose micro-batches have the most tokens; itself where there are no phases."""
+    """The recipe as it is in the phase whose micro-batches have the most tokens; unchanged if there are no phases."""
     recipes = []
     for phase in settings.phases:
         batch_size = phase.batch_size or settings.train.batch_size
@@ -68,7 +68,7 @@ def largest_phase(settings: PretrainRecipe) -> PretrainRecipe:
 
 
 def _tokens_at_once(settings: PretrainRecipe) -> tuple[int, int]:
-    """The tokens of a micro-batch, and of a sequence: of two phases with as many, the longer's attention takes more."""
+    """The tokens of a micro-batch, and of a sequence: of equal micro-batches, longer sequences cost more attention."""
     train, length = settings.train, settings.packing.max_length
     return train.micro_batch_of(train.batch_size) * length, length
 
@@ -83,14 +83,14 @@ class Text:
 
 
 def open_text(settings: PretrainRecipe, names_text: bool, stack: ExitStack) -> Text | Finding:
-    """The recipe's text, or why it is not there.
+    """The recipe's text, or a finding that says why there is none.
 
     Args:
-        names_text: as `load_recipe` says.
-        stack: keeps what is made for the moment.
+        names_text: see `load_recipe`.
+        stack: keeps temporary files.
 
     Raises:
-        UserError: a corpus that cannot be read.
+        UserError: the corpus cannot be read.
     """
     if not names_text:
         advice = "give store=DIR or corpus=FILE for floors, decoded samples and exact figures"
@@ -110,7 +110,7 @@ def open_text(settings: PretrainRecipe, names_text: bool, stack: ExitStack) -> T
 
 
 def _why_not_read(settings: PretrainRecipe, corpus: Sequence[str]) -> str | None:
-    """What keeps a corpus from being tokenized for a look at it; None where nothing does."""
+    """Why a corpus cannot be tokenized to examine it; None if it can."""
     if "-" in corpus:
         return "standard input, which can be read once only"
     if any(Path(path).suffix in MIXTURE_SUFFIXES for path in corpus):
@@ -121,12 +121,12 @@ def _why_not_read(settings: PretrainRecipe, corpus: Sequence[str]) -> str | None
 
 @dataclass(frozen=True)
 class Material:
-    """What a recipe trains and is shown.
+    """What a recipe trains, and on what.
 
     Args:
         objective: masks the batches.
         sizes: the encoder's.
-        text: None where random tokens stand in for it.
+        text: None if random tokens stand in for it.
     """
 
     settings: PretrainRecipe
@@ -168,7 +168,7 @@ class Material:
         return None if self.text is None else self.text.step.epochs
 
     def batches(self, sequences: int) -> Iterator[Batch]:
-        """Batches of so many sequences, without end, not masked yet."""
+        """Endless batches of `sequences` sequences, not masked yet."""
         if self.text is None:
             yield from random_batches(self.settings, self.sizes.vocab_size, sequences)
             return
@@ -178,11 +178,11 @@ class Material:
             yield step.batches[0]
 
     def prepared(self, sequences: int) -> Batch:
-        """The first so many sequences, masked."""
+        """The first `sequences` sequences, masked."""
         return self.objective.prepare(next(self.batches(sequences)))
 
     def module(self) -> nn.Module:
-        """The module that a run would train, with its first weights."""
+        """The module that a run would train, with its initial weights."""
         if self.text is not None:
             module = build_module(self.settings, self.objective, self.text.tokenizer)
         else:

@@ -37,33 +37,32 @@ from unmask.training.run_directory import RECIPE
 from unmask.training.run_log import METRICS, read_metrics
 
 MISLEADING = frozenset({"mask-rate-zero", "labels-shifted", "other-vocabulary"})
-"""Causes with which the figures of masked language modelling are not about the words of this store."""
+"""Causes that make the figures of masked language modelling meaningless for this store."""
 
 NOT_LOOKED_FOR = {
     "masked_lm": "",
     "causal_lm": "labels and the model's answers",
     "replaced_token": "masks, labels and the answers of generator and discriminator",
 }
-"""What is examined of masked language modelling alone, by the name of each objective whose store is opened."""
+"""The objectives whose store is opened, with what is examined for masked language modelling but not for them."""
 
 PLATEAU_ROWS = 20
-"""Of fewer, the last quarters are too few rows to tell a plateau from a slope."""
+"""With fewer rows, the last quarters are too few to tell a plateau from a slope."""
 PLATEAU_FALL_NATS = 0.1
-"""A loss that falls by less from one quarter of a run to the next stays where it is."""
+"""A loss that falls by less than this from one quarter of a run to the next is on a plateau."""
 
 STALLING = frozenset({"learning-rate-too-high", "frozen-encoder", "other-vocabulary"})
-"""Causes for which a floor is not passed."""
+"""Causes that keep a run from passing a floor."""
 
 
 def check_run(run: Path) -> list[Finding]:
     """Examines a run, finished or not.
 
-    Of a pre-training run the store has to be where the recipe says; about two thousand masked positions are shown to
-    its model.
+    A pre-training run's store has to be where the recipe says; its model is shown about two thousand masked positions.
 
     Raises:
-        InputError: this is no run's directory, or its figures are damaged.
-        SettingsError: its recipe is.
+        InputError: this is not a run's directory, or its figures are damaged.
+        SettingsError: its recipe is damaged.
     """
     if not (run / RECIPE).is_file():
         raise InputError(f"{run}: not a run ({RECIPE} is missing): expected the --out of `unmask pretrain` or finetune")
@@ -102,7 +101,7 @@ def check_pretraining(run: Path, recipe: PretrainRecipe) -> Iterator[Finding]:
 
 
 def _other_objective(record: Record, causes: Sequence[str]) -> Iterator[Finding]:
-    """What can be said of every objective: its figures against the floors that the run has written down."""
+    """What can be said for any objective: its figures against the floors that the run has written down."""
     name = record.recipe.objective.name
     floors = recorded_floors(_recorded(record.directory))
     if name == "replaced_token":
@@ -163,7 +162,7 @@ def _progress(run: Path, training: Sequence[Row], has_model: bool, causes: Seque
 
 
 def _reproduction(record: Record, evidence: Evidence) -> Iterator[Finding]:
-    """Whether the model still scores what was logged; asked about fewer targets, so within four standard errors."""
+    """Whether the model still scores what was logged: on fewer targets, so within four standard errors."""
     logged = series(record.evaluations, "eval/mlm_loss")
     if not (record.has_model and evidence.is_held_out and evidence.answers is not None and logged):
         return
@@ -180,7 +179,7 @@ def _reproduction(record: Record, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _budget(record: Record, evidence: Evidence) -> Iterator[Finding]:
-    """A run that ends no further than what is had without context: before it, or on the plateau there."""
+    """A run whose loss ends no lower than without context: above that, or on the plateau there."""
     losses = series(record.training, "loss/mlm")
     floors = {floor.name: floor.value for floor in evidence.floors}
     if UNIGRAM_FLOOR in floors:
@@ -189,14 +188,14 @@ def _budget(record: Record, evidence: Evidence) -> Iterator[Finding]:
 
 
 def more_tokens(losses: Sequence[tuple[int, float | None]], unigram: float, no_context: float) -> Iterator[Finding]:
-    """Where a loss over the vocabulary ends at what is had without context, or over it.
+    """A finding if a loss over the vocabulary ends at, or above, what is possible without context.
 
-    Of a plateau is spoken only where one can be told: between these two, with enough rows, and with hardly a slope.
+    It mentions a plateau only if one can be recognised: between the two floors, with enough rows and hardly a slope.
 
     Args:
         losses: of training, by step.
         unigram: the loss of knowing frequencies alone, in nats.
-        no_context: that of knowing the token shown at each target as well.
+        no_context: the loss of knowing the token shown at each target as well.
     """
     newest = last_part(losses)
     before, end = mean_of(last_part(losses[: -len(newest)])), mean_of(newest)
@@ -216,7 +215,7 @@ def more_tokens(losses: Sequence[tuple[int, float | None]], unigram: float, no_c
 
 
 def _over_fitting(rows: Sequence[Row], training_key: str, held_out_key: str, chance: float | None) -> Iterator[Finding]:
-    """A held-out loss far over the training loss that has risen, or that is worse than `chance`."""
+    """A held-out loss far above the training loss that has risen, or is worse than `chance`."""
     training, held_out = series(rows, training_key), series(rows, held_out_key)
     shown = mean_of(last_part(training))
     figures = [(value, step) for step, value in held_out if value is not None]
@@ -286,7 +285,7 @@ def check_finetuning(run: Path, recipe: FinetuneRecipe) -> Iterator[Finding]:
 
 
 def _constant_predictions(rows: Sequence[Row]) -> Finding | None:
-    """Matthews' correlation is exactly 0 where every prediction is the same."""
+    """A finding if every prediction is the same: Matthews' correlation is then exactly 0."""
     correlations = series(rows, "eval/matthews_correlation")
     accuracies = series(rows, "eval/accuracy")
     if not correlations or correlations[-1][1] != 0 or (accuracies and accuracies[-1][1] == 1):
@@ -307,7 +306,7 @@ def _majority(run: Path) -> float | None:
 
 
 def _recorded(run: Path) -> dict[str, dict[str, float]]:
-    """The floors in a run's `results.json`; none where it is not there, or not as a run writes it."""
+    """The floors in a run's `results.json`; empty if it is missing, or not as a run writes it."""
     path = run / "results.json"
     if not path.is_file():
         return {}

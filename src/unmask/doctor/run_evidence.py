@@ -1,6 +1,6 @@
-"""What there is to judge a pre-training run by: its figures, its weights, its store, and what its model answers.
+"""The evidence for judging a pre-training run: its figures, its weights, its store, and its model's answers.
 
-Everything is opened as the run itself opens it, so that the text, the masks and the labels are the ones it saw.
+Everything is opened as the run itself opens it, so that the text, the masks and the labels are those that it saw.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ NUM_TARGETS = 2000
 _SEQUENCES_AT_ONCE = 16
 
 Reading = tuple[int, int]
-"""(a, b): the answer is read at the place a after a target, and compared with the token that stood at the place b
-after it. (0, 0) is what training means."""
+"""(a, b): the answer is read at offset a from a target, and compared with the original token at offset b from it.
+(0, 0) is what training intends."""
 READINGS: tuple[Reading, ...] = ((0, 0), (0, -1), (0, 1), (-1, 0), (1, 0))
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a run has written of itself.
+    """What a run has written about itself.
 
     Attributes:
         directory: the run's.
         training, evaluations: rows of `metrics.jsonl`.
-        checkpoint: the newest sound one; None where there is none.
-        damage: what is wrong with checkpoints of which none is sound.
+        checkpoint: the newest intact one; None if there is none.
+        damage: what is wrong with the checkpoints if none is intact.
         resumed_steps: where sessions after the first began.
-        store_sizes: the documents and tokens of the store that each session opened, as `log.txt` tells them.
+        store_sizes: the documents and tokens of the store that each session opened, from `log.txt`.
     """
 
     directory: Path
@@ -93,7 +93,7 @@ class Record:
 
 
 def read_record(directory: Path, recipe: PretrainRecipe) -> Record:
-    """Reads what needs neither the store nor a model; a run that never logged has no rows.
+    """Reads what needs neither store nor model; a run that never logged has no rows.
 
     Raises:
         InputError: `metrics.jsonl` is damaged.
@@ -119,11 +119,11 @@ def read_record(directory: Path, recipe: PretrainRecipe) -> Record:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model says at masked positions.
+    """What a model predicts at masked positions.
 
     Attributes:
         losses: for each reading (targets,) float32, in nats.
-        mean_probabilities: (vocabulary,) float64, its answers' mean.
+        mean_probabilities: (vocabulary,) float64, the mean of its answers.
         special_share: share of the tokens beside targets that packing has added.
     """
 
@@ -141,15 +141,15 @@ class Evidence:
     """A run with its inputs opened.
 
     Attributes:
-        tokenizer: of the store.
-        model_tokenizer: of the run's model; None where it has none.
+        tokenizer: the store's.
+        model_tokenizer: that of the run's model; None if it has none.
         token_counts: (vocabulary,) of the store.
-        batches: prepared sequences: held out, or of the training documents where nothing is.
+        batches: prepared sequences: held out, or of the training documents if nothing is.
         is_held_out: which of the two.
-        module: the run's model; None where no weights are left.
-        start: the same before its first step; None where that cannot be made again.
-        answers, start_answers: of these two, of masked language modelling alone; None too where the vocabulary is of
-            another size than the store's.
+        module: the run's model; None if no weights are left.
+        start: the same before its first step; None if that cannot be made again.
+        answers, start_answers: of `module` and `start`, for masked language modelling alone; None also if the
+            vocabulary does not have the store's size.
         floors: of the figures.
         unchanged: names of the encoder's weights that are as they were, while others have moved.
     """
@@ -169,15 +169,15 @@ class Evidence:
     unchanged: list[str] = field(default_factory=list)
 
     def has_floor_unpassed(self) -> bool:
-        """Whether the model's answers are no better than those of knowing how frequent each entry is."""
+        """Whether the model's answers are no better than knowing only how frequent each entry is."""
         loss = None if self.answers is None else self.answers.loss
         return any(floor.name == UNIGRAM_FLOOR and not floor.is_passed_by(loss) for floor in self.floors)
 
 
 def gather_evidence(record: Record) -> Evidence:
-    """Opens the store, makes the batches again, loads the weights and asks the model.
+    """Opens the store, makes the batches again, loads the weights and runs the model.
 
-    PyTorch's generator is left as it was found.
+    The state of PyTorch's generator is left unchanged.
 
     Raises:
         UserError: the store is not where the recipe says, or is damaged; the model does not load.
@@ -235,7 +235,7 @@ def _gather(record: Record) -> Evidence:
 def _prepare_batches(
     recipe: PretrainRecipe, store: TokenStore, tokenizer: TextTokenizer, objective: Objective, is_held_out: bool
 ) -> list[Batch]:
-    """What the run evaluates on, a few sequences at a time: the logits of three places for each target are kept."""
+    """What the run evaluates on, a few sequences at a time, since the logits of three places per target are kept."""
     at_once = min(_SEQUENCES_AT_ONCE, recipe.train.batch_size)
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"micro_batch_size": at_once})})
     if is_held_out:
@@ -246,9 +246,7 @@ def _prepare_batches(
 
 def _build_start(recipe: PretrainRecipe, objective: Objective, tokenizer: TextTokenizer) -> ObjectiveModule | None:
     """The module as it was before the first step: it follows from the seed, or from `init_from` if that is there."""
-    if (
-        recipe.init_from is not None
-    ):  # whose sizes hold; those of a resolved recipe are written out, and would be refused
+    if recipe.init_from is not None:  # its sizes hold; those spelt out in a resolved recipe would be refused
         recipe = recipe.model_copy(update={"model": ModelSettings()})
     torch.manual_seed(recipe.seed)
     try:
@@ -258,7 +256,7 @@ def _build_start(recipe: PretrainRecipe, objective: Objective, tokenizer: TextTo
 
 
 def _load_module(record: Record, objective: Objective, start: ObjectiveModule | None) -> ObjectiveModule | None:
-    """The run's model, or its newest checkpoint where it has not come to its end."""
+    """The run's model, or its newest checkpoint if the run has not ended."""
     if record.has_model:
         directory = record.directory / MODEL
         module = objective.build(load_encoder(directory, pooler=objective.needs_pooler).encoder)
@@ -279,8 +277,8 @@ def _load_module(record: Record, objective: Objective, start: ObjectiveModule | 
 def ask(module: MaskedLMModule, batches: Sequence[Batch], vocab_size: int, compute: Compute) -> Answers:
     """Runs a module, in eval mode, over prepared batches until it has answered for `NUM_TARGETS` targets.
 
-    What it gives to rows that only fill its matrix up, behind the entries of the vocabulary, is left out of the mean.
-    A target is never the first or the last token of a sequence, since those are special: it has two neighbours.
+    Probabilities of padding rows, after the entries of the vocabulary, are left out of the mean. A target is never the
+    first or the last token of a sequence, since those are special: it has two neighbours.
     """
     module = module.to(compute.device).eval()
     losses: dict[Reading, list[Tensor]] = {reading: [] for reading in READINGS}
@@ -314,14 +312,14 @@ PROBED = {
     "causal_lm": "encoder.embeddings.word.weight",
     "replaced_token": "discriminator_head.output.bias",
 }
-"""A weight that moves wherever there is anything to learn, by the objective's name."""
+"""A weight that moves if there is anything to learn, by the objective's name."""
 
 
 def _find_unchanged(record: Record, module: ObjectiveModule | None, start: ObjectiveModule | None) -> list[str]:
-    """The encoder's weights that are bit for bit those before the first step, or those of an older checkpoint.
+    """The encoder's weights that are bit for bit as before the first step, or as in an older checkpoint.
 
-    None where the weight in `PROBED` has not moved either: then there was nothing to learn from, and what else has
-    moved has only decayed.
+    Empty if the weight in `PROBED` has not moved either: then there was nothing to learn from, and any other weight
+    that has moved has only decayed.
     """
     pairs: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
     if isinstance(module, nn.Module) and isinstance(start, nn.Module):

@@ -1,6 +1,6 @@
-"""Why a pre-training run went wrong: six causes, each told from what the run, its model and its store show.
+"""Why a pre-training run went wrong: six causes, each inferred from what the run, its model and its store show.
 
-None of them is concluded from a setting alone, and each says the figures that it rests on.
+None of them is inferred from a setting alone, and each states the figures that it rests on.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import load_tokenizer
 
 CLEAR_NATS = 0.5
-"""A difference of losses that chance does not make in the mean over many steps."""
+"""A difference between mean losses over many steps that is not due to chance."""
 GROWN = 6.0
-"""Weights of this many times their initial size: sound runs of 150 to 5,000 steps stay below 3, and at a hundred times
-their learning rate they reach 15 to 100."""
+"""Weights are too large at this many times their initial size: in sound runs of 150 to 5,000 steps they stay below 3,
+at a hundred times the learning rate they reach 15 to 100."""
 SHIFT_NATS, SHIFT_ERRORS = 0.1, 5.0
-"""How much better the answers have to fit a neighbour, in nats and in standard errors."""
+"""By how much the answers have to fit a neighbour better, in nats and in standard errors."""
 FEWEST_TARGETS = 100
-"""Of fewer, means say too little about where the labels stand."""
+"""With fewer, means say too little about where the labels are."""
 SAMPLED_GROUPS = 50
-"""Repeated documents whose tokens are compared."""
+"""How many groups of repeated documents have their tokens compared."""
 
 
 MAIN_LOSSES = {
@@ -52,15 +52,15 @@ def main_loss(recipe: PretrainRecipe) -> str:
 
 
 def find_causes(record: Record, evidence: Evidence | None) -> list[Finding]:
-    """The causes that show; the first is the likeliest.
+    """The causes that can be seen; the first is the likeliest.
 
     Args:
-        evidence: None where the store or the model cannot be opened; the figures alone are judged then.
+        evidence: None if the store or the model cannot be opened; only the figures are judged then.
     """
     found = [other_vocabulary(record, evidence)]
     found += [check(evidence) for check in CHECKS] if evidence is not None else []
     causes = [finding for finding in found if finding is not None]
-    if not any(cause.name == "other-vocabulary" for cause in causes):  # which makes the loss rise too
+    if not any(cause.name == "other-vocabulary" for cause in causes):  # that makes the loss rise too
         causes += [cause for cause in [learning_rate_too_high(record, evidence)] if cause is not None]
     return causes
 
@@ -107,12 +107,12 @@ def other_vocabulary(record: Record, evidence: Evidence | None) -> Finding | Non
 
 
 def _differing_store(store: Path) -> str | None:
-    """Whether the tokenizer in a store is another than made it; such a store does not open, so it is looked into."""
+    """Whether a store was made with a tokenizer other than the one in it; it does not open then, so files are read."""
     try:
         made_with = json.loads((store / "manifest.json").read_bytes())["tokenizer_fingerprint"]
         fingerprint = load_tokenizer(store / "tokenizer").fingerprint()
     except (OSError, ValueError, KeyError, TypeError, UserError):
-        return None  # whatever else is wrong with it is told where it is opened
+        return None  # other faults are reported when the store is opened
     if made_with == fingerprint:
         return None
     return (
@@ -135,7 +135,7 @@ def _differing_model(evidence: Evidence) -> str | None:
 
 
 def _differing_ids(evidence: Evidence) -> str | None:
-    """No better than guessing evenly, with answers whose frequencies are definite, and those of other entries."""
+    """No better than guessing evenly, although the answers have definite frequencies: those of other entries."""
     record = evidence.record
     if _knows_other_frequencies(evidence, evidence.start_answers) and not has_tokenizer(_start_directory(evidence)):
         return (
@@ -153,7 +153,7 @@ def _differing_ids(evidence: Evidence) -> str | None:
 
 
 def _knows_other_frequencies(evidence: Evidence, answers: Answers | None) -> bool:
-    """Whether answers are far from even in the mean, and as far from the frequencies of the store's entries."""
+    """Whether answers are far from uniform on average, and far from the frequencies of the store's entries too."""
     if answers is None:
         return False
     uniform = math.log(evidence.tokenizer.vocab_size)
@@ -169,7 +169,7 @@ def _start_directory(evidence: Evidence) -> Path:
 
 
 def _differing_sessions(evidence: Evidence) -> str | None:
-    """As many documents as before and another number of tokens, or a loss that jumps where a session begins."""
+    """As many documents as before but a different number of tokens, or a loss that jumps where a session begins."""
     record, where = evidence.record, evidence.store.directory
     for (documents, tokens), (documents_later, tokens_later) in pairwise(record.store_sizes):
         if documents == documents_later and tokens != tokens_later:
@@ -248,7 +248,7 @@ def frozen_encoder(evidence: Evidence) -> Finding | None:
 
 
 def repeated_corpus(evidence: Evidence) -> Finding | None:
-    """Documents that stand in the store several times: by the hashes of their texts, confirmed by tokens."""
+    """Documents that the store holds several times: found by the hashes of their texts, confirmed by tokens."""
     store = evidence.store
     _, first, group, counts = np.unique(store.text_hashes(), return_index=True, return_inverse=True, return_counts=True)
     share = float((counts[counts > 1].sum() - np.count_nonzero(counts > 1)) / store.num_documents)
@@ -284,10 +284,10 @@ def _are_repeated(
 
 
 def learning_rate_too_high(record: Record, evidence: Evidence | None) -> Finding | None:
-    """A loss that is not finite or has risen for good; or weights grown out of their size, with a loss that shows it.
+    """A loss that is not finite or has risen for good; or weights that have grown far too large, with a bad loss.
 
-    That loss was worse than guessing evenly at some time, or is no better than knowing frequencies in the end. By
-    themselves neither says much: a row may be of two sequences, and a short run learns little.
+    A bad loss was worse than guessing evenly at some time, or ends no better than knowing frequencies. By itself that
+    says little: a row may be of two sequences, and a short run learns little.
     """
     sure = [_not_finite(record.training), _rise(record.training, main_loss(record.recipe))]
     signs = [sign for sign in sure if sign is not None]
@@ -331,7 +331,7 @@ def unstable(training: Sequence[Row]) -> Finding | None:
 
 
 def _rise(training: Sequence[Row], key: str) -> str | None:
-    """Whether a loss ends higher than an eighth of the run was in the mean."""
+    """What to say if a loss ends clearly higher than its mean over an earlier eighth of the run."""
     losses = series(training, key)
     values = [value for _, value in losses if value is not None]
     if len(values) < 4 or len(values) < len(losses):
@@ -343,7 +343,7 @@ def _rise(training: Sequence[Row], key: str) -> str | None:
 
 
 def _worse_than_chance(record: Record, evidence: Evidence | None) -> list[str]:
-    """The highest losses, where they are higher than those of models that have not learnt anything."""
+    """What to say about losses that were at some step clearly worse than those of a model that has learnt nothing."""
     chances = {
         "nsp": (math.log(2), "the next-sentence loss", "a coin's"),
         "sop": (math.log(2), "the sentence-order loss", "a coin's"),
@@ -362,14 +362,14 @@ def _worse_than_chance(record: Record, evidence: Evidence | None) -> list[str]:
 
 
 def _clear_difference(values: Sequence[float]) -> float:
-    """How far from others a row has to be to mean something: rows of a few sequences jump by more than half a nat."""
+    """How far a row has to be from others to mean something: rows of a few sequences jump by more than half a nat."""
     jumps = np.abs(np.diff(values))
     return max(CLEAR_NATS, 4 * float(np.median(jumps))) if len(jumps) else CLEAR_NATS
 
 
 def _fresh_loss(evidence: Evidence) -> float:
-    """The expected loss of a model that has not learnt: logits are sums of `hidden_size` products of normalised
-    activations with initial weights, so they have variance, which costs half of it."""
+    """The expected loss of a model that has learnt nothing: logits are sums of `hidden_size` products of normalised
+    activations and initial weights, and half of their variance is added to ln V."""
     loss = math.log(evidence.tokenizer.vocab_size)
     if evidence.start is not None:
         settings = evidence.start.encoder.settings
@@ -378,7 +378,7 @@ def _fresh_loss(evidence: Evidence) -> float:
 
 
 def _growth(evidence: Evidence) -> float | None:
-    """How many times their initial root mean square the weight matrices have, in the median."""
+    """The median over weight matrices of their root mean square relative to the initial one."""
     if not (isinstance(evidence.module, nn.Module) and isinstance(evidence.start, nn.Module)):
         return None
     ratios = [

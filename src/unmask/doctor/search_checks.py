@@ -1,4 +1,4 @@
-"""The doctor's look at a search: what its trials came to, and whether the choice among them says anything."""
+"""The doctor's look at a search: its trials' results, and whether the choice among them means anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unmask.trials_summary import in_words, spread_in_words, what_was_not_learne
 Summary = Mapping[str, Any]
 
 GRID = ("learning_rate", "batch_size", "epochs", "steps", "tokens", "minutes", "transfer_layers")
-"""Numbers that a search may try several of."""
+"""Numeric settings of which a search may try several values."""
 
 
 def examine_search(path: Path) -> Diagnosis:
@@ -44,7 +44,7 @@ def examine_search(path: Path) -> Diagnosis:
 
 
 def check_search(summary: Summary) -> Iterator[Finding]:
-    """What there is to say of a search by its summary."""
+    """Findings about a search, from its summary."""
     trials: Sequence[Summary] = summary["trials"]
     left = summary["num_trials"] - summary["num_finished"] - summary["num_failed"]
     if left:
@@ -74,7 +74,7 @@ def _listed(trials: Sequence[Summary]) -> str:
 
 
 def _edges(summary: Summary) -> Iterator[Finding]:
-    """Numbers of which the best run has the smallest or the largest tried: better ones may lie beyond."""
+    """Numeric settings of which the best run has the smallest or largest value tried: better ones may lie beyond."""
     finished = [trial for trial in summary["trials"] if not trial["error"]]
     best = next(trial for trial in finished if trial["trial"] == summary["best_on_dev"]["trial"])
     for name in GRID:

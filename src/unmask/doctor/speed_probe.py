@@ -1,10 +1,10 @@
 """A short measured probe: a few real optimizer steps of a recipe, timed after warm-up.
 
-Warm-up is what comes before: steps of growing numbers of sequences, in which threads start, kernels are chosen and the
-optimizer's moments are made.
+Warm-up consists of steps with growing numbers of sequences, in which threads start, kernels are chosen and the
+optimizer's moments are created.
 
-The loop, the objective, the optimizer and the batches are the run's own. Where a whole step would take too long, fewer
-sequences are taken, and the time is put together from theirs and the optimizer's, which is the same for any batch.
+The loop, the objective, the optimizer and the batches are the run's own. If a whole step would take too long, fewer
+sequences are used; the time of a step is then put together from theirs and the optimizer's, which no batch changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from unmask.training.loop import StepResult, TrainState, train
 from unmask.training.optimizer import Schedule, build_optimizer
 
 FEWEST_STEPS = 4
-"""Measured steps that there should be time for."""
+"""The number of measured steps that there should be time for."""
 MOST_STEPS = 200
 
 
@@ -39,8 +39,8 @@ class SpeedProbe:
     Args:
         sequences: in a step of the probe.
         tokens: in a step of the probe, the median.
-        steps_s: of each measured step, the optimizer included.
-        optimizer_s: of the optimizer alone, the median.
+        steps_s: the seconds of each measured step, the optimizer included.
+        optimizer_s: the median seconds of the optimizer alone.
     """
 
     sequences: int
@@ -60,7 +60,7 @@ class SpeedProbe:
         return (ordered[-1 - tenth] - ordered[tenth]) / self.step_s
 
     def seconds_for(self, tokens: float) -> float:
-        """How long a step over so many tokens takes."""
+        """How long a step over `tokens` tokens takes."""
         return self.optimizer_s + (self.step_s - self.optimizer_s) * tokens / self.tokens
 
 
@@ -80,11 +80,11 @@ def probe_speed(
 
     Args:
         module: on the device; its weights change.
-        batches: from a number of sequences, batches of so many, without end and not yet prepared.
+        batches: gives endless unprepared batches of a given number of sequences.
         limit_s: about how long the probe may take; two steps of two sequences are always finished.
-        most_sequences: in a micro-batch: those of the recipe, or fewer where memory has no room for them.
+        most_sequences: in a micro-batch: as in the recipe, or fewer if memory has no room for them.
         advance: called after each step.
-        clock: seconds that never go back.
+        clock: monotonic seconds.
     """
     began = clock()
     timer = _Timer(build_optimizer(module, settings.optimizer), compute, advance, clock)
@@ -92,7 +92,7 @@ def probe_speed(
     timer.run(settings, module, objective, batches(sequences), 1)
     if timer.steps_s[-1] < limit_s / 4:
         timer.run(settings, module, objective, batches(sequences), 1)
-    while sequences < most_sequences:  # as many as leave time for some steps, each size warmed up by one
+    while sequences < most_sequences:  # as many as leave time for some steps, one warm-up step per size
         left_s = limit_s - (clock() - began)
         fitting = int(sequences * left_s / ((FEWEST_STEPS + 1) * timer.steps_s[-1]))
         if fitting <= sequences * 3 // 2:
@@ -134,7 +134,7 @@ class _Timer:
         num_steps: int,
         until: float = float("inf"),
     ) -> None:
-        """Trains for so many steps, or until a time; at least one.
+        """Trains for `num_steps` steps, or until a time; at least one step.
 
         The first batch is made before the clock starts, since a whole block of documents may be planned for it.
         """

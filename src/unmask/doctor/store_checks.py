@@ -1,4 +1,4 @@
-"""What `unmask doctor` looks for in a token store, and the tables, floors and pictures that it shows of one."""
+"""What `unmask doctor` looks for in a token store, and the tables, floors and pictures that it shows for one."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _SHOWN_TOKENS = 24
 
 @dataclass(frozen=True)
 class Floors:
-    """What a pre-training loss has to pass, in nats a target.
+    """What a pre-training loss has to pass, in nats per target.
 
     Args:
         uniform: ln V: every entry is equally likely. Where an untrained model begins.
-        unigram: the entropy of the entries: their frequencies are known and nothing else.
+        unigram: the entropy of the entries: only their frequencies are known.
         commonest: the share of the commonest entry: the accuracy of a model that always says it.
-        no_context: the loss and the accuracy of who knows the token shown at each target too, and no other; None where
-            none is shown but `[MASK]`.
+        no_context: the loss and the accuracy of a model that also knows the token shown at each target, and no other;
+            None if only `[MASK]` is ever shown.
     """
 
     uniform: float
@@ -84,7 +84,7 @@ LEARNT = {
     "bilm": "language modelling",
     "replaced_token": "the generator",
 }
-"""What has a loss over the vocabulary, by the objective's name."""
+"""What learns a loss over the vocabulary, by the objective's name."""
 
 
 def check_store(
@@ -100,9 +100,9 @@ def check_store(
     """Looks for what spoils a pre-training run.
 
     Args:
-        packing: how sequences are made of the store.
+        packing: how sequences are made from the store.
         room: tokens of text in a sequence.
-        objective: what is learnt of them.
+        objective: what is learnt from them.
 
     Raises:
         StoreError: a file differs from what was written.
@@ -119,7 +119,7 @@ def check_store(
 
 
 def unknown_share(statistics: StoreStatistics, tokenizer: Tokenizer) -> float:
-    """The share of the tokens that the vocabulary has no entry for; 0 where it can spell everything."""
+    """The share of the tokens for which the vocabulary has no entry; 0 if it can spell everything."""
     unknown = tokenizer.unk_id
     if unknown is None or unknown >= len(statistics.token_counts):
         return 0.0
@@ -127,7 +127,7 @@ def unknown_share(statistics: StoreStatistics, tokenizer: Tokenizer) -> float:
 
 
 def _check_files(store: TokenStore) -> Finding:
-    """The shards were verified while they were read; what else there is, is verified here."""
+    """Verifies the files other than the shards, which were verified while they were read."""
     files: dict[str, dict[str, Any]] = store.manifest["files"]
     read = ("word_ids-" if store.has_words else "tokens-", "sentences-", "documents-")
     for name, expected in files.items():
@@ -212,7 +212,7 @@ def _check_use(used: int, vocab_size: int) -> Finding:
 
 def _check_lengths(statistics: StoreStatistics, packing: PackingSettings, room: int) -> list[Finding]:
     if packing.format in ("single_segment", "stream"):
-        return []  # which cut sentences wherever a sequence is full
+        return []  # these formats cut sentences wherever a sequence is full
     sentences = statistics.sentence_lengths
     cut = sentences.sum_from(room + 1) / max(1, sentences.total)
     longer = sentences.between(room + 1)
@@ -275,7 +275,7 @@ def store_facts(store: TokenStore) -> dict[str, Any]:
 
 
 def sources_table(manifest: Mapping[str, Any], most: int = 10) -> Table:
-    """The files that a store was made of."""
+    """The files that a store was made from."""
     sources = manifest.get("sources", [])
     rows = [(str(source.get("file", "")), human_bytes(source.get("bytes", 0))) for source in sources[:most]]
     note = f"and {len(sources) - most:,} more" if len(sources) > most else ""
@@ -331,7 +331,7 @@ def length_table(statistics: StoreStatistics) -> Table:
 
 
 def length_figures(lengths: LengthCounts) -> dict[str, float]:
-    """The same for a script."""
+    """The figures of one row, for a script."""
     quantiles = {f"p{round(share * 100)}": lengths.quantile(share) for share in QUANTILES.values()}
     return {"mean": lengths.mean, **quantiles, "max": lengths.longest}
 
@@ -372,7 +372,7 @@ def length_histograms(statistics: StoreStatistics) -> tuple[Histogram, Histogram
 
 
 def _histogram(title: str, counted: str, lengths: LengthCounts, starts: tuple[int, ...]) -> Histogram:
-    """Empty bins at the end are left out; what is shorter than the first bin is counted in it."""
+    """A histogram without empty bins at the end; lengths below the first bin are counted in it."""
     edges = [0, *starts[1:], None]
     counts = [lengths.between(edges[n] or 0, edges[n + 1]) for n in range(len(starts))]
     while len(counts) > 1 and not counts[-1]:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from unmask.data.store import Shard, TokenStore
 
 _PIECE = 1 << 22
-"""Numbers read at once."""
+"""How many numbers are read at once."""
 _EXACT = 1 << 20
-"""Lengths below this are counted one by one; longer ones, of which a store can hold few, are kept as they are."""
+"""Lengths below this are counted by value; longer ones, of which a store can hold few, are kept in a list."""
 _HASHES_AT_ONCE = 1 << 22
-"""Documents whose hashes are sorted at once when duplicates are looked for."""
+"""How many documents have their hashes sorted at once when looking for duplicates."""
 _NUM_LONGEST = 3
 _NUM_EXAMPLES = 3
 
@@ -77,7 +77,7 @@ class LengthCounts:
 
 @dataclass(frozen=True)
 class LongSentence:
-    """A sentence among the longest: the document it stands in, and its tokens."""
+    """A sentence among the longest: the document that it is in, and its tokens."""
 
     document: int
     tokens: NDArray[np.unsignedinteger[Any]]
@@ -85,11 +85,11 @@ class LongSentence:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Documents that stand in the store more than once, token for token.
+    """Documents that are in the store more than once, token for token.
 
     Args:
         num_documents: of the store.
-        copies: how many distinct documents stand there so many times: {1: 80, 3: 2} are 86 documents.
+        copies: number of copies -> how many distinct documents have it: {1: 80, 3: 2} are 86 documents.
         examples: the places of some documents and of their first copies.
     """
 
@@ -103,11 +103,11 @@ class Duplicates:
 
     @property
     def share(self) -> float:
-        """Of all documents, those that are a copy of an earlier one."""
+        """The share of all documents that are a copy of an earlier one."""
         return 1 - self.num_distinct / max(1, self.num_documents)
 
     def times_repeated(self, of_documents: float = 0.95) -> int:
-        """How many times at least `of_documents` of the distinct documents stand there: 1 unless the corpus repeats."""
+        """How many copies at least `of_documents` of the distinct documents have: 1 unless the corpus repeats."""
         left = of_documents * self.num_distinct
         for times in sorted(self.copies, reverse=True):
             left -= self.copies[times]
@@ -122,7 +122,7 @@ class StoreStatistics:
 
     Args:
         token_counts: (vocabulary,) how often each entry occurs.
-        num_beyond: tokens whose id is over the vocabulary.
+        num_beyond: tokens whose id is beyond the vocabulary.
         sentence_lengths: of the sentences, in tokens.
         document_lengths: of the documents, in tokens.
         num_single: documents of one sentence.
@@ -141,11 +141,11 @@ Advance = Callable[[float], None]
 
 
 def count_store(store: TokenStore, advance: Advance = lambda count: None) -> StoreStatistics:
-    """Reads a store through; each file's checksum is verified on the way.
+    """Reads a whole store; each file's checksum is verified on the way.
 
     Args:
         store: an opened store.
-        advance: told how many tokens have been read since it was last called.
+        advance: called with the number of tokens read since its last call.
 
     Raises:
         StoreError: a file differs from what was written.
@@ -191,7 +191,7 @@ def find_duplicates(store: TokenStore) -> Duplicates:
         sizes = np.diff(starts, append=len(hashes))
         copies[1] = copies.get(1, 0) + int(np.count_nonzero(sizes == 1))
         for start, size in zip(starts[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
-            same: dict[bytes, list[int]] = {}  # by tokens: equal hashes are no proof
+            same: dict[bytes, list[int]] = {}  # by tokens: equal hashes do not prove equality
             for place in places[start : start + size].tolist():
                 tokens = store.document(place).tokens.tobytes()
                 seen = same.setdefault(tokens, [place, 0])
@@ -204,7 +204,7 @@ def find_duplicates(store: TokenStore) -> Duplicates:
 
 
 def _differences(ends: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Pieces of the lengths that lie between ends, each with the place of its first."""
+    """The differences between successive ends, in pieces, each with the place of its first."""
     last = 0
     for start in range(0, len(ends), _PIECE):
         piece = ends[start : start + _PIECE].astype(np.int64)
@@ -225,7 +225,7 @@ def _sentence(shard: Shard, first_document: int, place: int) -> LongSentence:
 
 
 def _hashes_of_part(shards: list[Shard], part: int, num_parts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The hashes that fall into one of so many equal parts of their range, and the places of their documents."""
+    """The hashes in one of `num_parts` equal parts of their range, and the places of their documents."""
     hashes, places, first = [], [], 0
     for shard in shards:
         column = shard.documents["text_hash"]

@@ -16,28 +16,28 @@ from unmask.segment_pairs import LABEL_COLUMNS, PAIRED
 SPECIAL_ID = 0
 
 ANNOTATED = ("entity", "noun_phrase")
-"""Kinds of masking that go by annotations: the random ones are two tokens in ten."""
+"""Kinds of masking that use annotations; here two tokens in ten are annotated."""
 
 
 def num_specials(settings: PretrainRecipe) -> int:
-    """Special tokens of a sequence: `[CLS]` and a `[SEP]` after each segment, or none."""
+    """How many special tokens a sequence has: `[CLS]` and a `[SEP]` after each segment, or none."""
     if settings.model.architecture in BARE:
         return 0
     return 3 if settings.packing.format in PAIRED else 2
 
 
 def expected_length(settings: PretrainRecipe) -> float:
-    """The mean length of sequences of long documents: the full one, or a target drawn evenly from 2 tokens on."""
+    """The mean length of sequences of long documents: the full one, or a target drawn uniformly from 2 tokens on."""
     full, short_prob = settings.packing.max_length, settings.packing.short_sequence_prob
     mean_of_short = (2 + num_specials(settings) + full) / 2
     return (1 - short_prob) * full + short_prob * mean_of_short
 
 
 def random_batches(settings: PretrainRecipe, vocab_size: int, sequences: int) -> Iterator[Batch]:
-    """Sequences of random entries, without end: `[CLS] A [SEP] B [SEP]`, or as the recipe packs them, all special
-    tokens with the id 0.
+    """Endless sequences of random entries: `[CLS] A [SEP] B [SEP]`, or as the recipe packs them; all special tokens
+    have the id 0.
 
-    Lengths are those of long documents: the full one, or with `packing.short_sequence_prob` one drawn evenly below it.
+    Lengths are those of long documents: full, or with `packing.short_sequence_prob` drawn uniformly below that.
     """
     random = np.random.default_rng(settings.seed)
     asked = settings.objective.asked_of_pairs
@@ -56,7 +56,7 @@ def random_batches(settings: PretrainRecipe, vocab_size: int, sequences: int) ->
 
 
 def _set_specials(sequence: NDArray[np.int64], number: int, random: np.random.Generator) -> list[int]:
-    """Writes special tokens over some; returns the segment of each token."""
+    """Overwrites some tokens with special ones; returns the segment of each token."""
     if number:
         sequence[[0, -1]] = SPECIAL_ID
     if number < 3:

@@ -1,4 +1,4 @@
-"""A diagnosis on a terminal, within 100 columns; nothing is said by colour alone."""
+"""A diagnosis on a terminal, within 100 columns; nothing depends on colour alone."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
     """Writes a diagnosis for people.
 
     Args:
-        stream: standard output where left out; colours only on a terminal.
+        stream: standard output if left out; colours only on a terminal.
     """
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
     console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
     with console.capture() as captured:
         _print(console, diagnosis)
-    lines = captured.get().splitlines()  # rich fills every line up to the width
+    lines = captured.get().splitlines()  # rich pads every line to the width
     print("\n".join(line.rstrip() for line in lines), file=console.file)
 
 
@@ -59,7 +59,7 @@ def _print(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def _lines_of(items: Iterable[str], width: int) -> list[str]:
-    """Items with dots between them, none of them cut at the end of a line."""
+    """Items with dots between them, in lines that cut none of them."""
     lines: list[str] = []
     for item in items:
         if lines and cell_len(f"{lines[-1]} · {item}") <= width:
@@ -120,13 +120,13 @@ def _bars(histogram: Histogram) -> Grid:
 
 
 def bar_of_blocks(share: float, width: int) -> str:
-    """A bar of block characters, exact to an eighth of one; what is not nothing is seen."""
+    """A bar of block characters, exact to an eighth of one; anything above zero is visible."""
     eighths = max(round(share * width * 8), 1 if share > 0 else 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def _legend(samples: Sequence[Sample], has_segments: bool) -> str:
-    """How to read the samples; empty for plain text, of which each token is predicted."""
+    """How to read the samples; empty for plain text, where every token is predicted."""
     parts = ["A and B are the segments"] if has_segments else []
     if any(token.label is not None for sample in samples for token in sample.tokens):
         parts.append("at a target stands ‹what is shown=what is to be predicted›")
