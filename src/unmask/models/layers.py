@@ -35,13 +35,25 @@ def initialise(module: nn.Module, initializer_range: float) -> None:
     """Gives fresh weights to every Linear, Embedding and LayerNorm in `module`, from PyTorch's default generator."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
-            bound = 2 * initializer_range
-            nn.init.trunc_normal_(part.weight, std=initializer_range, a=-bound, b=bound)
+            _draw_truncated_normal(part.weight, initializer_range)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             nn.init.zeros_(part.bias)
+
+
+@torch.no_grad()
+def _draw_truncated_normal(weight: Tensor, std: float) -> None:
+    """Normal values, drawn again while any is more than two standard deviations from zero.
+
+    `nn.init.trunc_normal_` gives other values for the same seed from one version of PyTorch to the next.
+    """
+    if weight.is_meta:
+        return
+    weight.normal_(0, std)
+    while bool((is_outside := weight.abs() > 2 * std).any()):
+        weight.copy_(torch.where(is_outside, torch.empty_like(weight).normal_(0, std), weight))
 
 
 _ONEDNN_MIN_ROWS = 64

@@ -7,12 +7,13 @@ from typing import get_args
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from unmask.models import layers
 from unmask.models.bert import BertEncoder
 from unmask.models.dropout import dropout
-from unmask.models.layers import ACTIVATIONS, FeedForward, Linear, pack_weights
+from unmask.models.layers import ACTIVATIONS, FeedForward, Linear, initialise, pack_weights
 from unmask.models.settings import Activation, EncoderSettings
 
 
@@ -150,3 +151,16 @@ def test_weights_are_packed_where_that_is_faster(monkeypatch: pytest.MonkeyPatch
     module = Linear(16, 8).eval()
     pack_weights(module)
     assert module.packed is None
+
+
+def test_fresh_weights_do_not_depend_on_the_version_of_pytorch() -> None:
+    torch.manual_seed(3)
+    module = nn.Linear(300, 700)
+    torch.manual_seed(3)
+    initialise(module, 0.02)
+    weight = module.weight.detach()
+    assert weight[0, :3].tolist() == pytest.approx([-0.00153289, 0.00719763, -0.01564034], rel=1e-5)
+    assert weight[-1, -2:].tolist() == pytest.approx([-0.01470213, 0.00955044], rel=1e-5)
+    assert float(weight.abs().max()) <= 0.04
+    # of a normal distribution cut off at two standard deviations: .8796 of the whole one's
+    assert float(weight.std()) == pytest.approx(0.8796 * 0.02, rel=0.01)
