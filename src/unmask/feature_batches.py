@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.batch import Batch
 from unmask.errors import InputError
-from unmask.inference import Coverage, one_ahead, windows
+from unmask.inference import WINDOW, Coverage, map_ahead, windows
 from unmask.models.encoder import Encoder
 from unmask.models.layer_mixture import LayerChoice
 from unmask.tasks.base import ExampleCounts
@@ -96,7 +96,7 @@ def encode_inputs(
         coverage.add(rows.input_ids)
         return EncodedInputs(window, kept, rows)
 
-    return one_ahead(map(encode, windows(inputs)), model.compute.device)
+    return map_ahead(encode, windows(inputs), model.compute.device)
 
 
 def checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[InputTokens]:
@@ -144,18 +144,30 @@ def pooled_vectors(model: FeatureModel, encoded: EncodedInputs, pool: Pool) -> N
     """
     rows, is_causal = encoded.rows, model.encoder.settings.is_causal
     places: NDArray[Any] = rows.alignment[PLACE]
-    parts: list[tuple[NDArray[Any], Tensor]] = []
+    pooled = torch.full((len(encoded.inputs), *model.shape), float("-inf") if pool == "max" else 0.0)
+    parts: list[tuple[Tensor, Tensor]] = []
+
+    def take() -> None:
+        for numbers, values in parts:  # a long input has several rows
+            if pool == "max":
+                pooled.scatter_reduce_(
+                    0, numbers.view(-1, *[1] * (values.dim() - 1)).expand_as(values), values.cpu(), "amax"
+                )
+            else:
+                pooled.index_add_(0, numbers, values.cpu())
+        parts.clear()
+
     for units, batch in encoded.batches(model.compute):
         is_own = torch.from_numpy(places[rows.token_numbers(units)] >= 0)
-        parts.append((rows.examples[units], _pool_rows(_states(model, batch), batch, is_own, pool, is_causal)))
-    pooled = np.full((len(encoded.inputs), *model.shape), -np.inf if pool == "max" else 0, np.float32)
-    for numbers, values in parts:  # a long input has several rows
-        (np.maximum if pool == "max" else np.add).at(pooled, numbers, values.cpu().numpy())
+        numbers = torch.from_numpy(rows.examples[units].astype(np.int64))
+        parts.append((numbers, _pool_rows(_states(model, batch), batch, is_own, pool, is_causal)))
+        if sum(len(its) for its, _ in parts) >= WINDOW:  # looking at values waits for the device: seldom, but not never
+            take()
+    take()
     if pool == "mean":
-        sizes = np.array([max(1, len(its.ids)) for its in encoded.tokens], np.float32)
-        pooled /= sizes.reshape(-1, *[1] * len(model.shape))
-    pooled[np.isneginf(pooled)] = 0
-    return pooled
+        sizes = torch.tensor([max(1, len(its.ids)) for its in encoded.tokens])
+        pooled /= sizes.view(-1, *[1] * len(model.shape))
+    return pooled.masked_fill_(pooled.isneginf(), 0).numpy()
 
 
 @torch.inference_mode()

@@ -42,6 +42,7 @@ from unmask.prediction_inputs import read_inputs
 from unmask.progress import Progress, human_bytes
 from unmask.task_options import NOTHING_SAID
 from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import BATCH_TOKENS
 from unmask.tasks.feature_files import (
     DTYPE,
     FeatureWriter,
@@ -217,7 +218,11 @@ def _with_measured_precision(model: FeatureModel, first: EncodedInputs) -> Featu
     """The same model in the precision measured to be faster, if it may choose and the first inputs fill a window."""
     if not model.chooses or len(first.inputs) < WINDOW:
         return replace(model, chooses=False)
-    batches = [batch for _, batch in first.batches(model.compute)]
+    # Of long inputs the first rows are enough.
+    _, rows = model.row_maker("cls").rows(first.inputs, first.tokens, ExampleCounts())
+    batches = [batch for _, batch in rows.batches_by_length(BATCH_TOKENS[model.compute.device.type])]
+    if not batches:
+        return replace(model, chooses=False)
     encoder, compute = take_faster(model.encoder, model.compute, batches, lambda its, batch: its.hidden_states(batch))
     return replace(model, encoder=encoder, compute=compute, chooses=False)
 

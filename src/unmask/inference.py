@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
@@ -37,7 +37,10 @@ _TOKENS = 100
 MOST_UNKNOWN = 0.05
 """Share of unknown tokens above which a warning says that the vocabulary does not cover the texts."""
 
+_CPU = torch.device("cpu")
+
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -139,17 +142,25 @@ def windows(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
         yield window
 
 
-def one_ahead(items: Iterator[Item], device: torch.device) -> Iterator[Item]:
-    """The same items; with a GPU, each is made in a thread while the one before it is used."""
+def map_ahead(function: Callable[[Item], Made], items: Iterable[Item], device: torch.device) -> Iterator[Made]:
+    """`function` of each item; with a GPU, computed in a thread while the result before it is used.
+
+    The items themselves are always read in the caller's thread, where an open database or file may have to be used.
+    """
     if device.type != "cuda":  # the CPU's threads are busy computing
-        yield from items
+        yield from map(function, items)
         return
-    end = object()
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, end)
-        while (item := coming.result()) is not end:
-            coming = thread.submit(next, items, end)
-            yield item  # type: ignore[misc]  # `end` is not an item
+    thread = ThreadPoolExecutor(1)
+    try:
+        coming: Future[Made] | None = None
+        for item in items:
+            before, coming = coming, thread.submit(function, item)
+            if before is not None:
+                yield before.result()
+        if coming is not None:
+            yield coming.result()
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)
 
 
 def window_size(task: Task[Any]) -> int:
@@ -165,13 +176,21 @@ def encode_windows(
     counts: ExampleCounts,
     num_segments: int,
     name: str = "inputs",
+    device: torch.device = _CPU,
 ) -> Iterator[Window]:
-    """Encodes a stream of examples window by window; warns if the vocabulary does not cover the texts of `name`."""
+    """Encodes a stream of examples window by window; warns if the vocabulary does not cover the texts of `name`.
+
+    Args:
+        device: computes the windows; while a GPU does, the next one is encoded.
+    """
     coverage = Coverage(tokenizer, name)
-    for window in windows(examples, window_size(task)):
+
+    def encode(window: list[Example]) -> Window:
         encoded = task.encode(window, tokenizer, counts, num_segments)
         coverage.add(encoded.input_ids)
-        yield Window(window, encoded)
+        return Window(window, encoded)
+
+    yield from map_ahead(encode, windows(examples, window_size(task)), device)
     coverage.note(counts)
 
 

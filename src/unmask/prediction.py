@@ -14,7 +14,7 @@ import torch
 from unmask.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.files import refuse_existing, writing
-from unmask.inference import Window, encode_windows, introduce, one_ahead, predict_window, window_size
+from unmask.inference import Window, encode_windows, introduce, predict_window, window_size
 from unmask.inference_precision import freeze, take_faster
 from unmask.models.hub import load_finetuned
 from unmask.paths import model_directory
@@ -60,9 +60,11 @@ class Predictor:
         counts = ExampleCounts()
         with naming_columns_by_option():
             examples = self.task.read_all(rows)
-            encoded = encode_windows(self.task, examples, self.tokenizer, counts, self.num_segments)
+            encoded = encode_windows(
+                self.task, examples, self.tokenizer, counts, self.num_segments, device=self.compute.device
+            )
             answering = self
-            for window in one_ahead(encoded, self.compute.device):
+            for window in encoded:
                 answering = answering._with_measured_precision(window)
                 yield from answering._predict_window(window)
         if counts.anything_mended:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from unmask import features, inference_precision, prediction
 from unmask.batch import Batch, pack
 from unmask.features import extract_features, load_feature_model
 from unmask.finetuning import save_finetuned
-from unmask.inference import one_ahead, windows
+from unmask.inference import map_ahead, windows
 from unmask.inference_precision import freeze, take_faster
 from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_encoder
@@ -183,18 +183,41 @@ def test_features_measure_once_and_only_where_there_are_many_inputs(
 
 
 def test_on_a_gpu_the_next_window_is_made_ahead() -> None:
-    made: list[int] = []
+    reading, made = set(), list[int]()
 
     def items() -> Iterator[int]:
         for number in range(3):
-            made.append(number)
+            reading.add(threading.get_ident())
             yield number
         raise ValueError("the fourth")
 
-    ahead = one_ahead(items(), torch.device("cuda"))
-    assert next(ahead) == 0
-    assert list(itertools.islice(ahead, 2)) == [1, 2]
-    assert made == [0, 1, 2]
+    def make(number: int) -> tuple[int, int]:
+        made.append(number)
+        return number, threading.get_ident()
+
+    ahead = map_ahead(make, items(), torch.device("cuda"))
+    (first, maker), (second, _) = next(ahead), next(ahead)
+    assert (first, second) == (0, 1)
+    assert maker != threading.get_ident()
+    assert reading == {threading.get_ident()}  # a database may be read in the thread alone that has opened it
     with pytest.raises(ValueError, match="the fourth"):
         next(ahead)
-    assert list(one_ahead(iter("ab"), torch.device("cuda"))) == list(one_ahead(iter("ab"), torch.device("cpu")))
+    assert made == [0, 1, 2]
+    for device in ("cuda", "cpu"):
+        assert list(map_ahead(str.upper, iter("abc"), torch.device(device))) == list("ABC")
+        assert list(map_ahead(str.upper, iter(""), torch.device(device))) == []
+
+
+def test_what_is_left_midway_does_not_wait_for_what_is_being_made() -> None:
+    going_on = threading.Event()
+
+    def make(number: int) -> int:
+        if number == 1:
+            going_on.wait(60)
+        return number
+
+    ahead = map_ahead(make, range(5), torch.device("cuda"))
+    assert next(ahead) == 0
+    ahead.close()  # type: ignore[attr-defined]
+    assert not going_on.is_set()
+    going_on.set()

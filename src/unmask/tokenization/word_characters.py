@@ -55,6 +55,10 @@ class CharacterTable:
     def __len__(self) -> int:
         return self._length
 
+    def __deepcopy__(self, memo: object) -> CharacterTable:
+        """Itself: a copy of an encoder goes on reading the words that its tokenizer meets."""
+        return self
+
     def __getitem__(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
         """(ids, characters) uint16."""
         assert ids.size == 0 or int(ids.max()) < self._length, "a word that the tokenizer has not met"

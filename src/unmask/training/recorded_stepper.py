@@ -13,6 +13,7 @@ micro-batches in float32. On other devices the same is computed without recordin
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,8 +31,13 @@ from unmask.training.recording import Recorder
 from unmask.training.restoring import random_state, restoring, set_random_state
 from unmask.training.stepper import Judge, StepFigures, weigh
 
+logger = logging.getLogger("unmask")
+
 _MOST_LAUNCHED = 512
 """Steps whose figures can be held until they are read."""
+
+_STEPS_BETWEEN_RETRIES = 100
+"""Recordings that do not fit into the memory together would otherwise push each other out at every step."""
 
 
 @dataclass
@@ -88,6 +94,7 @@ class RecordedStepper:
         self._updated: list[int] = []
         self._flat: FlatParameters | None = None
         self._num_launched = 0
+        self._num_since_retry = _STEPS_BETWEEN_RETRIES
         self._recent = RecentLosses(compute.device)
         # Recordings read and write these tensors, so they keep their place in memory.
         self._halted = torch.zeros((), device=compute.device)
@@ -107,14 +114,21 @@ class RecordedStepper:
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
         """See `Stepper`."""
         assert self._num_launched < _MOST_LAUNCHED, "read comes earlier"
-        random = random_state(self._compute.device)
-        if not self._begin(batches, counts, is_last_try=False):
-            gc.collect()  # the error's traceback kept what the step had allocated
-            set_random_state(random, self._compute.device)
-            self._begin(batches, counts, is_last_try=True)
+        device, random = self._compute.device, random_state(self._compute.device)
+        try:
+            if not self._begin(batches, counts, is_last_try=self._num_since_retry < _STEPS_BETWEEN_RETRIES):
+                logger.info("memory ran out beside the recordings of other shapes of batch: they are made again")
+                self._num_since_retry = 0
+                gc.collect()  # the error's traceback kept what the step had allocated
+                set_random_state(random, device)
+                self._begin(batches, counts, is_last_try=True)
+        except torch.OutOfMemoryError:
+            set_random_state(random, device)
+            raise
         assert self._update is not None
         self._update()
         self._num_launched += 1
+        self._num_since_retry += 1
 
     def _begin(self, batches: Sequence[Batch], counts: Mapping[str, int], *, is_last_try: bool) -> bool:
         """Launches all of a step but the update, which is only recorded.

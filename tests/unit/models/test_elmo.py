@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -189,3 +190,14 @@ def test_a_recipe_says_a_preset_and_what_differs() -> None:
         ElmoModelSettings(vocab_size=7).resolve(8)
     with pytest.raises(SettingsError, match="filters of width 60 are wider than max_characters 50"):
         ElmoModelSettings(filters=((60, 1),)).resolve(8)
+
+
+def test_a_copy_reads_words_that_the_tokenizer_meets_later() -> None:
+    """As the copies of other precisions do, which `predict` and `features` compare."""
+    tokenizer = WordTokenizer([*SPECIAL_WORDS, "the"], max_characters=8)
+    encoder = new_encoder()
+    encoder.set_words(tokenizer.table)
+    copied = copy.deepcopy(encoder)
+    [ids] = tokenizer.encode_batch(["the zebra crossing"])
+    with torch.no_grad():
+        torch.testing.assert_close(copied(pack([ids])), encoder(pack([ids])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_a_step_that_does_not_fit_leaves_nothing(
             try:
                 run.stepper.launch([batch, batch], count(batch))
             except torch.OutOfMemoryError:
-                torch.set_rng_state(random_state)
+                assert torch.equal(torch.get_rng_state(), random_state)
                 assert isinstance(run.stepper, RecordedStepper)
                 assert run.stepper.num_recordings == 0
                 told += 1
@@ -144,6 +145,37 @@ def test_a_step_that_does_not_fit_leaves_nothing(
             plain.stepper.launch([batch, batch], count(batch))
         assert first == plain.stepper.read(always)
         assert torch.equal(run.weights(), plain.weights())
+
+
+def test_recordings_that_do_not_fit_together_are_not_made_again_at_every_step(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    begin: Callable[..., Any],
+    make_batch: Callable[..., Batch],
+    count: Callable[[Batch], dict[str, int]],
+) -> None:
+    """The memory has room for one recording. The second shape pushes the first out, once; then smaller batches are
+    asked for, by an error, until a hundred steps have been taken."""
+    run = begin("recorded")
+    run.stepper.restart([])
+    record = Recorder.record
+
+    def only_one(self: Recorder, *arguments: Any) -> Callable[[], None]:
+        if run.stepper.num_recordings:
+            raise torch.OutOfMemoryError("told by a test")
+        return record(self, *arguments)
+
+    monkeypatch.setattr(Recorder, "record", only_one)
+    small, large = make_batch([5]), make_batch([12] * 6)
+    with caplog.at_level(logging.INFO, logger="unmask"):
+        run.stepper.launch([small], count(small))
+        run.stepper.launch([large], count(large))
+    assert caplog.text.count("they are made again") == 1
+    with pytest.raises(torch.OutOfMemoryError):
+        run.stepper.launch([small], count(small))
+    for _ in range(100):
+        run.stepper.launch([large], count(large))
+    run.stepper.launch([small], count(small))
 
 
 def test_a_step_that_does_not_fit_without_recordings_is_not_tried_again(
