@@ -531,7 +531,7 @@ def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Case, countin
     """No value of it is waited for, but how many targets there are."""
     if isinstance(case.module().encoder, ElmoEncoder | LstmEncoder):
         pytest.skip("PyTorch's LSTM has no meta kernel, and ELMo's waits for the number of lanes")
-    loss_of(case.module().to(counting), case.batch().to(counting)).backward()  # type: ignore[no-untyped-call]
+    assert_gradients(case.module().to(counting), case.batch().to(counting))
 
 
 def test_a_filled_batch_waits_for_no_value_of_the_device(case: Case, valueless: torch.device) -> None:
@@ -540,8 +540,12 @@ def test_a_filled_batch_waits_for_no_value_of_the_device(case: Case, valueless: 
         pytest.skip(why_not)
     batch = case.batch()
     filled = fill(batch, Shapes(module.fillings, longest=32).choose(batch), module.fillings)
-    loss_of(module, filled.to(valueless)).backward()  # type: ignore[no-untyped-call]
+    assert_gradients(module, filled.to(valueless))
 
 
-def loss_of(module: Any, batch: Batch) -> Tensor:
-    return torch.stack([term.total for term in module(batch)]).sum()
+def assert_gradients(module: Any, batch: Batch) -> None:
+    """Computes a batch and its gradient: whatever learns gets one, where the batch is."""
+    torch.stack([term.total for term in module(batch)]).sum().backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    assert gradients
+    assert {gradient.device for gradient in gradients} == {batch.input_ids.device}

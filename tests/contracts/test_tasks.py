@@ -375,7 +375,7 @@ def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Case, countin
     module, batch = case.module(), case.encoded.batch(range(len(case.encoded))).to(counting)
     assert isinstance(module, nn.Module)
     module.to(counting)
-    loss_of(module, batch).backward()  # type: ignore[no-untyped-call]
+    assert_gradients(module, batch)
     with torch.inference_mode():
         assert module.eval().outputs(batch).device == counting
 
@@ -389,8 +389,12 @@ def test_a_filled_batch_waits_for_no_value_of_the_device(case: Case, valueless: 
     batch = case.encoded.batch(range(len(case.encoded)))
     fillings = module.fillings
     filled = fill(batch, Shapes(fillings, longest=32).choose(batch), fillings)
-    loss_of(module, filled.to(valueless)).backward()  # type: ignore[no-untyped-call]
+    assert_gradients(module, filled.to(valueless))
 
 
-def loss_of(module: Any, batch: Batch) -> torch.Tensor:
-    return torch.stack([term.total for term in module(batch)]).sum()
+def assert_gradients(module: Any, batch: Batch) -> None:
+    """Computes a batch and its gradient: whatever learns gets one, where the batch is."""
+    torch.stack([term.total for term in module(batch)]).sum().backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    assert gradients
+    assert {gradient.device for gradient in gradients} == {batch.input_ids.device}

@@ -279,6 +279,8 @@ def test_a_byte_order_mark_and_empty_lines_are_no_rows(
         return iter([{"label": "entailment"}] * small["RTE.tsv"])
 
     submit([write_run(tmp_path, "rte")], tmp_path / "glue.zip", data=data, allow_missing=True, predict=answer)
+    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
+        assert len(archive.read("RTE.tsv").splitlines()) == 1 + small["RTE.tsv"]
 
 
 def test_missing_test_files_are_named(
