@@ -226,6 +226,8 @@ def choose_backend(device: torch.device, dtype: torch.dtype, prob: float, head_s
         prob: the dropout of the attention probabilities; 0 outside training.
     """
     if device.type == "cpu":
+        if dtype == torch.bfloat16:
+            return "matmul", "on the CPU in bf16 PyTorch's fused attention is slower, its gradient many times"
         if prob > 0:
             return "matmul", "on the CPU PyTorch's fused attention has no dropout"
         return "sdpa", "fused attention, sequences grouped by length"

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from unmask.models.dropout import dropout
 from unmask.models.layer_mixture import LayerMixture, find_choice
 from unmask.models.layers import Linear, initialise
+from unmask.models.lstm_sequences import read_sequences
 from unmask.models.settings import Sizes
 
 HIDDEN_SIZE = 768
@@ -57,16 +57,12 @@ class BiLstm(nn.Module):
         Returns:
             (tokens, 2 * hidden_size), forward units first.
         """
-        packed = pack_sequence(list(torch.split(values, list(lengths))), enforce_sorted=False)
         for number, layer in enumerate(self.layers):
             if number:
-                packed = _dropped_out(packed, self.dropout_prob, self.training)
-            packed, _ = layer(packed)
-        return torch.cat(unpack_sequence(packed))
-
-
-def _dropped_out(packed: PackedSequence, prob: float, training: bool) -> PackedSequence:
-    return packed._replace(data=dropout(packed.data, prob, training))
+                values = dropout(values, self.dropout_prob, self.training)
+            assert isinstance(layer, nn.LSTM)
+            values = read_sequences(layer, values, lengths)
+        return values
 
 
 class FeatureHead(nn.Module):

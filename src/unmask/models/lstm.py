@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
 from unmask.models.layers import Linear, initialise, new_embedding, to_autocast
+from unmask.models.lstm_sequences import read_sequences
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths
 
@@ -49,8 +49,7 @@ class LstmLayer(nn.Module):
     def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """(tokens, hidden) from the same shape, packed."""
         with torch.autocast(hidden.device.type, enabled=False):
-            packed = pack_sequence(list(torch.split(hidden.float(), list(lengths))), enforce_sorted=False)
-            states = torch.cat(unpack_sequence(self.lstm(packed)[0]))  # (tokens, units)
+            states = read_sequences(self.lstm, hidden.float(), lengths)  # (tokens, units)
         states = to_autocast(states)
         output = states if self.projection is None else self.projection(states)
         return dropout(output, self.dropout_prob, self.training)

@@ -132,10 +132,12 @@ def test_causal_attention_drops_out_too() -> None:
 def test_the_backend_is_told_with_its_reason() -> None:
     assert choose_backend(CPU, torch.float32, 0.1, 64)[0] == "matmul"
     assert choose_backend(CPU, torch.float32, 0.0, 64)[0] == "sdpa"
-    told = describe_attention(CPU, torch.bfloat16, 0.1, 64)
+    assert choose_backend(CPU, torch.bfloat16, 0.0, 64)[0] == "matmul"
+    told = describe_attention(CPU, torch.float32, 0.1, 64)
     assert "matmul in training" in told
     assert "sdpa otherwise" in told
-    assert "otherwise" not in describe_attention(CPU, torch.bfloat16, 0.0, 64)
+    assert "otherwise" not in describe_attention(CPU, torch.float32, 0.0, 64)
+    assert "otherwise" not in describe_attention(CPU, torch.bfloat16, 0.1, 64)
 
 
 @pytest.mark.parametrize(
