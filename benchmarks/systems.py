@@ -5,6 +5,7 @@ the same documents; the comparison behind the table and the figure of docs/resul
     python benchmarks/systems.py pretrain --out runs/systems --workers 2     tokenizers, stores, one run a system
     python benchmarks/systems.py points   --out runs/systems --workers 2     five checkpoints of each, on SST-2 and SNLI
     python benchmarks/systems.py ends     --out runs/systems --workers 2     SST-2, MRPC, RTE, a part of SQuAD, 3 seeds
+    python benchmarks/systems.py rates    --out runs/systems                 fifty steps of each with nothing beside it
     python benchmarks/systems.py report   --out runs/systems                 systems.md and two figures
 
 SNLI is its dev file, split 9:1 by premise: premises are ordered by the SHA-256 of their text, and the first nine tenths
@@ -113,6 +114,14 @@ def pretrain_jobs(out: Path, epochs: float) -> Iterator[tuple[Path, list[str]]]:
         yield run / "results.json", words
 
 
+def rate_jobs(out: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Short runs that say how many tokens a second each system takes in."""
+    for name, system in SYSTEMS.items():
+        run = out / "rates" / folder_of(name)
+        words = ["pretrain", *recipe_words(out, system), "train.epochs=null", "train.steps=50", "train.log_every=5"]
+        yield run / "results.json", [*words, "train.eval_every=null", "train.eval_sequences=1", "--out", str(run)]
+
+
 # ---- Fine-tuning
 
 
@@ -146,11 +155,17 @@ def write_data(out: Path, data: Path) -> dict[str, tuple[Path, Path]]:
     }
 
 
-def finetune_words(system: System, task: str, model: Path, files: tuple[Path, Path], out: Path) -> list[str]:
+def finetune_words(
+    system: System, task: str, model: Path, files: tuple[Path, Path], out: Path, random: bool
+) -> list[str]:
+    """`random`: from random weights of the model's sizes, all of which are then trained, ELMo's too."""
     measure = MEASURES[task]
+    settings = [*measure.settings, *system.fine_tuning]
+    if random:
+        settings = [word for word in settings if not word.startswith("freeze_layers=")] + ["from_scratch=true"]
     return [
         *("finetune", f"finetune/{measure.recipe}", f"init_from={model}", f"data.train={files[0]}"),
-        *(f"data.dev={files[1]}", *measure.settings, *system.fine_tuning, "--out", str(out), "--resume"),
+        *(f"data.dev={files[1]}", *settings, "--out", str(out), "--resume"),
     ]
 
 
@@ -170,24 +185,22 @@ def point_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple
             for task in POINT_TASKS:
                 model = out / "points" / f"{folder_of(name)}-{step or steps[-1]}"
                 run = out / "scores" / f"{folder_of(name)}-{step}-{task}"
-                words = finetune_words(system, task, model, files[task], run)
-                yield run / "results.json", words if step else [*words, "from_scratch=true"]
+                yield run / "results.json", finetune_words(system, task, model, files[task], run, random=not step)
 
 
 def end_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[Path, list[str]]]:
     for name, system in SYSTEMS.items():
         for task in system.tasks:
-            random = [] if system.same_as else [("random", ["from_scratch=true"])]
-            for arm, words in [("pretrained", list[str]()), *random]:
+            for arm in ["pretrained"] if system.same_as else ["pretrained", "random"]:
                 run = out / "ends" / f"{folder_of(name)}-{task}-{arm}"
                 model = out / "runs" / folder_of(name) / "model"
-                command = finetune_words(system, task, model, files[task], run)
-                yield run / "summary.json", [*command, *words, f"search.restarts={SEEDS}"]
+                command = finetune_words(system, task, model, files[task], run, random=arm == "random")
+                yield run / "summary.json", [*command, f"search.restarts={SEEDS}"]
 
 
 def main() -> None:
     words = parser(__doc__)
-    words.add_argument("part", choices=["pretrain", "points", "ends", "report"])
+    words.add_argument("part", choices=["pretrain", "points", "ends", "rates", "report"])
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--workers", type=int, default=1, help="processes at a time, of one thread each")
     words.add_argument("--epochs", type=float, default=0.3, help="passes over the text, of every system")
@@ -205,6 +218,8 @@ def main() -> None:
         work(store_jobs(given.out, data), given.workers)
         work(pretrain_jobs(given.out, given.epochs), given.workers)
         return None
+    if given.part == "rates":
+        return work(rate_jobs(given.out), workers=1)
     files = write_data(given.out, data)
     if given.part == "points":
         work(checkpoint_jobs(given.out), given.workers)

@@ -19,8 +19,7 @@ class Point:
     Attributes:
         text_mb: millions of bytes of the documents seen.
         tokens: tokens seen, in millions.
-        minutes: of training on one core, at the rate that the fastest tenth of the log's rows reach: the rest ran
-            beside other work.
+        minutes: of training on one core that does nothing else.
         petaflop: necessary floating-point operations, in 10^15.
         scores: the figure on dev of each task.
     """
@@ -55,17 +54,20 @@ def text_mb_per_step(out: Path, system: System, run: Path) -> float:
     return float(epochs * read_json(store_of(out, system) / "manifest.json")["text_bytes"] / 1e6 / last)
 
 
-def seconds_per_token(run: Path) -> float:
-    """The seconds that a token takes on a core that does nothing else."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    rates = sorted(row["tokens_per_s"] for row in rows if "tokens_per_s" in row)
-    return 1 / float(rates[len(rates) * 9 // 10])
+def seconds_per_token(out: Path, name: str) -> float:
+    """The seconds that a token takes on a core that does nothing else: by the median of the short run's rows, before
+    there is one by the fastest tenth of the rows of the run itself, since the rest ran beside other work."""
+    short = out / "rates" / folder_of(name) / "metrics.jsonl"
+    metrics, quantile = (short, 0.5) if short.exists() else (out / "runs" / folder_of(name) / "metrics.jsonl", 0.9)
+    rows = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
+    rates = sorted(row["tokens_per_s"] for row in rows if row.get("tokens_per_s"))
+    return 1 / float(rates[int(len(rates) * quantile)])
 
 
 def points(out: Path, name: str, system: System) -> list[Point]:
     """The points of one system: random weights and its checkpoints, in order."""
     run, flops = out / "runs" / folder_of(name), flops_per_token(out, system)
-    a_step, a_token = text_mb_per_step(out, system, run), seconds_per_token(run)
+    a_step, a_token = text_mb_per_step(out, system, run), seconds_per_token(out, name)
     found = [Point(0, 0.0, 0.0, 0.0, 0.0, scores(out, system.same_as or name, 0))]
     for step in points_of(run):
         state = read_json(run / "checkpoints" / f"step-{step:08d}" / "state.json")

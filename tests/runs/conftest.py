@@ -6,7 +6,7 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -65,6 +65,23 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Pat
     train_tokenizer([tiny_text], directory / "tokenizer", TokenizerSettings(vocab_size=200))
     prepare([tiny_text], directory / "tokenizer", directory / "store")
     return directory / "store"
+
+
+@pytest.fixture(scope="session")
+def words(tiny_recipe: Path, tiny_store: Path) -> tuple[str, list[str]]:
+    """What is given to `pretrain`."""
+    return str(tiny_recipe), [f"store={tiny_store}"]
+
+
+@pytest.fixture(scope="session")
+def whole(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of these words that was never interrupted."""
+    from unmask.pretraining import pretrain
+
+    torch.set_num_threads(1)
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert pretrain(*words, out=run) == run / "model"
+    return run
 
 
 @pytest.fixture
@@ -131,6 +148,17 @@ def write_files(files: Mapping[str, str | bytes]) -> None:
 def write() -> Callable[[Mapping[str, str | bytes]], None]:
     """Writes files, by name, into the folder that is worked in."""
     return write_files
+
+
+def write_documents(path: Path, documents: Sequence[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_text() -> Callable[[Path, Sequence[str]], Path]:
+    """Writes documents as JSON lines."""
+    return write_documents
 
 
 def tree_of(folder: Path) -> dict[str, bytes | None]:

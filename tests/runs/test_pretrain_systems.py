@@ -1,6 +1,6 @@
 """Every system from its store to a model: interrupted = uninterrupted, bit for bit; `transformers` opens what is left.
 
-The same of BERT, and of signals in processes of their own, is in `test_pretrain.py`.
+The same of BERT, and of signals in processes of their own, is in `test_pretrain_interrupted.py`.
 """
 
 from __future__ import annotations

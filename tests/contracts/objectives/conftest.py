@@ -1,0 +1,233 @@
+"""Every entry of OBJECTIVES in each of its variants, over a store of its own kind of tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.batch import Batch
+from unmask.data.loader import Position, SequenceLoader
+from unmask.data.store import TokenStore
+from unmask.data.stream import StreamLoader
+from unmask.models.encoder import new_encoder
+from unmask.objectives.base import Objective
+from unmask.objectives.replaced_token import ReplacedTokenModule
+from unmask.objectives.table import OBJECTIVES
+from unmask.preparation import prepare
+from unmask.pretraining_batches import build_loader
+from unmask.recipe import PretrainRecipe
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenizer_training import train_tokenizer
+
+VOCAB_SIZE = 200
+"""Word pieces or words."""
+
+
+ALONE = {"sentence_objective": "none"}
+
+
+ELECTRA = {"architecture": "electra", "embedding_size": 16}
+
+
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "masked_lm": {
+        "tokens, NSP on segment pairs": {},
+        "static masks": {"objective": {"masking_mode": "static"}},
+        "whole words, NSP on sentence pairs": {
+            "objective": {"masking": "whole_word"},
+            "packing": {"format": "sentence_pair"},
+        },
+        "sentence order": {"objective": {"sentence_objective": "sop"}},
+        "spans": {"objective": {"masking": "span", **ALONE}},
+        "entities": {"objective": {"masking": "entity", **ALONE}},
+        "noun phrases on single segments, static": {
+            "objective": {"masking": "noun_phrase", "masking_mode": "static", **ALONE},
+            "packing": {"format": "single_segment"},
+        },
+        "spans and boundaries on single segments, static": {
+            "objective": {"masking": "span", "span_boundary": True, "masking_mode": "static", **ALONE},
+            "packing": {"format": "single_segment"},
+        },
+        "RoBERTa on full sentences": {
+            "objective": ALONE,
+            "packing": {"format": "full_sentences"},
+            "model": {"architecture": "roberta", "max_position_embeddings": None},
+        },
+        "ELECTRA on doc sentences": {
+            "objective": ALONE,
+            "packing": {"format": "doc_sentences"},
+            "model": ELECTRA,
+        },
+    },
+    "causal_lm": {
+        "GPT-1": {"model": {"architecture": "gpt1"}, "packing": {"format": "single_segment"}},
+        "BERT": {"model": {"causal": True}},
+        "LSTM": {
+            "model": {"architecture": "lstm", "num_attention_heads": None, "attention_probs_dropout_prob": None},
+            "packing": {"format": "single_segment"},
+        },
+    },
+    "replaced_token": {
+        "tied": {"model": ELECTRA, "packing": {"format": "single_segment"}},
+        "untied, static masks, 15 % kept": {
+            "objective": {"tie_embeddings": "none", "masking_mode": "static", "mask_token_prob": 0.85},
+            "model": ELECTRA,
+        },
+        "the first of two stages": {
+            "objective": {"schedule": "two_stage", "generator_size": 1},
+            "model": ELECTRA,
+            "stage": 0,
+        },
+        "the second of two stages": {
+            "objective": {"schedule": "two_stage", "generator_size": 1},
+            "model": ELECTRA,
+            "stage": 1,
+        },
+    },
+    "bilm": {
+        "sampled softmax": {"objective": {"num_negatives": 50}},
+        "full softmax": {"objective": {"num_negatives": 500}},
+    },
+}
+"""What differs from the recipe in `case`; every entry must stand here (`test_every_entry_is_tested`)."""
+
+
+SIZES: dict[str, Any] = {
+    "preset": "tiny",
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "hidden_dropout_prob": 0,
+    "attention_probs_dropout_prob": 0,
+}
+
+
+SIZES_OF_ELMO: dict[str, Any] = {
+    "architecture": "elmo",
+    "preset": "tiny",
+    "filters": [[1, 4], [2, 8]],
+    "projection_size": 16,
+    "cell_size": 32,
+    "hidden_dropout_prob": 0,
+}
+
+
+KINDS = {"entity": re.compile(r"[A-Z]\w+(?: [A-Z]\w+)*"), "noun_phrase": re.compile(r"\b(?:an?|the|his|her|my) \w+")}
+"""What the text is annotated with, roughly."""
+
+
+@dataclass(frozen=True)
+class Case:
+    objective: Objective
+    recipe: PretrainRecipe
+    loader: SequenceLoader | StreamLoader
+    tokenizer: Tokenizer
+    stage: int | None
+
+    def module(self) -> Any:
+        torch.manual_seed(0)
+        sizes = self.recipe.model.resolve(self.tokenizer.vocab_size, self.tokenizer.pad_id)
+        return self.in_stage(self.objective.build(new_encoder(sizes, pooler=self.objective.needs_pooler)))
+
+    def in_stage(self, module: Any) -> Any:
+        if self.stage is not None:
+            assert isinstance(module, ReplacedTokenModule)
+            module.set_extra_state(self.stage)
+        return module
+
+    @property
+    def is_static(self) -> bool:
+        return getattr(self.recipe.objective, "masking_mode", "dynamic") == "static"
+
+    @property
+    def draws(self) -> bool:
+        """Whether preparing a batch is a matter of chance."""
+        return self.masks or self.samples_words
+
+    @property
+    def masks(self) -> bool:
+        """Whether targets are masked, not what comes next."""
+        return self.recipe.objective.name not in ("causal_lm", "bilm")
+
+    @property
+    def samples_words(self) -> bool:
+        """Whether the loss is that of a sampled softmax."""
+        return getattr(self.recipe.objective, "num_negatives", VOCAB_SIZE) < VOCAB_SIZE
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether the module remembers what it has read, so that its sequences are lanes of a stream."""
+        return self.recipe.objective.name == "bilm"
+
+    def steps(self, epoch: int = 0, micro_batch_size: int = 8) -> Iterator[list[Batch]]:
+        """The batches of each step from the beginning of an epoch on, prepared."""
+        for step in replace(self.loader, micro_batch_size=micro_batch_size).steps(Position(epoch)):
+            yield [self.objective.prepare(batch) for batch in step.batches]
+
+    def batches(self, epoch: int = 0, micro_batch_size: int = 8) -> list[Batch]:
+        """The first step of an epoch, prepared."""
+        return next(self.steps(epoch, micro_batch_size))
+
+    def batch(self, epoch: int = 0) -> Batch:
+        [batch] = self.batches(epoch)
+        return batch
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> dict[str, TokenStore]:
+    """Of the same annotated text, by the kind of tokenizer."""
+    directory = tmp_path_factory.mktemp("objectives")
+    with (samples_dir / "text" / "en-books.jsonl").open(encoding="utf-8") as books:
+        documents = [annotated(json.loads(line)["text"][:1500]) for line in islice(books, 12)]
+    text = directory / "text.jsonl"
+    text.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
+    made: dict[str, TokenStore] = {}
+    for kind in ("wordpiece", "word"):
+        settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": VOCAB_SIZE})
+        train_tokenizer([text], directory / kind, settings)
+        made[kind] = prepare([text], directory / kind, directory / f"{kind}-store")
+    return made
+
+
+def annotated(text: str) -> dict[str, Any]:
+    spans = [[*match.span(), kind] for kind, form in KINDS.items() for match in form.finditer(text)]
+    return {"text": text, "spans": spans}
+
+
+@pytest.fixture(scope="session")
+def variants() -> dict[str, dict[str, dict[str, Any]]]:
+    """Each entry's, by their names."""
+    return VARIANTS
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param((name, variant), id=f"{name}: {variant}") for name in VARIANTS for variant in VARIANTS[name]],
+)
+def case(request: pytest.FixtureRequest, stores: dict[str, TokenStore]) -> Case:
+    name, variant = request.param
+    changes = VARIANTS[name][variant]
+    store = stores["word" if name == "bilm" else "wordpiece"]
+    packing = {"format": "stream", "max_length": 8} if name == "bilm" else {"max_length": 32}
+    recipe = PretrainRecipe.model_validate(
+        {
+            "store": str(store.directory),
+            "objective": {"name": name, **changes.get("objective", {})},
+            "packing": {**packing, **changes.get("packing", {})},
+            "model": {**(SIZES_OF_ELMO if name == "bilm" else SIZES), **changes.get("model", {})},
+            "train": {"steps": 1, "batch_size": 8},
+        }
+    )
+    tokenizer = open_tokenizer(store.tokenizer_directory)
+    objective = OBJECTIVES[name](recipe.objective, tokenizer.vocabulary)
+    loader = build_loader(recipe, store, tokenizer, held_out=False)
+    return Case(objective, recipe, loader, tokenizer, changes.get("stage"))

@@ -1,0 +1,96 @@
+"""What every pre-training objective promises of its batches: their keys, columns, masks and numbers of targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+
+from unmask.batch import IGNORE_INDEX, Batch
+from unmask.data.loader import Position
+from unmask.data.store import TokenStore
+from unmask.data.stream import StreamLoader
+from unmask.models.encoder import new_encoder
+from unmask.models.settings import Architecture, EncoderSettings
+from unmask.objectives.settings import ObjectiveSettings
+from unmask.objectives.table import OBJECTIVES
+from unmask.tokenization.tokenizer import load_tokenizer
+
+
+def test_every_entry_is_tested(variants: dict[str, dict[str, dict[str, Any]]]) -> None:
+    assert variants.keys() == OBJECTIVES.keys()
+    assert all(variants.values())
+
+
+@pytest.fixture(scope="module")
+def store(stores: dict[str, TokenStore]) -> TokenStore:
+    return stores["wordpiece"]
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"), [("masked_lm", "bert"), ("causal_lm", "gpt1"), ("replaced_token", "electra")]
+)
+def test_it_builds_from_defaults(name: str, architecture: Architecture, store: TokenStore) -> None:
+    settings: ObjectiveSettings = TypeAdapter(ObjectiveSettings).validate_python({"name": name})
+    objective = OBJECTIVES[name](settings, load_tokenizer(store.tokenizer_directory).vocabulary)
+    encoder = new_encoder(
+        EncoderSettings(architecture=architecture, vocab_size=300, hidden_size=12, num_hidden_layers=1), pooler=True
+    )
+    assert objective.build(encoder).encoder is encoder
+
+
+def same(first: Batch, second: Batch) -> bool:
+    return torch.equal(first.input_ids, second.input_ids) and all(
+        torch.equal(column, second.columns[name]) for name, column in first.columns.items()
+    )
+
+
+def test_the_same_keys_give_the_same_batch(case: Any) -> None:
+    first = case.batch()
+    torch.manual_seed(5)  # which no mask depends on
+    assert same(first, case.batch())
+
+
+def test_the_columns_it_needs_are_there(case: Any) -> None:
+    step = next(case.loader.steps())
+    assert set(case.objective.columns) <= step.batches[0].columns.keys()
+
+
+def test_counts_are_those_of_labels_and_terms(case: Any) -> None:
+    module, batch = case.module(), case.batch()
+    counts = case.objective.counts(batch)
+    labels = [column for name, column in batch.columns.items() if name in ("labels", "backward_labels")]
+    targets = sum(int((each != IGNORE_INDEX).sum()) for each in labels)
+    counted = {
+        "mlm": targets,
+        "lm": targets,
+        "generator": targets,
+        "nsp": batch.num_sequences,
+        "sop": batch.num_sequences,
+        "sbo": len(batch.columns.get("boundary_targets", ())),
+        "discriminator": batch.num_tokens,
+    }
+    assert counts == {name: counted[name] for name in counts}
+    assert min(counts.values()) > 0
+    terms = {term.name: term.count for term in module(batch)}
+    assert terms == {name: counts[name] for name in terms}
+    assert case.stage is not None or terms.keys() == counts.keys()
+
+
+def test_masks_return_after_ten_epochs_where_they_are_static_and_never_where_not(case: Any) -> None:
+    third, fourth, thirteenth = case.batch(3), case.batch(4), case.batch(13)
+    assert not same(third, fourth)
+    assert same(third, thirteenth) == case.is_static
+
+
+def test_ten_copies_of_the_plan_have_other_masks_where_masking_is_dynamic(case: Any) -> None:
+    """`packing.copies: 10` beside dynamic masking is the control for static masking: the masks alone differ."""
+    if isinstance(case.loader, StreamLoader):
+        pytest.skip("a stream has no copies: `packing.copies` is refused beside it")
+    loader = replace(case.loader, plan_copies=10)
+    [third], [thirteenth] = (next(loader.steps(Position(epoch))).batches for epoch in (3, 13))
+    assert torch.equal(third.input_ids, thirteenth.input_ids)
+    assert same(*map(case.objective.prepare, (third, thirteenth))) == (case.is_static or not case.draws)

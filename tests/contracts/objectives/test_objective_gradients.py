@@ -1,0 +1,161 @@
+"""What every pre-training objective promises of its gradients: by micro-batches, in recorded steps, and on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unmask.batch import Batch
+from unmask.filling import Shapes, fill
+from unmask.models.elmo import ElmoEncoder
+from unmask.models.lstm import LstmEncoder
+from unmask.training.adamw import AdamW
+from unmask.training.device import Compute
+from unmask.training.optimizer import build_optimizer
+from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.settings import OptimizerSettings
+from unmask.training.stepper import EagerStepper, StepFigures, Stepper
+from unmask.training.steppers import why_not_filled
+
+
+def gradients(case: Any, *steps: Sequence[Batch]) -> dict[str, Tensor]:
+    """Of the last one of these steps, as the loop takes it, by a module that has read those before it."""
+    module = case.module()
+    for step in steps:
+        module.zero_grad()
+        counts: dict[str, int] = {}
+        for batch in step:
+            for name, count in case.objective.counts(batch).items():
+                counts[name] = counts.get(name, 0) + count
+        for batch in step:
+            terms = module(batch)
+            torch.stack([term.coefficient * term.total / max(1, counts[term.name]) for term in terms]).sum().backward()  # type: ignore[no-untyped-call]
+    return {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
+
+
+def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """As a share of the largest gradient."""
+    assert one.keys() == other.keys()
+    largest = max(float(gradient.abs().max()) for gradient in one.values())
+    return max(float((gradient - other[name]).abs().max()) for name, gradient in one.items()) / largest
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 3])
+def test_the_gradient_does_not_depend_on_the_micro_batches(case: Any, micro_batch_size: int) -> None:
+    """Nor do the generator's samples: one is another only where rounding moves the cumulative softmax over its number,
+    a chance of some 1e-7 for each of a hundred samples, and the numbers of this seed are none of those.
+
+    The gradient is that of a second step: a stream is cut between its lanes, each of which goes on from what its own
+    micro-batch has read in the first.
+    """
+    whole = gradients(case, *islice(case.steps(), 2))
+    cut = gradients(case, *islice(case.steps(micro_batch_size=micro_batch_size), 2))
+    # fp32: sums of a few hundred products in another order, some ten roundings of 6e-8 of the largest
+    assert largest_difference(whole, cut) < 1e-6
+
+
+def test_the_gradient_of_a_stream_is_of_what_its_lanes_remember(case: Any) -> None:
+    first, second = islice(case.steps(), 2)
+    difference = largest_difference(gradients(case, first, second), gradients(case, second))
+    assert difference > 1e-3 if case.reads_on else difference == 0
+
+
+def test_the_gradient_of_a_mean_of_means_would_be_seen(case: Any) -> None:
+    whole = gradients(case, case.batches())
+    parts = [gradients(case, [batch]) for batch in case.batches(micro_batch_size=3)]
+    means = {name: torch.stack([part[name] for part in parts]).mean(0) for name in whole}
+    assert largest_difference(whole, means) > 1e-3
+
+
+def test_only_what_is_frozen_gets_no_gradient(case: Any) -> None:
+    """In each of two stages one of the two learns; elsewhere everything does."""
+    module = case.module()
+    learning = gradients(case, case.batches()).keys()
+    frozen = {name for name, _ in module.named_parameters() if name not in learning}
+    if case.stage is None:
+        assert frozen == set()
+    else:
+        frozen_parts = (("encoder.", "discriminator_head."), ("generator.", "generator_head."))[case.stage]
+        assert frozen == {name for name, _ in module.named_parameters() if name.startswith(frozen_parts)}
+
+
+@dataclass(frozen=True)
+class Near:
+    """How near recorded steps come to those computed as they come, relatively; of weights, also absolutely."""
+
+    sums: float
+    norm: float
+    weights: float
+    weights_by: float
+
+
+NEAR = {torch.float32: Near(1e-5, 1e-4, 1e-4, 1e-5), torch.bfloat16: Near(3e-2, 1e-1, 1e-1, 1e-2)}
+"""fp32: the same sums in another order, some ten roundings of 6e-8; the samples of a generator, see above. AdamW
+divides by the root of a mean square, whose own rounding counts where a gradient is close to 0. bf16: 8 bits, and hidden
+states, embeddings and LayerNorms are rounded where autocast keeps some of them."""
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+def test_filled_batches_and_recorded_steps_change_nothing(case: Any, dtype: torch.dtype) -> None:
+    """Three steps in two micro-batches each, as they come and in filled batches of one shape; dropout is off."""
+    compute, near = Compute(torch.device("cpu"), dtype, "test"), NEAR[dtype]
+    eager, recorded = case.module(), case.module()
+    if (why_not := why_not_filled(eager)) is not None:
+        pytest.skip(why_not)
+    settings = OptimizerSettings(learning_rate=1e-3, epsilon=1e-4)
+    optimizers = [build_optimizer(module.train(), settings) for module in (eager, recorded)]
+    assert isinstance(optimizers[1], AdamW)
+    steppers: list[Stepper] = [
+        EagerStepper(eager, optimizers[0], 0.5, compute.device, compute.autocast),
+        RecordedStepper(recorded, optimizers[1], 0.5, 1e9, compute, recorded.fillings, longest=32, compiles=False),
+    ]
+    found: list[list[StepFigures]] = [[], []]
+    for stepper, figures in zip(steppers, found, strict=True):
+        stepper.restart([2.0] * 30)
+        for batches in islice(case.steps(micro_batch_size=4), 3):
+            counts = [case.objective.counts(batch) for batch in batches]
+            stepper.launch(batches, {name: sum(count[name] for count in counts) for name in counts[0]})
+            if isinstance(stepper, EagerStepper):
+                figures += stepper.read(lambda *_: True)
+        if not isinstance(stepper, EagerStepper):
+            figures += stepper.read(lambda *_: True)
+    assert len(found[0]) == len(found[1]) == 3
+    for one, other in zip(*found, strict=True):
+        assert one.coefficients == other.coefficients
+        assert one.sums == pytest.approx(other.sums, rel=near.sums)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=near.norm)
+    for weight, other_weight in zip(eager.parameters(), recorded.parameters(), strict=True):
+        torch.testing.assert_close(weight, other_weight, rtol=near.weights, atol=near.weights_by)
+
+
+# On a device
+
+
+def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Any, counting: torch.device) -> None:
+    """No value of it is waited for, but how many targets there are."""
+    if isinstance(case.module().encoder, ElmoEncoder | LstmEncoder):
+        pytest.skip("PyTorch's LSTM has no meta kernel, and ELMo's waits for the number of lanes")
+    assert_gradients(case.module().to(counting), case.batch().to(counting))
+
+
+def test_a_filled_batch_waits_for_no_value_of_the_device(case: Any, valueless: torch.device) -> None:
+    module = case.module().to(valueless)
+    if (why_not := why_not_filled(module)) is not None:
+        pytest.skip(why_not)
+    batch = case.batch()
+    filled = fill(batch, Shapes(module.fillings, longest=32).choose(batch), module.fillings)
+    assert_gradients(module, filled.to(valueless))
+
+
+def assert_gradients(module: Any, batch: Batch) -> None:
+    """Computes a batch and its gradient: whatever learns gets one, where the batch is."""
+    torch.stack([term.total for term in module(batch)]).sum().backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    assert gradients
+    assert {gradient.device for gradient in gradients} == {batch.input_ids.device}

@@ -1,0 +1,114 @@
+"""What `finetune` and `pretrain` save opens in `transformers`' classes and computes the same, for each kind of task."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from unmask.finetuning import finetune
+from unmask.prediction import load_predictor
+from unmask.pretraining import pretrain
+from unmask.text_generation import generate
+from unmask.tokenization.tokenizer import load_tokenizer
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.mark.usefixtures("without_reports")
+def test_what_we_save_opens_there(
+    bases: dict[str, Path],
+    tmp_path: Path,
+    family: str,
+    name: str,
+    kinds: dict[str, Any],
+    write: Callable[[list[dict[str, Any]], Path], Path],
+    load_theirs: Callable[[Any, Path], Any],
+    check_equal: Callable[[str, Path, Any], None],
+) -> None:
+    kind, data = kinds[name], write(kinds[name].rows, tmp_path / "train.jsonl")
+    words = [f"init_from={bases[family]}", f"data.train={data}", *kind.settings, "train.steps=2", "train.batch_size=6",
+             "optimizer.learning_rate=1e-3", "schedule.warmup_ratio=0", "device=cpu", "precision=fp32"]  # fmt: skip
+    directory = finetune(f"finetune/{kind.recipe}", words, out=tmp_path / "run")
+    model = load_theirs(kind, directory)
+    assert type(model).__name__ == json.loads((directory / "config.json").read_text())["architectures"][0]
+    if kind.config is not None and "id2label" in kind.config:
+        labels = list(kind.config["id2label"].values())
+        assert sorted(model.config.id2label.values()) == sorted(labels)
+        if name != "tagging":
+            assert list(model.config.id2label.values()) == labels
+        assert {model.config.label2id[label] for label in labels} == set(range(len(labels)))
+    check_equal(name, directory, model)
+
+
+@pytest.fixture(scope="module")
+def gpt1(
+    tmp_path_factory: pytest.TempPathFactory, kinds: dict[str, Any], write: Callable[[list[dict[str, Any]], Path], Path]
+) -> Path:
+    """A GPT-1 that `pretrain` saved."""
+    directory = tmp_path_factory.mktemp("gpt1")
+    texts = [row["text"] for row in kinds["classification"].rows]
+    corpus = write([{"text": ". ".join(texts[n:] * 4)} for n in range(4)], directory / "corpus.jsonl")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.pretraining.write_report", lambda directory: None)
+        return pretrain(
+            "pretrain/gpt1_tiny",
+            [f"corpus={corpus}", "tokenizer.vocab_size=120", "packing.max_length=40",
+             "model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=2",
+             "model.max_position_embeddings=40", "model.initializer_range=0.2",
+             "train.steps=2", "train.batch_size=4", "held_out=0", "device=cpu", "precision=fp32"],
+            out=directory / "run",
+        )  # fmt: skip
+
+
+def test_a_pretrained_gpt1_is_not_asked_to_go_on_from_an_extract_token(gpt1: Path) -> None:
+    """Pre-training never shows it: what `transformers` makes of a prompt is what `generate` does."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(gpt1)
+    model: Any = AutoModelForCausalLM.from_pretrained(gpt1)
+    assert type(model).__name__ == "OpenAIGPTLMHeadModel"
+    prompt = tokenizer("Ada Lovelace wrote", return_tensors="pt")
+    ids = prompt["input_ids"]
+    assert ids.tolist()[0] == tokenizer.convert_tokens_to_ids(tokenizer.tokenize("Ada Lovelace wrote"))
+    assert not {"_start_", "_delimiter_", "_classify_"} & {*tokenizer.convert_ids_to_tokens(ids[0])}
+    assert "_classify_" in tokenizer.get_vocab()
+    banned = [[number] for number in tokenizer.all_special_ids]
+    said = model.eval().generate(**prompt, max_new_tokens=8, do_sample=False, bad_words_ids=banned,
+                          pad_token_id=tokenizer.pad_token_id)[0]  # fmt: skip
+    ours = generate(gpt1, "Ada Lovelace wrote", 8, temperature=0, device="cpu")
+    assert tokenizer.decode(ids[0]) + ours == tokenizer.decode(said)
+
+
+@pytest.mark.usefixtures("without_reports")
+@pytest.mark.parametrize("name", ["classification", "pairs", "multi-label", "regression"])
+@pytest.mark.parametrize("is_framed", [False, True], ids=["no frame beside the model", "a frame beside the model"])
+def test_a_finetuned_gpt1_frames_its_inputs(
+    gpt1: Path,
+    tmp_path: Path,
+    name: str,
+    is_framed: bool,
+    kinds: dict[str, Any],
+    write: Callable[[list[dict[str, Any]], Path], Path],
+    load_theirs: Callable[[Any, Path], Any],
+    check_equal: Callable[[str, Path, Any], None],
+) -> None:
+    """Whether the frame stood beside the pre-trained model, as in the store it was trained on, or not."""
+    source, kind = gpt1, kinds[name]
+    if is_framed:
+        source = Path(shutil.copytree(gpt1, tmp_path / "framed"))
+        load_tokenizer(gpt1.parent / "store" / "tokenizer").save(source)
+    data = write(kind.rows, tmp_path / "train.jsonl")
+    words = [f"init_from={source}", f"data.train={data}", *kind.settings, "train.steps=2", "train.batch_size=6",
+             "schedule.warmup_ratio=0", "device=cpu", "precision=fp32"]  # fmt: skip
+    directory = finetune(f"finetune/{kind.recipe}", words, out=tmp_path / "run")
+    (framed,) = load_predictor(directory, device="cpu").tokenizer.encode_inputs([("a", "b")])
+    theirs: Any = AutoTokenizer.from_pretrained(directory)
+    tokens = theirs.convert_ids_to_tokens(framed.input_ids)
+    assert (tokens[0], tokens[-1], "_delimiter_" in tokens) == ("_start_", "_classify_", True)
+    check_equal(name, directory, load_theirs(kind, directory))

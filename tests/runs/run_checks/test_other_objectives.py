@@ -1,0 +1,94 @@
+"""What the doctor says of runs of other objectives than masked words and pairs of segments."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from unmask import pretraining_inputs
+from unmask.doctor.findings import Finding
+from unmask.doctor.run_checks import check_run
+from unmask.objectives.base import ObjectiveModule
+from unmask.preparation import prepare
+from unmask.pretraining import pretrain
+from unmask.pretraining_start import build_module
+
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+MLM_FLOORS = {"mlm-uniform-floor", "mlm-unigram-floor", "mlm-no-context-floor", "mlm-no-context-accuracy-floor"}
+OTHERS = {
+    "causal_lm": ["objective.name=causal_lm", "model.causal=true", "packing.format=doc_sentences"],
+    "electra": ["objective.name=replaced_token", "model.architecture=electra", "packing.format=full_sentences"],
+    "two stages": [
+        *("objective.name=replaced_token", "model.architecture=electra", "packing.format=single_segment"),
+        *("objective.schedule=two_stage", "objective.generator_size=1"),
+    ],
+    "sop": ["objective.sentence_objective=sop"],
+}
+FLOORS = {
+    "causal_lm": {"lm-unigram-floor"},
+    "electra": {"generator-unigram-floor", "discriminator-share-floor", "discriminator-majority-floor"},
+    "two stages": {"generator-unigram-floor", "discriminator-share-floor", "discriminator-majority-floor"},
+    "sop": {*MLM_FLOORS, "sop-chance-floor", "sop-majority-floor"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_sound_run_of_another_objective(
+    recipe: str,
+    store: Path,
+    tmp_path: Path,
+    name: str,
+    levels: Callable[[Sequence[Finding]], dict[str, str]],
+    named_faults: Callable[[Path], set[str]],
+) -> None:
+    pretrain(recipe, [f"store={store}", *OTHERS[name], "train.steps=20", "train.save_every=10"], out=tmp_path / "run")
+    assert named_faults(tmp_path / "run") == set()
+    told = levels(check_run(tmp_path / "run"))
+    assert {name for name in told if name.endswith("-floor")} == FLOORS[name]
+    assert ("not-checked" in told) == (name != "sop")
+    assert "inputs-unreadable" not in told
+    shutil.rmtree(tmp_path / "run" / "model")
+    assert levels(check_run(tmp_path / "run"))["unfinished-run"] == "warning"  # judged by its checkpoint
+
+
+def test_faults_of_another_objective(
+    recipe: str,
+    texts: list[str],
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write_text: Callable[[Path, Sequence[str]], Path],
+    named_faults: Callable[[Path], set[str]],
+) -> None:
+    def build_frozen(*words: object) -> ObjectiveModule:
+        module = build_module(*words)  # type: ignore[arg-type]
+        assert isinstance(module, nn.Module)
+        module.get_submodule("encoder.blocks").requires_grad_(False)
+        return module
+
+    text = write_text(tmp_path / "text.jsonl", texts[:20] * 10)
+    prepare([text], store / "tokenizer", tmp_path / "store")
+    words = [f"store={tmp_path / 'store'}", *OTHERS["causal_lm"], "train.steps=20"]
+    with monkeypatch.context() as patch:
+        patch.setattr(pretraining_inputs, "build_module", build_frozen)
+        pretrain(recipe, words, out=tmp_path / "run")
+    assert named_faults(tmp_path / "run") == {"frozen-encoder", "repeated-corpus"}
+    for state in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
+        state.write_text("{}")
+    assert "checkpoints-damaged" in named_faults(tmp_path / "run")
+
+
+def test_a_run_that_masks_spans_is_judged_whole(
+    recipe: str, store: Path, tmp_path: Path, named_faults: Callable[[Path], set[str]]
+) -> None:
+    words = ["objective.sentence_objective=none", "objective.masking=span", "packing.format=single_segment"]
+    pretrain(recipe, [f"store={store}", *words, "objective.span_boundary=true", "train.steps=20"], out=tmp_path / "run")
+    assert named_faults(tmp_path / "run") == set()
+    told = {finding.name: finding.message for finding in check_run(tmp_path / "run")}
+    assert {name for name in told if name.startswith("sbo")} == {"sbo-unigram-floor"}
+    assert "(unigram entropy of the held-out targets)" in told["sbo-unigram-floor"]

@@ -1,0 +1,127 @@
+"""What goes wrong in the course of pre-training, as the command tells it, and what is left of the run."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unmask import cli
+from unmask.errors import UserError
+from unmask.pretraining import pretrain
+from unmask.training import checkpoint, session
+from unmask.training.run_log import read_metrics
+
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+
+def run_command(
+    words: tuple[str, list[str]],
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *more: str,
+) -> tuple[int, str]:
+    """The exit code and the last lines on standard error."""
+    recipe, overrides = words
+    monkeypatch.setattr(
+        sys, "argv", ["unmask", "pretrain", recipe, *overrides, "--out", str(run), "--workers=1", *more]
+    )
+    monkeypatch.setattr(cli.signal, "signal", lambda number, handler: None)  # pytest keeps its own
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    return int(exit_.value.code or 0), capsys.readouterr().err
+
+
+def test_a_full_disk_keeps_the_earlier_checkpoint_and_the_run_can_go_on(
+    words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, save_file = tmp_path / "run", checkpoint.save_file
+
+    def fill_up(tensors: Any, path: Path) -> None:
+        if "step-00000008" in str(path) and path.name == checkpoint.OPTIMIZER:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save_file(tensors, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", fill_up)
+        code, told = run_command(words, run, monkeypatch, capsys)
+    assert code == 2
+    assert "error: the disk is full while writing" in told.splitlines()[-1]
+    assert "the disk is full" in (run / "log.txt").read_text()
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
+    pretrain(*words, out=run, resume=True)
+    pretrain(*words, out=tmp_path / "whole")
+    assert (run / "model" / "model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "model" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_a_loss_that_is_not_finite_is_told_and_never_saved(
+    words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, overrides = words
+    run, train = tmp_path / "run", session.train
+
+    def train_and_spoil(module: torch.nn.Module, *arguments: Any, **named: Any) -> None:
+        *others, on_step = arguments
+
+        def hook(state: Any, result: Any) -> None:
+            on_step(state, result)
+            if state.step == 5:
+                with torch.no_grad():
+                    module.get_parameter("masked_lm_head.bias").fill_(math.nan)
+
+        train(module, *others, hook, **named)
+
+    monkeypatch.setattr(session, "train", train_and_spoil)
+    # rows are further apart than checkpoints: those of steps 6 and 8 would push out the sound ones
+    changes = ["train.log_every=50", "train.save_every=2", "train.keep_last=1"]
+    code, told = run_command((recipe, [*overrides, *changes]), run, monkeypatch, capsys)
+    assert code == 2
+    assert "not finite at step 6: the run has diverged" in told.splitlines()[-1]
+    assert "optimizer.learning_rate" in told.splitlines()[-1]
+    assert "the run has diverged" in (run / "log.txt").read_text()
+    [kept] = (run / "checkpoints").iterdir()
+    assert kept.name == "step-00000004"
+    assert all(weight.isfinite().all() for weight in load_file(kept / checkpoint.WEIGHTS).values())
+
+
+def test_a_learning_rate_that_is_far_too_high_is_told_with_the_row(
+    words: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    recipe, overrides = words
+    changes = [
+        "optimizer.learning_rate=1e30",
+        "schedule.warmup_steps=0",
+        "train.log_every=1",
+        "train.max_grad_norm=null",
+    ]
+    with pytest.raises(UserError, match=r"not finite at step \d+: the run has diverged"):
+        pretrain(recipe, [*overrides, *changes], out=tmp_path / "run")
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert rows[0]["loss"] is not None
+    assert rows[-1]["loss"] is None or rows[-1]["gradient_norm"] is None
+
+
+def test_our_own_fault_leaves_its_traceback_in_the_log_of_the_run(
+    words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> NoReturn:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr(session, "train", fail)
+    code, told = run_command(words, tmp_path / "run", monkeypatch, capsys)
+    assert code == 1
+    assert "Traceback" not in told
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "Traceback (most recent call last)" in log
+    assert "ZeroDivisionError: a mistake of ours" in log

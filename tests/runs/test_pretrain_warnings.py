@@ -1,0 +1,119 @@
+"""What pre-training allows but is hardly meant: it is told at the start, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from unmask.data.store import TokenStore
+from unmask.preparation import prepare
+from unmask.pretraining import pretrain
+from unmask.pretraining_inputs import tell_beforehand
+from unmask.recipe import load_pretrain_recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+SENTENCE = "The old man went to the store and bought a gallon of milk. Then he went home. "
+ALONE = ["objective.sentence_objective=none", "packing.format=single_segment"]
+
+
+def told_at_the_start(
+    words: tuple[str, list[str]], run: Path, caplog: pytest.LogCaptureFixture, *changes: str
+) -> dict[str, str]:
+    """Each line of the log of a run of one step, with its level."""
+    with caplog.at_level("INFO", "unmask"):
+        pretrain(words[0], [*words[1], "train.steps=1", "schedule.warmup_steps=0", *changes], out=run)
+    return {record.getMessage(): record.levelname for record in caplog.records}
+
+
+def level_of(told: dict[str, str], beginning: str) -> str | None:
+    return next((level for line, level in told.items() if line.startswith(beginning)), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ([], None),
+        (["objective.sentence_objective=none"], "INFO"),
+        (["objective.sentence_objective=none", "model.architecture=roberta", "packing.max_length=31"], "INFO"),
+        (ALONE, None),
+        (["objective={name: causal_lm}", "model.causal=true"], "INFO"),
+    ],
+    ids=str,
+)
+def test_pairs_without_a_question_are_told(
+    words: tuple[str, list[str]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    changes: list[str],
+    level: str | None,
+) -> None:
+    told = told_at_the_start(words, tmp_path / "run", caplog, *changes)
+    assert level_of(told, "packing.format=segment_pair makes segment pairs, half of them") == level
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [([], False), (["optimizer.name=lamb"], True), (["optimizer.name=lamb", "train.batch_size=512"], False)],
+    ids=str,
+)
+def test_lamb_with_small_batches_is_told(
+    tiny_recipe: Path, tiny_store: Path, changes: list[str], is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = load_pretrain_recipe(str(tiny_recipe), [f"store={tiny_store}", *changes])
+    tell_beforehand(settings, TokenStore(tiny_store))
+    told = [line for line in caplog.messages if line.startswith("optimizer.name=lamb is for batches of thousands")]
+    assert len(told) == is_told
+    assert all(f"the largest here is of {settings.train.batch_size};" in line for line in told)
+
+
+def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
+    words: tuple[str, list[str]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    write_text: Callable[[Path, Sequence[str]], Path],
+) -> None:
+    text = write_text(tmp_path / "a.jsonl", [f"{SENTENCE} Она пошла домой. {SENTENCE}" * 3] * 40)
+    prepare([text], Path(words[1][0].removeprefix("store=")) / "tokenizer", tmp_path / "store")
+    told = told_at_the_start((words[0], [f"store={tmp_path / 'store'}"]), tmp_path / "run", caplog)
+    [line] = [line for line in told if "are unknown to its tokenizer" in line]
+    assert told[line] == "WARNING"
+    share = float(line.partition("%")[0])
+    manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
+    assert share == pytest.approx(100 * manifest["unknown_tokens"] / manifest["tokens"], abs=0.05)  # one decimal
+    assert "`unmask prepare TEXT --tokenizer DIR --out STORE`" in line
+    assert "[UNK] is all that is learnt of them" in line
+    caplog.clear()
+    told = told_at_the_start(words, tmp_path / "fine", caplog)
+    assert not [line for line in told if "are unknown to its tokenizer" in line]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["objective.schedule=joint"], None),
+        (
+            ["objective.schedule=two_stage", "objective.generator_size=1"],
+            "schedule.warmup_steps=3 of the 2 steps of each of its 2 stages: each of its 2 stages ends before",
+        ),
+        (["schedule.name=wsd", "schedule.decay_ratio=0.5"], "schedule.warmup_steps=3 of the 4 steps of the run, whose"),
+    ],
+    ids=str,
+)
+def test_a_warm_up_that_does_not_fit_is_told(
+    words: tuple[str, list[str]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    changes: list[str],
+    told: str | None,
+) -> None:
+    rtd = ["objective.name=replaced_token", "model.architecture=electra", "packing.format=single_segment"]
+    changes = [*rtd, *changes, "train.steps=4", "schedule.warmup_steps=3"]
+    with caplog.at_level("WARNING", "unmask"):
+        pretrain(words[0], [*words[1], *changes], out=tmp_path / "run")
+    warnings = [record.getMessage() for record in caplog.records]
+    assert [line for line in warnings if "warmup_steps" in line] == [line for line in warnings if told and told in line]
+    assert (told is not None) == any("warmup_steps" in line for line in warnings)
