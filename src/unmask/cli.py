@@ -45,6 +45,10 @@ def root(
 def main() -> None:
     """Runs the command that the words ask for; exits with its code."""
     sys.argv[0] = "unmask"  # in the record of a run, however it was started
+    # Daemons start commands with these closed. The files that we open then would be taken for them.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
     # PyTorch's threads spin while they wait, which beside other work costs most of the speed; asleep they cost nothing.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # oneDNN caches what it made for the last thousand shapes. Batches keep having new shapes: a smaller cache is as

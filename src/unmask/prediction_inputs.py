@@ -86,7 +86,7 @@ def read_task_inputs(path: str | Path, task: Task[Any], format: str | None = Non
     def is_published(line: str) -> bool:
         return _fits_published_txt(task, line)
 
-    return _fitting(read_inputs(path, task.load_rows, is_published, format), task)
+    return _fitting(read_inputs(path, task.load_rows, is_published, format), task, are_texts=format == "txt")
 
 
 def _check_format(format: str, path: str | Path, suffix: str) -> None:
@@ -111,8 +111,9 @@ def _fits_published_txt(task: Task[Any], line: str) -> bool:
     return False
 
 
-def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
-    """The rows; refuses plain texts where the task reads something else, and rows without its columns."""
+def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[Row]:
+    """The rows; refuses plain texts where the task reads something else, or where they are a table's unless they were
+    said to be texts, and rows without its columns."""
     wanted: tuple[str, ...] | None = WANTED.get(task.kind)
     if isinstance(task, TextTask) and task.is_pair:
         wanted = task.files.columns.texts
@@ -123,8 +124,8 @@ def _fitting(rows: Iterator[Row], task: Task[Any]) -> Iterator[Row]:
                 f"{row.source}: a plain text, but this model reads {names if task.kind in WANTED else 'pairs'}: "
                 f"expected JSON lines, .tsv or .csv with {names}; --format csv or tsv says that it is a table"
             )
-        if number == 0 and isinstance(row, PlainText):
-            _warn_of_header(row, task)
+        if number == 0 and isinstance(row, PlainText) and not are_texts:
+            _check_first_text(row, task)
         if not isinstance(row, PlainText):
             _check_columns(row, task)
         yield row
@@ -157,19 +158,16 @@ def _check_columns(row: Row, task: Task[Any]) -> None:
     )
 
 
-def _warn_of_header(first: PlainText, task: Task[Any]) -> None:
-    """Warns if the first of some plain texts looks like the header of a table."""
+def _check_first_text(first: PlainText, task: Task[Any]) -> None:
+    """Refuses plain texts of which the first is the header of a table: every row would be answered as a text."""
     names = {columns.texts[0] for columns in task.files.layouts} if isinstance(task, TextTask) else {"text", "tokens"}
     for format, separator in (("tsv", "\t"), ("csv", ",")):
         cells = [cell.strip(' "') for cell in first.fields["text"].split(separator)]
         if len(cells) > 1 and names.intersection(cells):
-            logger.warning(
-                "%s: read as a text, and it looks like the header of a table (%s): if it is one, give --format %s",
-                first.source,
-                ", ".join(cells),
-                format,
+            raise InputError(
+                f"{first.source}: read as a text, and it is the header of a table ({', '.join(cells)}): give "
+                f"--format {format}; if it is a text, --format txt"
             )
-            return
 
 
 def _first_line(path: str | Path) -> str:

@@ -190,6 +190,10 @@ class FinetuneRecipe(Settings):
             raise ValueError(
                 f"train.patience {self.train.patience} waits for better figures on data.dev: give that file"
             )
+        if self.train.metric is not None and self.data.dev is None:
+            raise ValueError(
+                f"train.metric {self.train.metric} chooses the best checkpoint by a figure on data.dev: give that file"
+            )
         if self.from_scratch and (self.transfer_layers, self.freeze_layers, self.keep_head) != (None, None, False):
             raise ValueError(
                 "from_scratch takes no weights of init_from: leave out transfer_layers, freeze_layers and keep_head"

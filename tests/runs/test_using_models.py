@@ -75,11 +75,7 @@ def test_settings_over_those_that_a_model_remembers(unmask: Command, place: Path
 
 
 def test_a_table_on_standard_input(
-    unmask: Command,
-    place: Path,
-    task_models: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = task_models.runs / "classification"
     table = "id,text\n1,Ada Lovelace wrote a dull paper in Bath\n2,Grace Hopper wrote a warm paper in Oslo\n"
@@ -89,8 +85,11 @@ def test_a_table_on_standard_input(
     assert piped == succeeded(unmask("predict", model, "inputs.csv"))
     assert [json.loads(line)["id"] for line in piped.splitlines()] == ["1", "2"]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
-    assert len(succeeded(unmask("predict", model, "-")).splitlines()) == 3
-    assert "it looks like the header of a table (id, text): if it is one, give --format csv" in caplog.text
+    code, _, errors = unmask("predict", model, "-")
+    assert code == 2
+    assert "it is the header of a table (id, text): give --format csv" in errors
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+    assert len(succeeded(unmask("predict", model, "-", "--format", "txt")).splitlines()) == 3
 
 
 def test_answers_in_squads_own_form(unmask: Command, place: Path, task_models: Any) -> None:

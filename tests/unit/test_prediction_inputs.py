@@ -70,14 +70,16 @@ def test_no_such_format() -> None:
     ("header", "format"),
     [("id,review,stars", "csv"), ("id\treview", "tsv"), ('"review","id"', "csv"), ("text,label", "csv")],
 )
-def test_a_table_that_is_read_as_texts_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, header: str, format: str
+def test_a_table_is_not_answered_as_texts_unless_it_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, header: str, format: str
 ) -> None:
     task = open_task(TaskSettings(labels=["a", "b"]), ColumnSettings(text="review"), lenient=True)
     typing_in(monkeypatch, f"{header}\n1,a man\n")
-    assert len(list(read_task_inputs("-", task))) == 2
-    assert "standard input:1: read as a text, and it looks like the header of a table" in caplog.text
-    assert f"give --format {format}" in caplog.text
+    told = f"standard input:1: read as a text, and it is the header of a table.*give --format {format}"
+    with pytest.raises(InputError, match=told):
+        list(read_task_inputs("-", task))
+    typing_in(monkeypatch, f"{header}\n1,a man\n")
+    assert len(list(read_task_inputs("-", task, "txt"))) == 2
 
 
 @pytest.mark.parametrize("text", ["review", "a review, and text", "", "id,film"])

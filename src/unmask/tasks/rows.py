@@ -168,7 +168,8 @@ def read_rows(
     else:
         known = [end + packed for end in (*FORMATS, ".json") for packed in COMPRESSIONS]
         raise InputError(
-            f"{path}: unknown kind of file: expected {', '.join([*known, '.parquet'])}; convert or rename it"
+            f"{path}: unknown kind of file: expected {', '.join([*known, '.parquet'])}; convert or rename it, or name "
+            "its kind where the command takes --format"
         )
     empty = True
     for row in rows:
@@ -241,6 +242,11 @@ def read_csv(lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> Iter
                 yield row
         elif values:
             header = _checked_header(values, source)
+            if len(header) == 1 and (separator := next((mark for mark in ";\t|" if mark in header[0]), None)):
+                raise InputError(
+                    f"{source}: the header is one column, {header[0]!r}, whose fields are separated by {separator!r}: "
+                    "expected commas; save the file with commas, or with tabs as a .tsv"
+                )
 
 
 def read_jsonl(lines: NumberedLines, name: str, *, refuse: Refuse = _stop) -> Iterator[Row]:

@@ -89,6 +89,8 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
      "train.metric=f1: the task measures loss, accuracy: name one of them"),
     "patience for nothing": ("qa", ["train.patience=2", "train.eval_every=1"],
      "finetune/qa: train.patience 2 waits for better figures on data.dev: give that file"),
+    "a metric of nothing": ("qa", ["train.metric=f1"],
+     "finetune/qa: train.metric f1 chooses the best checkpoint by a figure on data.dev: give that file"),
 }  # fmt: skip
 
 

@@ -286,3 +286,11 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.tsv").mkdir()
     with pytest.raises(InputError, match="Is a directory"):
         fields(tmp_path / "folder.tsv")
+
+
+@pytest.mark.parametrize(("mark", "named"), [(";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")])
+def test_a_csv_without_commas_is_told_what_separates_it(tmp_path: Path, mark: str, named: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"text{mark}label\na film, and a man{mark}good\n")
+    with pytest.raises(InputError, match=rf"rows.csv:1: the header is one column, .*separated by {named}: expected"):
+        list(read_rows(path))
