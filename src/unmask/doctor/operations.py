@@ -88,7 +88,8 @@ def bilm_flops_per_word(sizes: ElmoSettings, objective: BiLMSettings) -> float:
     characters = sum(2 * width * sizes.character_size * number * (places - width) for width, number in sizes.filters)
     highway = sizes.num_highway_layers * 2 * filters * 2 * filters
     layer = 2 * 4 * cell * (size + size) + 2 * cell * size
-    softmax = 2 * size * (min(objective.num_negatives, sizes.vocab_size - 1) + 1)
+    vocab_size = sizes.vocab_size
+    softmax = 2 * size * (objective.num_negatives + 1 if objective.is_sampled(vocab_size) else vocab_size)
     return 3 * (characters + highway + 2 * filters * size + 2 * (sizes.num_hidden_layers * layer + softmax))
 
 

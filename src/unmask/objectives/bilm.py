@@ -53,7 +53,7 @@ class BiLM:
 
     def __init__(self, settings: BiLMSettings, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._num_negatives = settings.num_negatives if settings.num_negatives < vocabulary.size else None
+        self._num_negatives = settings.num_negatives if settings.is_sampled(vocabulary.size) else None
 
     def prepare(self, batch: Batch) -> Batch:
         """Draws candidates from the key of the window, the same for all of its lanes.

@@ -56,6 +56,16 @@ class _OfAnyObjective(Settings):
         """The shares of the budget at which the stages of a run end; see `unmask.objectives.base.StagedModule`."""
         return (1.0,)
 
+    @property
+    def main_term(self) -> str:
+        """The loss term without whose targets nothing is learnt of words."""
+        return "lm"
+
+    @property
+    def why_no_targets(self) -> str:
+        """Why no sequence of a text has a target of this term, and what to do, for people."""
+        return "none has two tokens: give text with longer documents"
+
 
 class MaskedLMSettings(_OfAnyObjective):
     """Masked language modelling (BERT, section 3.1; SpanBERT), with or without a second objective on sentences."""
@@ -106,6 +116,20 @@ class MaskedLMSettings(_OfAnyObjective):
     def asked_of_pairs(self) -> SentenceObjective:
         return self.sentence_objective
 
+    @property
+    def main_term(self) -> str:
+        return "mlm"
+
+    @property
+    def why_no_targets(self) -> str:
+        if self.masking != "whole_word":
+            return "none has a token of text: give text with longer documents"
+        return (
+            f"objective.masking=whole_word masks a word wholly or not at all, within objective.target_prob="
+            f"{self.target_prob:g} of a sequence's tokens, and no word is that short for the tokenizer, which ends words "
+            "at spaces and punctuation: take objective.masking=token, or objective.masking=span, which cuts long words"
+        )
+
     @model_validator(mode="after")
     def _shares_fit(self) -> MaskedLMSettings:
         if self.mask_token_prob + self.random_token_prob > 1 + 1e-9:
@@ -133,6 +157,13 @@ class CausalLMSettings(_OfAnyObjective):
 
     name: Literal["causal_lm"] = "causal_lm"
 
+    @property
+    def why_no_targets(self) -> str:
+        return (
+            "none has a token that follows another: give text with longer documents, or take "
+            "packing.format=full_sentences, which goes on from one document into the next"
+        )
+
 
 class BiLMSettings(_OfAnyObjective):
     """A forward and a backward language model, trained jointly (ELMo, section 3.1)."""
@@ -140,8 +171,11 @@ class BiLMSettings(_OfAnyObjective):
     name: Literal["bilm"] = "bilm"
 
     num_negatives: int = Field(8192, ge=1)
-    """Words that each window's softmax is sampled from, beside its targets; if the vocabulary has no more, the full
-    softmax is taken."""
+    """Words that each window's softmax is sampled from, beside its targets. If the vocabulary has not twice as many,
+    the full softmax is taken: to draw nearly all words, each once, takes longer."""
+
+    def is_sampled(self, vocab_size: int) -> bool:
+        return 2 * self.num_negatives <= vocab_size
 
 
 class ReplacedTokenSettings(_OfAnyObjective):
@@ -176,6 +210,10 @@ class ReplacedTokenSettings(_OfAnyObjective):
     @property
     def is_static(self) -> bool:
         return self.masking_mode == "static"
+
+    @property
+    def main_term(self) -> str:
+        return "generator"
 
     @property
     def stages(self) -> tuple[float, ...]:

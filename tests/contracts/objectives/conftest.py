@@ -161,7 +161,7 @@ class Case:
     @property
     def samples_words(self) -> bool:
         """Whether the loss is that of a sampled softmax."""
-        return getattr(self.recipe.objective, "num_negatives", VOCAB_SIZE) < VOCAB_SIZE
+        return 2 * getattr(self.recipe.objective, "num_negatives", VOCAB_SIZE) <= VOCAB_SIZE
 
     @property
     def reads_on(self) -> bool:

@@ -124,8 +124,9 @@ def test_evaluation_is_the_full_softmax_of_both_directions() -> None:
         assert 0 <= totals["lm_accuracy"] <= counts["lm_accuracy"]
 
 
-def test_training_with_as_many_words_as_there_are_is_the_full_softmax() -> None:
-    objective = new_objective(num_negatives=SIZE)
+@pytest.mark.parametrize("num_negatives", [SIZE, SIZE // 2 + 1])
+def test_training_with_most_of_the_words_is_the_full_softmax(num_negatives: int) -> None:
+    objective = new_objective(num_negatives)
     module = new_module(objective)
     expected = slow_losses(module, windows=2, num_lanes=LANES)
     total = 0.0
