@@ -11,7 +11,6 @@ from torch import nn
 
 from unmask.errors import CheckpointError, InputError
 from unmask.files import writing_directory
-from unmask.models.settings import ModelSettings
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining import save_pretrained
 from unmask.pretraining_start import build_module
@@ -49,8 +48,6 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     checkpoint = open_checkpoint(run / "checkpoints", steps[-1] if step is None else step)
     tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
     objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
-    if settings.init_from is not None:  # its sizes hold; those spelt out in the recipe would be refused
-        settings = settings.model_copy(update={"model": ModelSettings()})
     with torch.random.fork_rng():
         module = build_module(settings, objective, tokenizer)
     assert isinstance(module, nn.Module)

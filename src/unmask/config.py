@@ -23,6 +23,10 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
+    def as_written(self) -> dict[str, Any]:
+        """What a file of these settings says, as values of JSON: every key."""
+        return self.model_dump(mode="json")
+
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
@@ -88,7 +92,8 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Turns `key.path=value` words into nested dictionaries.
 
-    A value is taken as text, unless it is empty or `null`, or is a list, a mapping or quoted text in YAML's syntax.
+    A value is taken as text, unless it is empty or `null`, or is a list, a mapping or quoted text in YAML's syntax. A
+    part of the path that is a whole number may mean an element of a list; `merge` decides.
 
     Raises:
         SettingsError: a word has no `=`, or contradicts another word.
@@ -119,9 +124,13 @@ def merge(
 
     Args:
         under: nested dictionaries.
-        over: nested dictionaries whose values win.
+        over: nested dictionaries whose values win. Where a list lies under keys that are whole numbers, those are its
+            elements, from 0: `phases.0.max_length=64` on a command line changes the first of the recipe's phases.
         alternatives: groups of dotted keys that exclude each other: one in `over` removes the others from `under`, so
             that `train.tokens=...` on a command line replaces the recipe's `train.steps`.
+
+    Raises:
+        SettingsError: a list has no such element.
     """
     merged = _copy(under)
     for group in alternatives:
@@ -152,7 +161,15 @@ def build_settings(cls: type[AnySettings], values: Mapping[str, Any], origin: st
 
 def dump_settings(settings: Settings) -> str:
     """The settings as YAML that `build_settings` reads back equal."""
-    return yaml.dump(settings.model_dump(mode="json"), Dumper=_TextDumper, sort_keys=False, allow_unicode=True)
+    return yaml.dump(settings.as_written(), Dumper=_TextDumper, sort_keys=False, allow_unicode=True)
+
+
+def as_given(part: Any) -> Any:
+    """Settings of which every key was given, as recipes of earlier runs say them, with what is so by default as not
+    given: nobody may have chosen it. Anything else is returned as it is."""
+    if not isinstance(part, BaseModel) or part.model_fields_set != type(part).model_fields.keys():
+        return part
+    return type(part).model_validate(part.model_dump(exclude_defaults=True))
 
 
 def valid_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -313,12 +330,27 @@ def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
-def _lay(under: dict[str, Any], over: Mapping[str, Any]) -> None:
+def _lay(under: dict[str, Any], over: Mapping[str, Any], prefix: str = "") -> None:
     for key, value in over.items():
-        if isinstance(value, Mapping) and isinstance(under.get(key), dict):
-            _lay(under[key], value)
+        below = under.get(key)
+        if isinstance(value, Mapping) and isinstance(below, dict):
+            _lay(below, value, f"{prefix}{key}.")
+        elif isinstance(value, Mapping) and isinstance(below, list) and value and all(map(str.isdecimal, value)):
+            under[key] = _lay_on_elements(below, value, prefix + key)
         else:
             under[key] = _copy(value) if isinstance(value, Mapping) else value
+
+
+def _lay_on_elements(under: list[Any], over: Mapping[str, Any], key: str) -> list[Any]:
+    """The list with some of its elements, by number, overridden."""
+    elements = _copy({str(number): element for number, element in enumerate(under)})
+    if beyond := [number for number in over if number not in elements]:
+        last = len(under) - 1
+        held = {0: "no values", 1: f"1 value, {key}.0"}.get(len(under), f"{last + 1} values, {key}.0 to {key}.{last}")
+        more = " to add one" if under else ""
+        raise SettingsError(f"{key}.{beyond[0]}: {key} holds {held}; give all of them{more}, {key}=[...]")
+    _lay(elements, over, f"{key}.")
+    return list(elements.values())
 
 
 def _get(values: Mapping[str, Any], key: str) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
+from unmask.tasks.examples import check_spelling
 from unmask.tasks.rows import Row
 
 Texts = Any
@@ -68,12 +69,12 @@ def _listed(values: Any, name: str) -> list[Any]:
 
 
 def labels_of(y: Any, num_texts: int) -> list[Hashable]:
-    """The labels of a classification, at least two different ones."""
+    """The labels of a classification, at least two different ones, of which no two look alike."""
     labels = _listed(y, "y")
     _same_length(labels, num_texts)
     for number, label in enumerate(labels):
-        if label is None or label != label:
-            raise InputError(f"y[{number}] is {label}: expected a label; take unlabelled texts out")
+        if label is None or label != label or label == "":
+            raise InputError(f"y[{number}] is {label or repr(label)}: expected a label; take unlabelled texts out")
         if isinstance(label, list | dict | set):
             raise InputError(
                 f"y[{number}] is {str(label)[:60]}: expected one label for each text, or a matrix of 0 and 1 where a "
@@ -81,15 +82,20 @@ def labels_of(y: Any, num_texts: int) -> list[Hashable]:
             )
     if len(set(labels)) < 2:
         raise InputError(f"every label of y is {labels[0]!r}: there is nothing to tell apart; give at least two")
+    first_places: dict[str, str] = {}
+    for number, label in enumerate(labels):
+        first_places.setdefault(str(label), f"y[{number}]")
+    check_spelling(first_places, otherwise="")
     return labels
 
 
 def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
     """A matrix of labels, dense, sparse or as a list of lists: (texts, labels), 1 where a text has a label.
 
-    None where `y` has one label per text: it is not a matrix, or has a single column.
+    None where `y` has one label per text: it is not a matrix.
     """
     rows = _listed(y.toarray() if hasattr(y, "toarray") else y, "y")
+    _refuse_column(rows)
     if not rows or not all(isinstance(row, list) and len(row) > 1 for row in rows):
         return None
     _same_length(rows, num_texts)
@@ -106,7 +112,9 @@ def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
 
 def numbers_of(y: Any, num_texts: int) -> list[float]:
     """The targets of a regression: a finite number for each text."""
-    values = [_number(value, number) for number, value in enumerate(_listed(y, "y"))]
+    listed = _listed(y, "y")
+    _refuse_column(listed)
+    values = [_number(value, number) for number, value in enumerate(listed)]
     _same_length(values, num_texts)
     return values
 
@@ -115,6 +123,14 @@ def _number(value: Any, number: int) -> float:
     if isinstance(value, str | bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
         raise InputError(f"y[{number}] is {value!r}: expected a finite number")
     return float(value)
+
+
+def _refuse_column(rows: Sequence[Any]) -> None:
+    """Refuses a matrix with a single column: one value for each text is a list or a plain array."""
+    if rows and all(isinstance(row, list) and len(row) == 1 for row in rows):
+        raise InputError(
+            "y has one column: give y.ravel() (numpy.ravel(y) of a list or a table), a value for each text"
+        )
 
 
 def _same_length(values: Sequence[Any], num_texts: int) -> None:

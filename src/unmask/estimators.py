@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from unmask.config import build_settings
-from unmask.errors import InputError, UserError
+from unmask.errors import InputError, OutputError, UserError
 from unmask.estimator_inputs import (
     Texts,
     distinct,
@@ -36,9 +36,12 @@ from unmask.estimator_inputs import (
     rows_of,
     tags_of_texts,
 )
+from unmask.files import refuse_existing, refuse_foreign, writing_directory
 from unmask.finetuning import save_finetuned
 from unmask.finetuning_inputs import build_module
 from unmask.inference import encode_windows, run_module
+from unmask.models.hub_files import CONFIG, HEAD_WEIGHTS, WEIGHTS
+from unmask.models.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.paths import model_directory
 from unmask.prediction import Predictor, load_predictor
 from unmask.recipe import FinetuneRecipe
@@ -48,11 +51,19 @@ from unmask.tasks.multi_label import MultiLabelClassification
 from unmask.tasks.rows import Row
 from unmask.tasks.table import open_task
 from unmask.tokenization.gpt1_framing import load_framed_tokenizer
+from unmask.tokenization.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import StepResult, TrainState, train
 from unmask.training.optimizer import Schedule, build_optimizer
 
 logger = logging.getLogger("unmask")
+
+_MODEL_FILES = (
+    *(CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja", WORDS_FILE, SETTINGS_FILE),
+)
+"""All that `save` may replace: a run's directory, for one, has to stay."""
 
 
 class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
@@ -112,15 +123,27 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         self.device = device
         self.precision = precision
 
-    def save(self, directory: str | Path) -> None:
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Writes the fine-tuned model as `unmask finetune` does, for `unmask predict` and for `transformers`.
+
+        Args:
+            directory: may be missing or empty.
+            overwrite: True replaces a model at `directory` when the new one is complete.
 
         Raises:
             NotFittedError: there is none yet.
-            OutputError: the place cannot be written.
+            OutputError: there is something at `directory` (with `overwrite`: something other than a model), or the
+                place cannot be written.
         """
         check_is_fitted(self)
-        save_finetuned(self.predictor_.module, self.predictor_.task, self.predictor_.tokenizer, Path(directory))
+        place, fitted = Path(directory), self.predictor_
+        try:
+            _check_place(place, overwrite)
+            with writing_directory(place.resolve(), overwrite) as unfinished:  # resolved: a link stays a link
+                save_finetuned(fitted.module, fitted.task, fitted.tokenizer, unfinished)
+        except OSError as error:  # such as a folder that even the system's owner cannot make
+            reason = error.strerror or error
+            raise OutputError(f"cannot write {place}: {reason}; choose a place that can be written") from error
 
     def _settings(self, columns: Sequence[str], task: Mapping[str, Any]) -> FinetuneRecipe:
         name = type(self).__name__
@@ -310,6 +333,16 @@ class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
     def predict(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
         """(texts,) one value each; raises as `TextClassifier.predict`."""
         return self._outputs(X).squeeze(-1).double().numpy()
+
+
+def _check_place(directory: Path, overwrite: bool) -> None:
+    """Refuses a directory that `FinetuningEstimator.save` must not replace."""
+    refuse_existing(directory, overwrite, "choose another name, or pass overwrite=True to replace a model")
+    refuse_foreign(directory, _MODEL_FILES, "a model")
+    if directory.exists() and any(directory.iterdir()) and not (directory / CONFIG).is_file():
+        raise OutputError(
+            f"{directory} holds no model ({CONFIG} is missing), so nothing replaces it: choose another name"
+        )
 
 
 @dataclass

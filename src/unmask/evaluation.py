@@ -15,10 +15,12 @@ from unmask.prediction import Predictor, load_predictor
 from unmask.progress import Progress
 from unmask.task_options import NOTHING_SAID, build_task_settings, check_task_settings, naming_columns_by_option
 from unmask.tasks.base import Example, ExampleCounts, Score, Task
+from unmask.tasks.classification import sorted_labels
+from unmask.tasks.metrics import listed
 from unmask.tasks.qa import QaTask
 from unmask.tasks.qa_metrics import score_official
 from unmask.tasks.rows import Row, read_jsonl
-from unmask.tasks.settings import ColumnSettings
+from unmask.tasks.settings import ColumnSettings, kind_of
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging import Tagging
 
@@ -67,9 +69,13 @@ def evaluate(
                 progress.advance(len(window.examples))
 
         _, score = measure(its_task, predictor.module, read(), predictor.compute)
-    logger.log(logging.WARNING if counts.anything_mended else logging.INFO, "%s: %s", data, counts.summary())
+    _tell(counts, data)
     tell_degenerate(score, str(data))
     return _figures(its_task.name, score)
+
+
+def _tell(counts: ExampleCounts, data: str | Path) -> None:
+    logger.log(logging.WARNING if counts.anything_mended else logging.INFO, "%s: %s", data, counts.summary())
 
 
 def tell_degenerate(score: Score[Any], name: str) -> None:
@@ -95,10 +101,13 @@ def evaluate_predictions(
     Args:
         predictions: JSON lines, as `predict` writes them, in the order of the examples; or, for question answering,
             `{id: answer}` in `.json`, as the official scorers read it.
-        data: the labelled examples; those without an agreed label are left out, and so are their predictions.
+        data: the labelled examples; those without an agreed label, or without a field for it, are left out, and so are
+            their predictions; a warning says how many.
         task: the kind of task or the id of the data set; None is `classification`.
         columns: of the examples, where they are not those of the data set.
-        settings: of the task by name, such as `{"repair_tags": False}`, as far as they affect labels and scores.
+        settings: of the task by name, such as `{"repair_tags": False}`, as far as they affect labels and scores. In
+            classification, `labels` are those that the predictions name, in their order: F1 is of the second of two.
+            If it is not given, they stand in the order of the data set, or else sorted, as in training.
         na_probs: `{id: probability of no answer}` in `.json`, beside official predictions.
         na_threshold: a question counts as unanswered if its probability of no answer is over this.
 
@@ -106,13 +115,15 @@ def evaluate_predictions(
         What `evaluate` returns.
 
     Raises:
-        InputError: a file cannot be read, or the two are not of the same examples; file and line are named.
+        InputError: a file cannot be read, a label is empty, or the two are not of the same examples; file and line are
+            named.
         SettingsError: a task, column or setting is unknown, or does not apply here.
     """
     name = task or "classification"
     check_name(name)
     given = {"name": name, **(settings or {})}
-    check_task_settings(settings or {}, "score")
+    orders_labels = kind_of(name) == "classification"  # type: ignore[arg-type]  # no model decides it here
+    check_task_settings({key: given[key] for key in settings or {} if key != "labels" or not orders_labels}, "score")
     opened = open_task(build_task_settings(given), columns)
     if split_suffixes(Path(predictions))[0] == ".json":
         if not isinstance(opened, QaTask):
@@ -126,34 +137,50 @@ def evaluate_predictions(
         return {"task": name, "n": num_examples, "metrics": metrics}
     if na_probs is not None:
         raise SettingsError("--na-probs stands beside predictions in .json ({id: answer}): leave it out")
-    opened = open_task(build_task_settings({**_told_by(predictions, opened), **given}), columns)
+    told = _told_by(predictions, opened, are_stated=given.get("labels") is not None)
+    opened = open_task(build_task_settings({**given, **told}), columns)
     told_by_data = not opened.labels
     opened = opened.fit_to(Path(data))
     if isinstance(opened, Tagging) and told_by_data:
         opened = opened.with_predicted(_predicted_tags(predictions))
     score = opened.score()
-    counts = ExampleCounts()
+    counts, num_read = ExampleCounts(), 0
     examples = opened.load(Path(data), counts, unlabelled=True)
     for example, prediction in zip_longest(examples, _read_predictions(predictions)):
         _check_match(example, prediction, predictions, data)
+        num_read += 1
         try:
             score.add([example], [prediction.fields])
         except InputError as error:
             raise InputError(f"{prediction.source}: {error}") from error
     if not score.num_examples:
         raise InputError(f"{data}: not a single example has a label: nothing to compare the predictions with")
+    counts.examples, counts.unlabelled = score.num_examples, num_read - score.num_examples
+    _tell(counts, data)
     return _figures(name, score)
 
 
-def _told_by(predictions: str | Path, task: Task[Any]) -> dict[str, Any]:
-    """What the predictions show of the task: labels in the order of their probabilities, and if a text has many."""
+def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict[str, Any]:
+    """What the first prediction shows of the task: which labels there are, and if a text has many. Their order in the
+    file says nothing: whoever wrote it may have put the most probable first.
+
+    Args:
+        task: its labels come first, in their order.
+        are_stated: True if these were given by the user, and have to be those of the predictions.
+    """
     first = next(_read_predictions(predictions), None)
     if first is None:
         raise InputError(f"{predictions}: there is nothing in it: expected one prediction a line")
     told: dict[str, Any] = {}
     probabilities = first.fields.get("probabilities")
     if task.kind == "classification" and isinstance(probabilities, Mapping):
-        told["labels"] = list(probabilities)
+        if are_stated and set(task.labels) != set(probabilities):
+            raise SettingsError(
+                f"task.labels is {listed(task.labels)}: expected those of the predictions, "
+                f"{listed(sorted_labels(probabilities))}, in any order"
+            )
+        known = [label for label in task.labels if label in probabilities]
+        told["labels"] = [*known, *sorted_labels(set(probabilities).difference(known))]
         told["multi_label"] = "labels" in first.fields
     return told
 

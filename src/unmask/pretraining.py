@@ -16,6 +16,7 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.data.stream import target_counts
+from unmask.errors import SettingsError
 from unmask.files import write_json
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
@@ -39,6 +40,9 @@ from unmask.training.session import run_session
 from unmask.training.settings import TrainSettings
 
 logger = logging.getLogger("unmask")
+
+_STEPS_CHECKED = 10
+"""Steps at a run's beginning of which one must have a target."""
 
 
 def pretrain(
@@ -64,8 +68,8 @@ def pretrain(
         The model's directory.
 
     Raises:
-        UserError: anything wrong with the recipe, text, store or output. If it is found before the first step,
-            nothing has been written, and a run that was to be overwritten is unchanged.
+        UserError: anything wrong with the recipe, text, store or output, or nothing to learn from them. If it is found
+            before the first step, nothing has been written, and a run that was to be overwritten is unchanged.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
     settings = load_pretrain_recipe(recipe, overrides)
@@ -82,6 +86,7 @@ def pretrain(
         keeps=("store",),
     ):
         run = open_inputs(settings, directory, workers)
+        check_targets(settings, run)
         assert isinstance(run.module, nn.Module)
         compute.place(run.module)
         if resume and run.checkpoint is None:
@@ -90,6 +95,32 @@ def pretrain(
         _train(settings, run, directory, compute, log)
     write_report(directory)
     return directory / "model"
+
+
+def check_targets(settings: PretrainRecipe, run: Inputs) -> None:
+    """Refuses a run that would train on nothing, or be measured on nothing.
+
+    Raises:
+        SettingsError: the objective's main loss has no target in the run's first steps, or in all that is held out.
+    """
+    objective, term = run.objective, settings.objective.main_term
+
+    def has_target(batch: Batch) -> bool:
+        return objective.counts(batch)[term] > 0
+
+    told = f"has a target of loss/{term}; {settings.objective.why_no_targets}"
+    if run.held_out and not any(map(has_target, run.held_out)):
+        number = sum(batch.num_sequences for batch in run.held_out)
+        raise SettingsError(
+            f"nothing would be measured: not one of the {number:,} held-out sequences {told}; if the training text has "
+            "targets, change held_out"
+        )
+    if run.checkpoint is not None:
+        return
+    most = min(_STEPS_CHECKED, settings.train.steps or _STEPS_CHECKED)
+    batches = (batch for step in run.steps.first_steps(most) for batch in step.batches)
+    if not any(has_target(objective.prepare(batch)) for batch in batches):
+        raise SettingsError(f"nothing would be learnt: not one sequence of the first {most} steps {told}")
 
 
 def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:
@@ -175,7 +206,8 @@ def stage_changer(module: nn.Module, budget: TrainSettings) -> Callable[[TrainSt
 def evaluator(
     objective: Objective, module: ObjectiveModule, batches: Sequence[Batch], compute: Compute
 ) -> Callable[[], dict[str, float]]:
-    """A function that measures the module on prepared batches: the means of its scores, and perplexities.
+    """A function that measures the module on prepared batches: the means of its scores, and perplexities. What no
+    target of them counts for has no mean, and is left out.
 
     The batches are the same at every evaluation of a run. In a run with phases they are as long as those of the last
     phase from the beginning, so that the whole curve is on one scale.
@@ -191,8 +223,10 @@ def evaluator(
             for name, (total, count) in scores.items():
                 totals[name] = totals.get(name, 0.0) + float(total)
                 counts[name] = counts.get(name, 0) + count
-        metrics = {name: totals[name] / max(1, counts[name]) for name in totals}
+        metrics = {name: totals[name] / counts[name] for name in totals if counts[name]}
         for name in objective.perplexities:
+            if name not in metrics:
+                continue
             metrics[f"{name.removesuffix('_loss')}_perplexity"] = math.exp(min(metrics[name], 700.0))  # e^710 overflows
         return metrics
 

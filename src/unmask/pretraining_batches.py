@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from unmask.data.annotation_columns import annotation_column, check_annotations
@@ -81,6 +81,15 @@ class PretrainingSteps:
         start, made = self._position(position), self._made
         self._made = None
         return made[2] if made is not None and made[:2] == (start, most_tokens) else self._open(start, most_tokens)
+
+    def first_steps(self, most: int) -> Iterator[LoadedStep]:
+        """The steps that the run begins with, to be looked at beforehand: `steps` yields them all the same."""
+        assert self._made is not None, "they have been taken"
+        start, most_tokens, made = self._made
+        first = next(made)
+        self._made = start, most_tokens, chain([first], made)
+        yield first
+        yield from islice(self._open(start, most_tokens), 1, most)
 
     def _position(self, position: Any) -> Position:
         if position is None:

@@ -29,9 +29,9 @@ from unmask.pairings import unasked_pairs
 from unmask.paths import model_directory
 from unmask.preparation import prepare
 from unmask.pretraining_batches import PretrainingSteps, build_loader, frame_of
-from unmask.pretraining_start import build_module, check_model, describe_new_entries
+from unmask.pretraining_start import build_module, check_model, check_vocabulary, describe_new_entries
 from unmask.recipe import PretrainRecipe
-from unmask.tokenization.opening import Tokenizer, open_tokenizer
+from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.word_characters import WordTokenizer
 from unmask.tokenizer_training import train_tokenizer
@@ -39,6 +39,9 @@ from unmask.training.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.settings import batch_too_small, warmup_shortfall
 
 logger = logging.getLogger("unmask")
+
+TRAINED_TOKENIZER = "tokenizer"
+"""In a run's directory: the tokenizer that it has trained on its corpus."""
 
 
 @dataclass(frozen=True)
@@ -118,24 +121,25 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
             check_annotations(store, masking)
         return store
     assert settings.corpus is not None, "the recipe has one or the other"
+    tokenizer = find_tokenizer(settings, directory)
     check_corpus(settings)
-    tokenizer = settings.tokenizer
-    if isinstance(tokenizer, TokenizerSettings):
-        trained = directory / "tokenizer"
-        if not trained.exists():
-            _, report = train_tokenizer(
-                settings.corpus,
-                trained,
-                tokenizer,
-                seed=settings.seed,
-                reading=settings.reading,
-                cleaning=settings.cleaning,
-            )
-            logger.info("tokenizer: %s", report.summary().replace("\n", "; "))
-        tokenizer = str(trained)
-    opened = open_tokenizer(Path(tokenizer))  # fails before the work begins
+    if tokenizer is None:
+        assert isinstance(settings.tokenizer, TokenizerSettings), "else it has been found"
+        tokenizer = directory / TRAINED_TOKENIZER
+        _, report = train_tokenizer(
+            settings.corpus,
+            tokenizer,
+            settings.tokenizer,
+            seed=settings.seed,
+            reading=settings.reading,
+            cleaning=settings.cleaning,
+        )
+        logger.info("tokenizer: %s", report.summary().replace("\n", "; "))
+    opened = open_tokenizer(tokenizer)  # fails before the work begins
     check_tokenizer(settings, opened, tokenizer)
     open_objective(settings, opened, tokenizer)
+    if settings.init_from is not None:
+        check_vocabulary(settings, opened, f"the tokenizer of {tokenizer}")
     if not isinstance(opened, WordTokenizer):
         check_separator(settings.packing, frame_of(settings, opened))
     store = prepare(
@@ -151,6 +155,38 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
         shutil.rmtree(store.directory)
         raise without_annotations(masking, ", ".join(settings.corpus))
     return store
+
+
+def find_tokenizer(settings: PretrainRecipe, directory: Path) -> Path | None:
+    """The tokenizer for a recipe's corpus: the one that it names, or that the run has trained before, or that of
+    `init_from`; None if it has to be trained.
+
+    Raises:
+        SettingsError: the recipe says how to train one, beside an `init_from`, or that has none.
+        ModelError: `init_from` is not a model.
+    """
+    given = settings.tokenizer
+    if isinstance(given, str):
+        return Path(given)
+    trained = directory / TRAINED_TOKENIZER
+    if settings.init_from is None or trained.exists():  # there are earlier runs that trained one beside `init_from`
+        return trained if trained.exists() else None
+    model = model_directory(settings.init_from)
+    keys = [f"tokenizer.{name}" for name in type(given).model_fields if name in given.model_fields_set]
+    if keys:
+        raise SettingsError(
+            f"{', '.join(keys)}: they are for a new tokenizer, whose entries would not be those of "
+            f"init_from={settings.init_from}: give tokenizer={model}, the model's own, or one that `unmask tokenizer "
+            f"extend {model} --words FILE --out DIR` has made of it"
+        )
+    if not has_tokenizer(model):
+        raise SettingsError(
+            f"init_from={settings.init_from} has no tokenizer beside it: give tokenizer=DIR, the one that the model "
+            "was trained with"
+        )
+    if not (directory / "store").exists():
+        logger.info("tokenizer: that of init_from=%s", settings.init_from)
+    return model
 
 
 def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> None:
@@ -253,7 +289,18 @@ def prepare_held_out(
             )
         return []
     loader = build_loader(settings, store, tokenizer, held_out=True, phase=phase)
-    return [objective.prepare(batch) for batch in loader.epoch(settings.train.eval_sequences)]
+    batches = [objective.prepare(batch) for batch in loader.epoch(settings.train.eval_sequences)]
+    if not batches:
+        logger.warning(
+            "held_out=%s of %s documents is %s, too little text for a sequence of packing.format=%s and "
+            "packing.max_length=%s: nothing is evaluated; set held_out higher, or give more documents",
+            settings.held_out,
+            f"{store.num_documents:,}",
+            f"{split.num_documents:,}",
+            settings.packing.format,
+            (phase.packing(settings.packing) if phase else settings.packing).max_length,
+        )
+    return batches
 
 
 def _enough_held_out(store: TokenStore, needed: int) -> str:

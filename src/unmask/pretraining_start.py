@@ -5,23 +5,33 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import ValidationError
 from tokenizers.models import WordPiece
 
 from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.conversion import bert_as_electra, widen_vocabulary
+from unmask.models.electra import share_embeddings
 from unmask.models.elmo import ElmoEncoder
 from unmask.models.elmo_settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, ElmoSettings
-from unmask.models.encoder import new_encoder
+from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads import MaskedLMHead
 from unmask.models.hub import load_encoder
 from unmask.models.hub_source import read_settings
-from unmask.models.settings import FEED_FORWARD_FACTOR, PRESETS_OF, AnyArchitecture, EncoderSettings, ModelSettings
+from unmask.models.settings import (
+    FEED_FORWARD_FACTOR,
+    PRESETS_OF,
+    AnyArchitecture,
+    EncoderSettings,
+    ModelSettings,
+    reasons,
+)
 from unmask.models.span_boundary_head import SpanBoundaryHead
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.encoders import BECOMES
+from unmask.objectives.replaced_token import ReplacedTokenModule
 from unmask.pairings import contradiction
 from unmask.paths import model_directory
 from unmask.recipe import PretrainRecipe
@@ -35,6 +45,12 @@ from unmask.tokenization.word_characters import WordTokenizer
 logger = logging.getLogger("unmask")
 
 _MOST_SHOWN = 5
+
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+"""Settings of `model.*` that are no sizes: beside `init_from` they replace that model's."""
+
+AnySizes = TypeVar("AnySizes", EncoderSettings, ElmoSettings, EncoderSettings | ElmoSettings)
+EncoderT = TypeVar("EncoderT", bound=Encoder)
 
 
 def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
@@ -73,7 +89,7 @@ def check_model(settings: PretrainRecipe) -> None:
     if settings.init_from is None:
         _check_positions(settings, settings.model.resolve(settings.model.vocab_size or TokenizerSettings().vocab_size))
         return
-    sizes = read_settings(model_directory(settings.init_from))
+    sizes = _starting_sizes(settings, read_settings(model_directory(settings.init_from)))
     family = BECOMES.get((settings.objective.name, sizes.architecture), sizes.architecture)
     wrong = contradiction(settings.objective, family, sizes.is_causal, settings.packing, settings.init_from)
     if wrong is not None:
@@ -83,7 +99,8 @@ def check_model(settings: PretrainRecipe) -> None:
 
 
 def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Tokenizer) -> ObjectiveModule:
-    """The module to train: with random weights, or with the weights and sizes of `init_from`.
+    """The module to train: with random weights, or with the weights and sizes of `init_from`, and its dropout unless
+    `model.*` gives another.
 
     Entries that the store's tokenizer has beyond those of `init_from` start as the mean of the pieces that the model's
     own tokenizer makes of them, and so do tokens that were added to that tokenizer but not to the model.
@@ -99,13 +116,17 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
         return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
     check_model(settings)
     directory = model_directory(settings.init_from)
-    encoder = load_encoder(directory, pooler=objective.needs_pooler).encoder
+    encoder = _with_dropout(settings, load_encoder(directory, pooler=objective.needs_pooler).encoder)
     pieces = _new_entries(settings, directory, encoder.settings, tokenizer)
     if trained_architecture(settings) != encoder.settings.architecture:
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
         encoder = bert_as_electra(encoder)
     module = objective.build(encoder)
     objective.restore_heads(module, directory)
+    if isinstance(module, ReplacedTokenModule):
+        module.generator = _with_dropout(settings, module.generator)
+        if module.is_tied:
+            share_embeddings(module.generator, module.encoder)
     for kept in module.saved().values() if pieces else ():
         heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead | SpanBoundaryHead)]
         assert not isinstance(kept.encoder, ElmoEncoder), "its words have been compared"
@@ -134,8 +155,6 @@ def describe_new_entries(settings: PretrainRecipe, tokenizer: Tokenizer) -> str 
 
 def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
     """Refuses `model.*` if what it gives differs from the model in `init_from`."""
-    if settings.model == ModelSettings():
-        return
     ours, theirs = _given_sizes(settings.model, sizes.architecture), sizes.model_dump()
     differing = [name for name in ours if ours[name] != theirs.get(name)]
     if "architecture" in differing:
@@ -151,64 +170,119 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
 
 def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, Any]:
     """The sizes that `model.*` gives, including those of a preset, but not those that follow from defaults."""
-    given = model.model_dump(include=model.model_fields_set - {"preset"}, exclude_none=True)
+    given = model.model_dump(include=model.model_fields_set - {"preset", *DROPOUTS}, exclude_none=True)
+    has_preset = "preset" in model.model_fields_set
     if isinstance(model, ElmoModelSettings) != (family == "elmo"):
-        return {"architecture": model.architecture}
-    if "preset" not in model.model_fields_set:
+        return {"architecture": model.architecture} if given or has_preset else {}
+    if not has_preset:
         return given
     if isinstance(model, ElmoModelSettings):
-        return ELMO_PRESETS[model.preset].model_dump(exclude={"vocab_size"}) | given
+        return ELMO_PRESETS[model.preset].model_dump(exclude={"vocab_size", *DROPOUTS}) | given
     sizes = PRESETS_OF[model.architecture][model.preset] | given
     return {"intermediate_size": FEED_FORWARD_FACTOR * sizes["hidden_size"]} | sizes
+
+
+def _starting_sizes(settings: PretrainRecipe, sizes: AnySizes) -> AnySizes:
+    """The sizes of `init_from`, with the dropout that `model.*` gives.
+
+    Raises:
+        SettingsError: the family has no such dropout.
+    """
+    model = settings.model
+    given = model.model_dump(include=model.model_fields_set.intersection(DROPOUTS), exclude_none=True)
+    if not given:
+        return sizes
+    if isinstance(sizes, EncoderSettings) and "hidden_dropout_prob" in given:
+        given["embedding_dropout_prob"] = None  # `model.*` has one key for both
+    try:
+        return type(sizes).model_validate(sizes.model_dump() | given)
+    except ValidationError as error:
+        raise SettingsError(
+            f"model.* does not fit init_from={settings.init_from}, of the family {sizes.architecture}: {reasons(error)}"
+        ) from error
+
+
+def _with_dropout(settings: PretrainRecipe, encoder: EncoderT) -> EncoderT:
+    """An encoder of `init_from` with the dropout that `model.*` gives, and the same parameters."""
+    sizes = _starting_sizes(settings, encoder.settings)
+    if sizes == encoder.settings:
+        return encoder
+    other = new_encoder(sizes, pooler=encoder.pooler is not None)
+    other.load_state_dict(encoder.state_dict(keep_vars=True), assign=True)
+    assert isinstance(other, type(encoder)), "the family is the same"
+    return other.train(encoder.training)
+
+
+def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str = "the store's tokenizer") -> None:
+    """Refuses a tokenizer whose first entries are not those of `init_from`, in their order.
+
+    Args:
+        whose: where the tokenizer is, for the message.
+
+    Raises:
+        SettingsError: they are others.
+        ModelError: `init_from` is not a model.
+    """
+    assert settings.init_from is not None, "else any will do"
+    directory = model_directory(settings.init_from)
+    sizes = read_settings(directory)
+    before = open_tokenizer(directory) if has_tokenizer(directory) else None
+    own = f"tokenizer={directory}" if settings.store is None else _preparing_with(directory)
+    if before is None and sizes.vocab_size != tokenizer.vocab_size:
+        raise SettingsError(
+            f"init_from={settings.init_from} has {sizes.vocab_size} vocabulary entries by its config.json, and no "
+            f"tokenizer beside it; {whose} has {tokenizer.vocab_size}: prepare the text with the one that the model "
+            "was trained with, `unmask prepare TEXT --tokenizer DIR --out STORE`"
+        )
+    if before is None:
+        return
+    if isinstance(tokenizer, WordTokenizer) or isinstance(before, WordTokenizer):
+        if before.token_strings != tokenizer.token_strings:
+            raise SettingsError(
+                f"init_from={settings.init_from} predicts other words than those of {whose}: take the model's own, "
+                f"{own}"
+            )
+        return
+    if tokenizer.token_strings[: before.vocab_size] != before.token_strings:
+        raise SettingsError(
+            f"init_from={settings.init_from} has other vocabulary entries than {whose}: take the model's own, {own}, "
+            f"or one that `unmask tokenizer extend {directory} --words FILE --out DIR` has made of it"
+        )
+    if before.backend.get_vocab_size(with_added_tokens=False) > sizes.vocab_size:
+        raise SettingsError(
+            f"{_both_sizes(settings, before, sizes.vocab_size)}, which are not added tokens: put the tokenizer beside "
+            "it that the model was trained with"
+        )
 
 
 def _new_entries(
     settings: PretrainRecipe, directory: Path, sizes: EncoderSettings | ElmoSettings, tokenizer: Tokenizer
 ) -> list[list[int]]:
     """The pieces that the model's tokenizer makes of each entry at the end of the store's that the model lacks."""
+    check_vocabulary(settings, tokenizer)
     before = open_tokenizer(directory) if has_tokenizer(directory) else None
-    if before is None and sizes.vocab_size != tokenizer.vocab_size:
-        raise SettingsError(
-            f"init_from={settings.init_from} has {sizes.vocab_size} vocabulary entries by its config.json, and no "
-            f"tokenizer beside it; the store's tokenizer has {tokenizer.vocab_size}: prepare the text with the one "
-            "that the model was trained with, `unmask prepare TEXT --tokenizer DIR --out STORE`"
-        )
-    if before is None:
+    if before is None or isinstance(before, WordTokenizer) or isinstance(tokenizer, WordTokenizer):
         return []
-    if isinstance(tokenizer, WordTokenizer) or isinstance(before, WordTokenizer):
-        if before.token_strings == tokenizer.token_strings:
-            return []
-        raise SettingsError(
-            f"init_from={settings.init_from} predicts other words than the store's vocabulary holds: prepare the text "
-            f"with the model's own tokenizer, {_preparing_with(directory)}"
-        )
-    if tokenizer.token_strings[: before.vocab_size] != before.token_strings:
-        raise SettingsError(
-            f"init_from={settings.init_from} has other vocabulary entries than the store's tokenizer: prepare the text "
-            f"with the model's own tokenizer, {_preparing_with(directory)}, or with one that `unmask tokenizer extend "
-            f"{directory} --words FILE --out DIR` has made of it"
-        )
     if sizes.vocab_size < before.vocab_size:
-        _check_added(settings, before, sizes.vocab_size)
+        _tell_added(settings, before, sizes.vocab_size)
     return _pieces(before, min(before.vocab_size, sizes.vocab_size), tokenizer)
 
 
-def _check_added(settings: PretrainRecipe, before: TextTokenizer, known: int) -> None:
-    """Warns of tokens that were added to a model's tokenizer but not to the model (`add_tokens` of `transformers`
-    without `resize_token_embeddings`), and refuses a tokenizer with further entries that the model lacks."""
-    sizes = (
+def _both_sizes(settings: PretrainRecipe, before: TextTokenizer, known: int) -> str:
+    return (
         f"init_from={settings.init_from} has {known:,} vocabulary entries by its config.json, and the tokenizer beside "
         f"it {before.vocab_size:,}"
     )
-    if before.backend.get_vocab_size(with_added_tokens=False) > known:
-        raise SettingsError(
-            f"{sizes}, which are not added tokens: put the tokenizer beside it that the model was trained with"
-        )
+
+
+def _tell_added(settings: PretrainRecipe, before: TextTokenizer, known: int) -> None:
+    """Warns of tokens that were added to a model's tokenizer but not to the model (`add_tokens` of `transformers`
+    without `resize_token_embeddings`)."""
     added = before.token_strings[known:]
     listed = ", ".join(added[:_MOST_SHOWN]) + (", ..." if len(added) > _MOST_SHOWN else "")
     logger.warning(
         "%s: the model gets the %s that it lacks (%s), each as the mean of the pieces it was written with before",
-        sizes,
+        _both_sizes(settings, before, known),
         f"{len(added):,}",
         listed,
     )
@@ -253,7 +327,7 @@ def _inside_words(tokenizer: TextTokenizer) -> WordPiece:
 
 
 def _preparing_with(directory: Path) -> str:
-    return f"`unmask prepare TEXT --tokenizer {directory} --out STORE`, and give store=STORE"
+    return f"by `unmask prepare TEXT --tokenizer {directory} --out STORE`, and give store=STORE"
 
 
 def _check_positions(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:

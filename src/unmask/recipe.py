@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-from unmask.config import Settings, build_settings, merge, nearest, parse_overrides, read_settings_file
+from unmask.config import Settings, as_given, build_settings, merge, nearest, parse_overrides, read_settings_file
 from unmask.data.settings import CleaningSettings, PackingSettings, Phases, ReadingSettings
 from unmask.errors import SettingsError
-from unmask.models.elmo_settings import AnyModelSettings
+from unmask.models.elmo_settings import AnyModelSettings, ElmoModelSettings
 from unmask.models.settings import ModelSettings
 from unmask.objectives.settings import CALLED_OTHERWISE, MaskedLMSettings, ObjectiveName, ObjectiveSettings
 from unmask.pairings import contradiction, overflow, too_many_tokens
@@ -49,7 +49,7 @@ class PretrainRecipe(Settings):
     bf16, but the linear layers of blocks in 8 bits, for large models on a GPU of compute capability 8.9 or later."""
 
     tokenizer: str | TokenizerSettings = TokenizerSettings()
-    """A tokenizer's directory, or the settings of one to train on the corpus. A store brings its own."""
+    """A tokenizer's directory, or the settings of one to train on the corpus. A store or `init_from` brings its own."""
     corpus: list[str] | None = None
     """Files, folders and globs of text, or a mixture; a store is made from them first, in the run directory."""
     reading: ReadingSettings = ReadingSettings()
@@ -88,6 +88,18 @@ class PretrainRecipe(Settings):
             raise ValueError(f"there is no objective {name!r}{hint}")
         return objective
 
+    _as_given = field_validator("tokenizer", "model")(as_given)
+
+    def as_written(self) -> dict[str, Any]:
+        """Every key, but of tokenizer and model beside `init_from`, whose own hold, those that are given."""
+        values = super().as_written()
+        for name, part in (("tokenizer", self.tokenizer), ("model", self.model)):
+            if self.init_from is not None and isinstance(part, BaseModel):
+                values[name] = part.model_dump(mode="json", exclude_unset=True)
+        if isinstance(self.model, ElmoModelSettings):
+            values["model"]["architecture"] = self.model.architecture  # by which it is told from other settings
+        return values
+
     @model_validator(mode="after")
     def _agrees(self) -> PretrainRecipe:
         if (self.corpus is None) == (self.store is None):
@@ -112,18 +124,18 @@ class PretrainRecipe(Settings):
         return self
 
     def _check_text_fits_the_model(self) -> None:
-        kind = self.tokenizer.kind if isinstance(self.tokenizer, TokenizerSettings) else None
-        if self.corpus is not None and kind is not None and (kind == "word") != (self.objective.name == "bilm"):
+        is_trained = self.corpus is not None and self.init_from is None
+        trained = self.tokenizer if is_trained and isinstance(self.tokenizer, TokenizerSettings) else None
+        if trained is not None and (trained.kind == "word") != (self.objective.name == "bilm"):
             raise ValueError(
-                f"tokenizer.kind={kind} and objective.name={self.objective.name} do not go together: `word` is for "
-                "bilm, and bilm reads the characters of words"
+                f"tokenizer.kind={trained.kind} and objective.name={self.objective.name} do not go together: `word` is "
+                "for bilm, and bilm reads the characters of words"
             )
-        segmenter = self.tokenizer.segmenter if isinstance(self.tokenizer, TokenizerSettings) else "none"
         masking = self.objective.annotations
-        if self.corpus is not None and segmenter != "none" and masking is not None:
+        if trained is not None and trained.segmenter != "none" and masking is not None:
             raise ValueError(
-                f"tokenizer.segmenter={segmenter} and objective.masking={masking} do not go together: a segmenter "
-                "changes the text that the annotations are places of; leave one out"
+                f"tokenizer.segmenter={trained.segmenter} and objective.masking={masking} do not go together: a "
+                "segmenter changes the text that the annotations are places of; leave one out"
             )
         positions = self.model.max_position_embeddings if isinstance(self.model, ModelSettings) else None
         key, longest = self.longest

@@ -19,7 +19,7 @@ from unmask.errors import InputError, SettingsError
 from unmask.feature_batches import FeatureModel, encode_inputs, pooled_vectors
 from unmask.features import check_pool, load_feature_model, read_file, tell
 from unmask.inference import Coverage
-from unmask.models.layer_mixture import CHOICES
+from unmask.models.layer_mixture import CHOICES, LayerChoice
 from unmask.task_options import NOTHING_SAID
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.feature_inputs import FeatureInput, read_feature_input
@@ -62,6 +62,27 @@ def embed(
     parts = [vectors for _, vectors in embedded]
     tell(counts, coverage)
     return np.concatenate(parts) if parts else np.empty((0, *opened.shape), np.float32)
+
+
+def load_embedder(
+    model: str | Path,
+    layers: str = "last",
+    *,
+    columns: ColumnSettings = NOTHING_SAID,
+    max_length: int | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> FeatureModel:
+    """A model from `unmask.features.load_feature_model`, whose arguments these are, that gives each token one vector.
+
+    Raises:
+        SettingsError: also where layers would be mixed; the message names only choices that this model can embed with.
+    """
+    # The embeddings are there in every model; what else there is, is known when it is loaded.
+    opened = load_feature_model(
+        model, "embeddings", columns=columns, max_length=max_length, device=device, precision=precision
+    )
+    return replace(opened, choice=_choose_layers(layers, opened))
 
 
 def similarities(
@@ -166,18 +187,30 @@ def _open(
     precision: str,
     columns: ColumnSettings = NOTHING_SAID,
 ) -> FeatureModel:
-    opened = (
-        model
-        if isinstance(model, FeatureModel)
-        else load_feature_model(model, layers, columns=columns, device=device, precision=precision)
-    )
-    if opened.choice.mixed:
-        unmixed = ", ".join(name for name, choice in CHOICES.items() if not choice.mixed)
-        raise SettingsError(
-            f"layers={layers}: the weights of such a mixture are learned with a head, and here is none: "
-            f"choose one of {unmixed}"
-        )
-    return opened
+    if isinstance(model, FeatureModel):
+        _choose_layers(next(name for name, choice in CHOICES.items() if choice == model.choice), model)
+        return model
+    return load_embedder(model, layers, columns=columns, device=device, precision=precision)
+
+
+def _choose_layers(name: str, model: FeatureModel) -> LayerChoice:
+    """The choice of that name, of those by which the model gives each token one vector.
+
+    Raises:
+        SettingsError: it is none of them; names them.
+    """
+    known: dict[str, LayerChoice] = dict(CHOICES.items())
+    num_layers = model.encoder.settings.num_hidden_layers
+    fitting = [other for other, choice in known.items() if not choice.mixed and choice.min_layers <= num_layers]
+    if name in fitting:
+        return known[name]
+    if name not in known:
+        what = f"no feature layers {name!r}"
+    elif known[name].mixed:
+        what = f"layers={name}: the weights of such a mixture are learned with a head, and here is none"
+    else:
+        what = f"{name} needs {known[name].min_layers} layers and the model has {num_layers}"
+    raise SettingsError(f"{what}: choose one of {', '.join(fitting)}")
 
 
 def _embedded(

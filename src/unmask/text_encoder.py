@@ -15,9 +15,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from unmask.errors import InputError
 from unmask.estimator_inputs import Texts, given_model, rows_of, tags_of_texts
 from unmask.feature_batches import FeatureModel
-from unmask.features import load_feature_model
 from unmask.paths import model_directory
-from unmask.similarity import embed
+from unmask.similarity import embed, load_embedder
 
 
 class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
@@ -85,7 +84,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return np.array([f"textencoder{number}" for number in range(width)], dtype=object)
 
     def _load(self) -> FeatureModel:
-        return load_feature_model(
+        return load_embedder(
             given_model(self.model, "TextEncoder"),
             self.layers,
             max_length=self.max_length,

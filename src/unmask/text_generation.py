@@ -53,19 +53,25 @@ class Sampling:
             logits: (vocab,) float32 on the CPU, minus infinity for tokens that may not come.
 
         Raises:
-            ModelError: a logit is not a number.
+            ModelError: a logit is neither finite nor minus infinity.
         """
-        if logits.isnan().any():
-            raise ModelError("the model's logits are not numbers: its weights are damaged, or its training diverged")
+        if not (logits < torch.inf).all():  # false of NaN too
+            raise _not_finite()
         if self.temperature == 0:
             return int(logits.argmax())
-        scores, tokens = (logits / self.temperature).sort(descending=True, stable=True)
+        # the likeliest is 0, so nothing overflows upwards; in doubles, since float32 has no temperature under 1e-45
+        scaled = (logits.double() - logits.max()) / self.temperature
+        scores, tokens = scaled.float().sort(descending=True, stable=True)
         probabilities = torch.softmax(scores, -1)
         before = probabilities.cumsum(-1) - probabilities  # the sum over all likelier tokens
         kept = probabilities.masked_fill(before >= self.top_p, 0.0)
         if self.top_k:
             kept[self.top_k :] = 0
         return int(tokens[torch.multinomial(kept, 1, generator=generator)])
+
+
+def _not_finite() -> ModelError:
+    return ModelError("the model's logits are not finite: its weights are damaged, or its training diverged")
 
 
 def generate(
@@ -87,7 +93,7 @@ def generate(
         prompt: may be empty for a BERT, whose texts begin with `[CLS]`.
         num_tokens: how many to add; special tokens are never among them.
         temperature, top_k, top_p: see `Sampling`.
-        seed: of the draws: the same seed gives the same text.
+        seed: of the draws, from 0 to 2**63 - 1: the same seed gives the same text.
         device, precision: see `load_language_model`.
 
     Returns:
@@ -95,11 +101,13 @@ def generate(
 
     Raises:
         InputError: there is nothing to continue, or the prompt is not text.
-        ModelError: see `load_language_model`.
+        ModelError: a logit is not finite, or see `load_language_model`.
         SettingsError: a value is out of its range.
     """
     if num_tokens < 0:
         raise SettingsError(f"num_tokens {num_tokens}: expected 0 or more")
+    if not 0 <= seed < 2**63:
+        raise SettingsError(f"seed {seed}: expected a whole number from 0 to 2**63 - 1")
     sampling = Sampling(temperature, top_k, top_p)
     loaded = (
         model if isinstance(model, LanguageModel) else load_language_model(model, device=device, precision=precision)
@@ -115,6 +123,8 @@ def generate(
     begin = len(ids)
     for _ in range(num_tokens):
         logits = loaded.next_logits(ids)
+        if not logits.isfinite().all():
+            raise _not_finite()
         logits[specials] = -torch.inf
         ids.append(sampling.choose(logits, generator))
     before = readable(loaded.tokenizer.decode(text))

@@ -30,12 +30,12 @@ from torch import Tensor
 
 from unmask.errors import InputError, SettingsError
 from unmask.evaluation import tell_degenerate
-from unmask.inference import windows
+from unmask.inference import Coverage, windows
 from unmask.language_model import LanguageModel, load_language_model
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.choice import Choice
 from unmask.tasks.choice_layouts import ChoiceExample
-from unmask.tasks.classification import Classification
+from unmask.tasks.classification import Classification, sorted_labels
 from unmask.tasks.examples import TextExample
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import check_name, open_task
@@ -99,12 +99,30 @@ class ZeroShot:
     heuristic: Heuristic
 
     def predict(self, path: str | Path, *, unlabelled: bool = True) -> Iterator[tuple[Any, Prediction]]:
-        """Streams a file's examples with their predictions; a warning at the end says what was left out or cut."""
+        """Streams a file's examples with their predictions; `unlabelled` reads no labels."""
         counts = ExampleCounts()
-        examples: Iterator[Any] = self.task.load(Path(path), counts, unlabelled=unlabelled)
-        for window in windows(examples, _WINDOW):
+        for window in self.read(Path(path), counts, unlabelled=unlabelled):
             yield from zip(window, self._answer(window, counts), strict=True)
-        _tell(counts, path)
+
+    def read(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[list[Any]]:
+        """Streams a file's examples, some at a time; a warning at the end says what was left out, cut or unknown."""
+        coverage = Coverage(self.model.tokenizer, str(path))
+        for window in windows(self._examples(path, counts, unlabelled), _WINDOW):
+            encoded = [self.model.tokenizer.encode_batch(_texts(example)) for example in window]
+            coverage.add(np.array([token for texts in encoded for ids in texts for token in ids], dtype=np.int32))
+            counts.examples += len(window)
+            counts.empty += sum(not any(texts) for texts in encoded)
+            yield window
+        coverage.note(counts)
+        if counts.anything_mended:
+            logger.warning("%s: %s", path, counts.summary())
+
+    def _examples(self, path: Path, counts: ExampleCounts, unlabelled: bool) -> Iterator[Any]:
+        if not unlabelled:
+            return self.task.load(path, counts)
+        if isinstance(self.task, Choice):
+            return self.task.read_all(self.task.load_rows(path))
+        return self.task.files.load(path, counts, lambda row, name: None, unlabelled=True)
 
     def _answer(self, examples: Sequence[Any], counts: ExampleCounts) -> list[Prediction]:
         method = self.heuristic.method
@@ -118,8 +136,8 @@ class ZeroShot:
     def mean_log_probabilities(self, examples: Sequence[TextExample[str]], counts: ExampleCounts) -> list[float]:
         """The means over the tokens of each text (of both texts of a pair). Texts that are cut, or have no token to
         predict, are added to `counts`."""
-        texts = [one.text_a if one.text_b is None else f"{one.text_a} {one.text_b}" for one in examples]
-        return [_mean(values) for values in self._continued([("", text) for text in texts], counts)]
+        texts = [[("", " ".join(_texts(example)))] for example in examples]
+        return [float(values.mean()) for values in self._continued(texts, counts)]
 
     def _judged(self, mean: float) -> Prediction:
         """What a threshold says; probabilities are the logistic function of the mean's distance from it."""
@@ -138,8 +156,8 @@ class ZeroShot:
     def _labelled(self, examples: Sequence[TextExample[str]], counts: ExampleCounts) -> list[Prediction]:
         assert isinstance(self.task, Classification)
         labels = self.task.labels
-        pairs = [self._verbalised(example, label) for example in examples for label in labels]
-        totals = torch.tensor([float(values.sum()) for values in self._continued(pairs, counts)])
+        texts = [[self._verbalised(example, label) for label in labels] for example in examples]
+        totals = torch.tensor([float(values.sum()) for values in self._continued(texts, counts)])
         return self.task.decode(examples, None, totals.view(len(examples), len(labels)))  # type: ignore[arg-type]
 
     def _verbalised(self, example: TextExample[str], label: str) -> tuple[str, str]:
@@ -154,8 +172,8 @@ class ZeroShot:
         return context, f"{' ' if context else ''}{words}{after.format(**texts)}"
 
     def _chosen(self, examples: Sequence[ChoiceExample], counts: ExampleCounts) -> list[Prediction]:
-        pairs = [self._completed(example, choice) for example in examples for choice in example.choices]
-        means = iter([_mean(values) for values in self._continued(pairs, counts)])
+        texts = [[self._completed(example, choice) for choice in example.choices] for example in examples]
+        means = iter([float(values.mean()) for values in self._continued(texts, counts)])
         predictions: list[Prediction] = []
         for example in examples:
             scores = torch.tensor([next(means) for _ in example.choices])
@@ -166,7 +184,7 @@ class ZeroShot:
     def _completed(self, example: ChoiceExample, choice: str) -> tuple[str, str]:
         """The text that is given, and the text that is scored."""
         if self.heuristic.method == "completion":
-            context = " ".join(filter(None, (example.context, example.question)))
+            context = _texts(example)[0]
             return context, f" {choice}" if context else choice
         before, blank, after = example.context.partition(BLANK)
         if not blank or BLANK in after or not after.strip():
@@ -176,20 +194,24 @@ class ZeroShot:
             )
         return before + choice, after
 
-    def _continued(self, pairs: Sequence[tuple[str, str]], counts: ExampleCounts) -> list[Tensor]:
-        """The log-probabilities of the tokens of each continuation, given its context. What is too long for the model
-        loses its beginning, and is counted. A continuation none of whose tokens can be scored gets that of one token
-        drawn uniformly from the vocabulary, and is counted: it must not win because nothing speaks against it."""
+    def _continued(self, texts: Sequence[Sequence[tuple[str, str]]], counts: ExampleCounts) -> list[Tensor]:
+        """The log-probabilities of the tokens of each example's continuations, given their contexts. What is too long
+        for the model loses its beginning, and its example is counted. A continuation none of whose tokens can be scored
+        gets that of one token drawn uniformly from the vocabulary, and is counted: it must not win because nothing
+        speaks against it."""
         model, limit = self.model, self.model.encoder.settings.num_positions
-        encoded = iter(model.tokenizer.encode_batch([text for pair in pairs for text in pair]))
+        encoded = iter(model.tokenizer.encode_batch([text for pairs in texts for pair in pairs for text in pair]))
         sequences, sizes, num_cut = [], [], 0
-        for _ in pairs:
-            context, continuation = next(encoded), next(encoded)
-            ids = [*model.prefix, *context, *continuation]
-            sequences.append(ids[-limit:] if ids else [0])
-            sizes.append(len(continuation))
-            num_cut += len(ids) > limit
-        counts.note(f"texts to score longer than the model's {limit} tokens, read without their beginning", num_cut)
+        for pairs in texts:
+            is_cut = False
+            for _ in pairs:
+                context, continuation = next(encoded), next(encoded)
+                ids = [*model.prefix, *context, *continuation]
+                sequences.append(ids[-limit:] if ids else [0])
+                sizes.append(len(continuation))
+                is_cut |= len(ids) > limit
+            num_cut += is_cut
+        counts.note(f"longer than the model's {limit} tokens, read without their beginning", num_cut)
         scored = [
             values[max(0, len(values) - size) :] if size else values[:0]
             for values, size in zip(model.log_probabilities(sequences), sizes, strict=True)
@@ -200,13 +222,11 @@ class ZeroShot:
         return [values if len(values) else chance for values in scored]
 
 
-def _tell(counts: ExampleCounts, path: str | Path) -> None:
-    if counts.anything_mended:
-        logger.warning("%s: %s", path, counts.summary())
-
-
-def _mean(values: Tensor) -> float:
-    return float(values.mean())
+def _texts(example: TextExample[Any] | ChoiceExample) -> list[str]:
+    """The text or the pair; or the context of a choice, with its question, and the choices."""
+    if isinstance(example, ChoiceExample):
+        return [" ".join(filter(None, (example.context, example.question))), *example.choices]
+    return [example.text_a] if example.text_b is None else [example.text_a, example.text_b]
 
 
 def open_zero_shot(
@@ -238,10 +258,10 @@ def open_zero_shot(
     Raises:
         SettingsError: the task or method is of another kind, a template has no place for the label, words are given for
             a label that does not exist, or a threshold or dev file is missing or is given where it does not apply.
-        UserError: the model does not load, or a file cannot be read.
+        UserError: the model does not load, a file cannot be read, or fewer than two labels are known.
     """
     check_name(task)
-    of_words = {"labels": list(words)} if task == "classification" and words and len(words) > 1 else {}
+    of_words = {"labels": list(sorted_labels(words))} if task == "classification" and words and len(words) > 1 else {}
     opened = open_task(TaskSettings.model_validate({"name": task, **of_words}), columns)
     if not isinstance(opened, Classification | Choice):
         raise SettingsError(
@@ -251,11 +271,17 @@ def open_zero_shot(
         opened = replace(opened, labels=opened.fit_to(Path(dev)).labels)
     fitted = opened.fit_to(Path(data))
     heuristic = _heuristic(fitted, method, template, words, threshold)
+    if heuristic.method == "labels" and len(fitted.labels) < 2:
+        raise InputError(
+            f"{data}: the only label is {fitted.labels[0]!r}, and one that is compared with no other is always the "
+            "likeliest: name them all with their words, --words LABEL=WORDS for each"
+        )
     if heuristic.method != "acceptability" and (dev is not None or threshold is not None):
         raise SettingsError(
-            f"a dev file and a threshold are for the method acceptability, and this is {heuristic.method}: leave them "
-            "out"
+            f"a dev file and a threshold are for the method acceptability, not {heuristic.method}: leave them out"
         )
+    if threshold is not None and not math.isfinite(threshold):
+        raise SettingsError(f"threshold {threshold}: expected a number, the mean log-probability of a good text")
     loaded = (
         model if isinstance(model, LanguageModel) else load_language_model(model, device=device, precision=precision)
     )
@@ -263,10 +289,7 @@ def open_zero_shot(
     if heuristic.method != "acceptability" or heuristic.threshold is not None:
         return zero_shot
     if dev is None:
-        raise SettingsError(
-            "acceptability needs a threshold of the mean log-probability: give a dev file to choose it on, or the "
-            "threshold"
-        )
+        raise SettingsError("acceptability needs a threshold: give a dev file to choose it on, or the threshold")
     chosen = _threshold_on(zero_shot, Path(dev))
     logger.warning("%s: a text has the label %s over a mean log-probability of %.4g", dev, fitted.labels[1], chosen)
     return ZeroShot(loaded, fitted, Heuristic("acceptability", threshold=chosen))
@@ -317,10 +340,9 @@ def _threshold_on(zero_shot: ZeroShot, dev: Path) -> float:
     means: list[float] = []
     labels: list[bool] = []
     counts = ExampleCounts()
-    for window in windows(task.load(dev, counts), _WINDOW):
+    for window in zero_shot.read(dev, counts):
         means += zero_shot.mean_log_probabilities(window, counts)
         labels += [example.label == task.labels[1] for example in window]
-    _tell(counts, dev)
     return best_threshold(np.array(means), np.array(labels))
 
 

@@ -89,3 +89,19 @@ def test_recipes_to_compare_have_one_budget(path: Path) -> None:
     per_step = settings.train.batch_size * settings.packing.max_length
     assert per_step == (3200 if settings.model.architecture == "elmo" else 4096)
     assert load_pretrain_recipe(str(path), ["store=any", "train.epochs=0.1"]).train.epochs == 0.1
+
+
+def test_lambs_phases_have_the_steps_that_its_header_states() -> None:
+    """A phase has the steps before the first one whose share of the budget is `until`, as `data.phases` counts."""
+    from bisect import bisect_right
+
+    from unmask.recipe import load_pretrain_recipe
+
+    path = RECIPES / "pretrain" / "bert_lamb_large.yaml"
+    stated = re.search(r"Steps of each part \(([\d,]+) and ([\d,]+)\)", header_of(path)["source"])
+    assert stated
+    settings = load_pretrain_recipe(str(path), ["store=STORE"])
+    untils, num_steps = [phase.until for phase in settings.phases], settings.train.steps
+    assert num_steps is not None
+    phases = [bisect_right(untils, step / num_steps) for step in range(num_steps)]
+    assert [phases.count(0), phases.count(1)] == [int(number.replace(",", "")) for number in stated.groups()]

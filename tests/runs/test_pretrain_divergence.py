@@ -194,6 +194,39 @@ def test_before_the_first_checkpoint_there_is_nothing_to_go_back_to(
     assert (tmp_path / "again" / "model").is_dir()
 
 
+def test_rolled_back_over_the_beginning_of_a_phase_the_steps_are_of_the_phase_before(
+    words: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    """Phases change after step 8; step 10 is not taken: back to step 5, and three more of the shorter sequences."""
+    recipe, (store, _) = words
+    phases = "phases=[{until: .5, max_length: 16}, {until: 1, max_length: 32}]"
+    train = "train={steps: 16, save_every: 5, eval_every: null}"
+    words = recipe, [store, train, phases, "packing.short_sequence_prob=0"]
+    shown: list[tuple[int, int]] = []
+
+    def change(batch: Batch) -> float:
+        shown.append((key_of(batch), batch.max_length))
+        return math.nan if len(shown) == 9 * MICRO_BATCHES + 1 else 1.0
+
+    patch = with_losses(change)
+    try:
+        pretrain(recipe, [*words[1], ROLL_BACK], out=tmp_path / "run")
+    finally:
+        patch.undo()
+    steps = [shown[first : first + MICRO_BATCHES] for first in range(0, len(shown), MICRO_BATCHES)]
+    lengths = [max(length for _, length in step) for step in steps]
+    assert lengths == [16] * 8 + [32] * 2 + [16] * 3 + [32] * 8
+    keys = [key for key, _ in shown]
+    assert len(set(keys)) == len(keys)  # the text went on
+
+    bad = {keys[9 * MICRO_BATCHES]}
+    with pytest.raises(UserError, match="is not finite at step 10"):
+        spoiled(words, tmp_path / "stopped", math.nan, bad)
+    spoiled(words, tmp_path / "stopped", math.nan, bad, ROLL_BACK, resume=True)
+    same = [tmp_path / name / "model" / "model.safetensors" for name in ("run", "stopped")]
+    assert same[0].read_bytes() == same[1].read_bytes()
+
+
 @pytest.mark.parametrize("what", ["weights that are not finite", "weights too large"])
 def test_a_diverged_generator_ends_as_every_other_model(
     tiny_recipe: Path, tiny_store: Path, tmp_path: Path, what: str

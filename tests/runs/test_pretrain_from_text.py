@@ -21,7 +21,9 @@ from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining import pretrain, save_pretrained
 from unmask.pretraining_start import build_module
 from unmask.recipe import load_pretrain_recipe
+from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenizer_training import train_tokenizer
 from unmask.training.run_log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -176,5 +178,13 @@ def test_a_store_of_another_vocabulary_than_the_models_is_refused(
     text.write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))
     recipe, _ = from_text
     words = [f"corpus={text}", "train.steps=1", f"init_from={tmp_path / 'first'}", "model.vocab_size=null"]
-    with pytest.raises(SettingsError, match="prepare the text with the model's own tokenizer"):
-        pretrain(recipe, words, out=tmp_path / "second")
+    train_tokenizer([text], tmp_path / "tokenizer", TokenizerSettings(vocab_size=200))
+    for changes, told in (
+        ([], r"^tokenizer\.vocab_size: they are for a new tokenizer"),
+        (
+            [f"tokenizer={tmp_path / 'tokenizer'}"],
+            "has other vocabulary entries than the tokenizer of .*: take the model",
+        ),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            pretrain(recipe, [*words, *changes], out=tmp_path / "second")

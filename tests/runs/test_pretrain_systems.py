@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from unmask.batch import Batch, pack
 from unmask.data.store import TokenStore
-from unmask.errors import Interrupted, ModelError
+from unmask.errors import Interrupted, ModelError, SettingsError
 from unmask.mask_filling import fill_mask
 from unmask.models.hub import load_model
 from unmask.objectives.causal_lm import next_token_decoder
@@ -220,6 +220,24 @@ def test_phases_show_what_they_say(stores: dict[str, Path], tiny_recipe: Path, t
     log = (run / "log.txt").read_text()
     assert "phase 2 of 2 begins" in log
     assert "held-out sequences are as long as those of the last phase (packing.max_length=64) from the first" in log
+
+
+@pytest.mark.parametrize(
+    ("system", "told"),
+    [("phases", r"phases\.0\.until=0\.5"), ("electra in two stages", r"objective\.schedule=two_stage")],
+)
+def test_a_run_in_its_second_part_keeps_its_budget(
+    system: str, told: str, stores: dict[str, Path], tiny_recipe: Path, tmp_path: Path
+) -> None:
+    """With twice as many steps, the first part would have had all that were taken; sooner, the run may have them."""
+    (recipe, overrides), run = words_of(system, stores, tiny_recipe), tmp_path / "run"
+    stop_after((recipe, overrides), run, 5)
+    stop_after((recipe, [*overrides, "train.steps=14"]), run, 8)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(SettingsError, match=rf"{told}: under train\.steps=28 .*keep train\.steps=14,.*init_from={run}"):
+        pretrain(recipe, [*overrides, "train.steps=28"], out=run, resume=True)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    pretrain(recipe, [*overrides, "train.steps=14"], out=run, resume=True)
 
 
 def test_two_stages_are_a_generator_then_a_discriminator(

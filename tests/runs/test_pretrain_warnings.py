@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from unmask.data.encoding import text_hash
 from unmask.data.store import TokenStore
 from unmask.preparation import prepare
 from unmask.pretraining import pretrain
@@ -117,3 +118,32 @@ def test_a_warm_up_that_does_not_fit_is_told(
     warnings = [record.getMessage() for record in caplog.records]
     assert [line for line in warnings if "warmup_steps" in line] == [line for line in warnings if told and told in line]
     assert (told is not None) == any("warmup_steps" in line for line in warnings)
+
+
+@pytest.mark.parametrize(("num_words", "is_told"), [(5, True), (30, False)])
+def test_held_out_text_that_is_shorter_than_a_window_is_told(
+    num_words: int,
+    is_told: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    write_text: Callable[[Path, Sequence[str]], Path],
+) -> None:
+    """Not too few documents: one is held out, and one is needed."""
+    drawn = (f"{'so ' * (num_words - 1)}{number}" for number in range(10_000))
+    held_out = next(document for document in drawn if text_hash(document) < 0.01 * 2**32)
+    documents = [SENTENCE * 3 + str(number) for number in range(40)]
+    documents = [document for document in documents if text_hash(document) >= 0.01 * 2**32]
+    text = write_text(tmp_path / "a.jsonl", [*documents, held_out])
+    recipe = tmp_path / "elmo.yaml"
+    recipe.write_text(
+        "device: cpu\nprecision: fp32\nheld_out: 0.01\ntokenizer: {kind: word, vocab_size: 30}\n"
+        "model: {architecture: elmo, preset: tiny, filters: [[1, 4]], projection_size: 8, cell_size: 8}\n"
+        "objective: {name: bilm, num_negatives: 10}\npacking: {format: stream, max_length: 20}\n"
+        "optimizer: {weight_decay: 0}\ntrain: {steps: 1, batch_size: 2}\n"
+    )
+    told = told_at_the_start((str(recipe), [f"corpus={text}"]), tmp_path / "run", caplog)
+    beginning = (
+        f"held_out=0.01 of {len(documents) + 1} documents is 1, too little text for a sequence of packing.format"
+    )
+    assert level_of(told, beginning) == ("WARNING" if is_told else None)
+    assert any("; 0 held-out sequences" in line for line in told) == is_told

@@ -288,6 +288,53 @@ def test_one_of_a_group_takes_the_place_of_the_others(
     assert merge(under, over, GROUPS) == merged
 
 
+def test_a_number_in_a_key_is_an_element_of_the_list_that_lies_under_it() -> None:
+    under = {
+        "trips": [{"km": "3", "by": "day"}, {"km": "5"}],
+        "owners": ["a", "b", "c"],
+        "front": {"spokes": ["1", "2"]},
+    }
+    before = repr(under)
+    words = ["trips.1.km=8", "trips.0.by=null", "owners.2=d", "owners.0=[x]", "front.spokes.1=36"]
+    assert merge(under, parse_overrides(words)) == {
+        "trips": [{"km": "3", "by": None}, {"km": "8"}],
+        "owners": [["x"], "b", "d"],
+        "front": {"spokes": ["1", "36"]},
+    }
+    assert repr(under) == before
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("trips.2.km=8", r"trips.2: trips holds 2 values, trips.0 to trips.1; give all .* to add one, trips=\[...\]"),
+        ("trips.01=8", "trips.01: trips holds 2 values"),
+        ("front.spokes.7=8", "front.spokes.7: front.spokes holds 1 value, front.spokes.0; give"),
+        ("owners.0=8", r"owners.0: owners holds no values; give all of them, owners=\[...\]"),
+    ],
+)
+def test_an_element_that_there_is_not_is_told_with_how_many_there_are(word: str, told: str) -> None:
+    under = {"trips": [{"km": "3"}, {"km": "5"}], "owners": [], "front": {"spokes": ["1"]}}
+    with pytest.raises(SettingsError, match=f"^{told}"):
+        merge(under, parse_overrides([word]))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("owners.first=b", "owners={first: b}: expected a list, such as [a, b]"),
+        ("front.spokes.x.y=3", "front.spokes={x: {y: 3}}: expected a list, such as [a, b]"),
+        ("rear.spokes.0=3", "rear.spokes={0: 3}: expected a list, such as [a, b]"),  # which nothing lies under
+        ("gears.0=3", "gears={0: 3}: expected a whole number, such as 1000"),
+    ],
+)
+def test_any_other_key_of_a_list_is_refused_as_a_value(word: str, message: str) -> None:
+    under = {"owners": ["a"], "front": {"spokes": ["20", "24"]}, "gears": "3"}
+    with pytest.raises(SettingsError) as refused:
+        build(merge(under, parse_overrides([word])))
+    assert str(refused.value) == f"here: {message}"
+
+
 # ---------------------------------------------------------------------------------------------------- there and back
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(

@@ -179,8 +179,17 @@ def test_an_encoder_gives_the_embeddings(tiny_model: Path) -> None:
     vectors = encoder.fit_transform(np.array(TEXTS))
     assert (vectors.shape, vectors.dtype) == ((12, 32), np.float32)
     assert np.array_equal(vectors, embed(tiny_model, TEXTS, pool="max", normalise=False))
-    with pytest.raises(SettingsError, match="concat-last-4 needs 4 layers"):
-        TextEncoder(tiny_model, layers="concat-last-4").transform(TEXTS)
+    unmixed = "choose one of embeddings, second-to-last, last$"
+    for layers, message in (
+        ("concat-last-4", "concat-last-4 needs 4 layers and the model has 2"),
+        (
+            "weighted-all",
+            "layers=weighted-all: the weights of such a mixture are learned with a head, and here is none",
+        ),
+    ):
+        for use in (TextEncoder.transform, TextEncoder.get_feature_names_out):
+            with pytest.raises(SettingsError, match=f"^{message}: {unmixed}"):
+                use(TextEncoder(tiny_model, layers=layers), TEXTS)
     lengths = np.linalg.norm(TextEncoder(tiny_model, normalise=True).transform(TEXTS), axis=1)
     assert np.allclose(lengths, 1, atol=1e-6)  # fp32
 
@@ -289,8 +298,14 @@ def test_a_saved_model_answers_here_and_in_transformers(fitted: TextClassifier, 
         (["a", "b"], ["a", "a"], "every label of y is 'a': there is nothing to tell apart"),
         (["a", "b"], ["a", None], r"y\[1\] is None: expected a label"),
         (["a", "b"], [1.0, float("nan")], r"y\[1\] is nan: expected a label"),
+        (["a", "b"], ["good", ""], r"y\[1\] is '': expected a label; take unlabelled texts out"),
+        (["a"] * 3, ["a", "b", "b "], r"y\[2\]: the label 'b ' differs from 'b' \(y\[1\]\) .*: mend one of them$"),
+        (["a"] * 3, ["a", "b", "b\0"], r"y\[2\]: the label b is written 'b\\x00' here and 'b' in y\[1\].* alike: "),
+        (["a"] * 2, ["\u00e9", "e\u0301"], r"y\[1\]: the label é is written 'e\\u0301' here and '\\xe9' in y\[0\]"),
         (["a", "b"], [["dog"], ["man", "dog"]], r"y\[0\] is \['dog'\]: expected one label .*MultiLabelBinarizer"),
-        (["a", "b"], [[0], [1]], r"y\[0\] is \[0\]: expected one label for each text"),
+        (["a", "b"], [[0], [1]], r"^y has one column: give y\.ravel\(\) "),
+        (["a", "b"], MANY[[0, 6], :1], r"^y has one column: give y\.ravel\(\) "),
+        (["a", "b"], csr_matrix(MANY[[0, 6], :1]), r"^y has one column: give y\.ravel\(\) "),
         (["a", "b"], [[0, 1], [1, 2]], r"y\[1\] is \[1, 2\]: expected 0 or 1 for each of 2 labels"),
         (["a", "b"], [[0, 1], [1, 1, 0]], r"y\[1\] is \[1, 1, 0\]: expected 0 or 1 for each of 2 labels"),
         (["a", "b"], [[0, 1]], "X has 2 texts and y 1 values"),
@@ -307,6 +322,17 @@ def test_bad_texts_and_labels(tiny_model: Path, texts: Any, labels: Any, message
 def test_targets_that_are_no_numbers(tiny_model: Path, value: Any) -> None:
     with pytest.raises(InputError, match=r"y\[1\] is .*: expected a finite number"):
         TextRegressor(tiny_model).fit(["a", "b"], [1.0, value])
+
+
+def test_targets_in_a_column(tiny_model: Path) -> None:
+    with pytest.raises(InputError, match=r"^y has one column: give y\.ravel\(\) "):
+        TextRegressor(tiny_model).fit(["a", "b"], np.array([1.0, 2.0])[:, None])
+
+
+def test_labels_that_differ_in_case_are_told(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    learned = classifier(tiny_model, epochs=1).fit(TEXTS[:3], ["dog", "Dog", "cat"])
+    assert learned.classes_.tolist() == ["Dog", "cat", "dog"]
+    assert "labels that differ only in the case count as different ones: 'dog' and 'Dog' (y[1])" in caplog.text
 
 
 def test_what_was_not_fitted_says_so(tiny_model: Path, tmp_path: Path) -> None:

@@ -129,6 +129,16 @@ def test_overrides_win(tmp_path: Path) -> None:
     assert recipe.corpus == ["*.txt"]
 
 
+def test_a_phase_is_changed_by_its_number(tmp_path: Path) -> None:
+    text = PLAIN + "phases: [{until: .5, max_length: 32}, {until: 1, max_length: 64}]"
+    phases = load(tmp_path, text, "phases.0.max_length=16", "phases.1.micro_batch_size=2").phases
+    assert [(phase.until, phase.max_length, phase.micro_batch_size) for phase in phases] == [
+        (0.5, 16, None),
+        (1, 64, 2),
+    ]
+    assert "phases.2: phases holds 2 values, phases.0 to phases.1" in refusal(tmp_path, text, "phases.2.max_length=16")
+
+
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_a_budget_on_the_command_line_takes_the_place_of_the_recipes(tmp_path: Path, budget: str) -> None:
     train = load(tmp_path, PLAIN, f"train.{budget}=3").train

@@ -58,6 +58,11 @@ def training_row(step: int, **changed: Any) -> dict[str, Any]:
     return row | {"learning_rate": 1e-4, "gradient_norm": 1.0, "tokens_per_s": 500.0} | changed
 
 
+def without_loss(step: int) -> dict[str, Any]:
+    """A row of steps that had no target."""
+    return {name: value for name, value in training_row(step).items() if not name.startswith("loss")}
+
+
 def run_directory(path: Path, rows: list[dict[str, Any]], **files: Any) -> Path:
     path.mkdir()
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -176,8 +181,20 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
         ([training_row(1, loss=None, gradient_norm=None), training_row(2, loss=None, gradient_norm=None)], 4),
         ([training_row(step, loss=None if step % 2 else 1.0) for step in range(1, 300)], 6),
         ([{"step": 0, "eval/loss": None}], 0),
+        ([without_loss(1), without_loss(2)], 3),
+        ([without_loss(1), training_row(2), without_loss(3), training_row(4)], 6),
     ],
-    ids=["none", "only evaluation", "one", "two", "never finite", "at times not finite", "evaluation not finite"],
+    ids=[
+        "none",
+        "only evaluation",
+        "one",
+        "two",
+        "never finite",
+        "at times not finite",
+        "evaluation not finite",
+        "no targets",
+        "at times none",
+    ],
 )
 def test_rows_of_every_kind(tmp_path: Path, rows: list[dict[str, Any]], num_figures: int) -> None:
     text, page = report_of(run_directory(tmp_path / "run", rows))

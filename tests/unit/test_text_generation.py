@@ -73,11 +73,41 @@ def test_draws_are_from_the_models_distribution() -> None:
     assert drawn(Sampling(temperature=0), values, 10).tolist() == [0, 1, 0, 0]
 
 
-def test_logits_that_are_not_numbers_are_refused() -> None:
-    logits = torch.tensor([0.0, float("nan"), 1.0])
-    for temperature in (0, 1.0):
-        with pytest.raises(ModelError, match="not numbers"):
-            Sampling(temperature=temperature).choose(logits, torch.Generator())
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_logits_that_are_not_finite_are_refused(wrong: float, model: LanguageModel) -> None:
+    """Minus infinity is what a token has that may not come: no model gives it."""
+    if wrong != -float("inf"):
+        for temperature in (0, 1.0):
+            with pytest.raises(ModelError, match="not finite"):
+                Sampling(temperature).choose(logits(0.0, wrong, 1.0), torch.Generator())
+    special = torch.tensor([next(iter(model.tokenizer.special_ids), 5)])
+    next_logits = model.next_logits
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LanguageModel, "next_logits", lambda _, ids: next_logits(ids).index_fill(0, special, wrong))
+        with pytest.raises(ModelError, match="not finite"):
+            generate(model, "the", 2)
+
+
+@pytest.mark.parametrize("temperature", [1e-10, 1e-40, 1e-50, 5e-324])
+def test_however_low_a_temperature_the_likeliest_is_drawn(temperature: float, model: LanguageModel) -> None:
+    values = logits(-3e38, 5.0, 3e38, -torch.inf)
+    assert drawn(Sampling(temperature), values, 10).tolist() == [0, 0, 1, 0]
+    assert drawn(Sampling(temperature, top_k=2, top_p=0.5), values, 10).tolist() == [0, 0, 1, 0]
+    assert generate(model, "the", 5, temperature=temperature) == generate(model, "the", 5, temperature=0)
+
+
+def test_however_high_a_temperature_all_tokens_may_come() -> None:
+    assert np.abs(drawn(Sampling(1e300), logits(5.0, -50.0, -torch.inf)) - [0.5, 0.5, 0]).max() < 0.064
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 2**64, -(2**63) - 1])
+def test_a_seed_out_of_range_is_told(model: LanguageModel, seed: int) -> None:
+    with pytest.raises(SettingsError, match=rf"seed {seed}: expected a whole number from 0 to 2\*\*63 - 1"):
+        generate(model, "the", 2, seed=seed)
+
+
+def test_the_largest_seed_is_taken(model: LanguageModel) -> None:
+    generate(model, "the", 2, seed=2**63 - 1)
 
 
 def test_top_k_and_top_p_leave_the_likeliest() -> None:

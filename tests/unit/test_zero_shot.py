@@ -100,17 +100,95 @@ def test_labels_are_put_in_words_after_a_pair(model: LanguageModel, tmp_path: Pa
     [first, _] = predict_zero_shot(zero_shot, path)
     sums = [sum(given_log_probabilities(model, "a film is the case {big}:", word)) for word in (" good", " very bad")]
     assert first["id"] == "x7"
-    assert list(first["probabilities"].values()) == pytest.approx(softmax(*sums), abs=1e-4)
-    assert list(first["probabilities"]) == ["yes", "no"]  # the order of the words
+    assert first["probabilities"] == pytest.approx(dict(zip(("yes", "no"), softmax(*sums), strict=True)), abs=1e-4)
     within = open_zero_shot(model, path, template="{text_a} ? {label} , {text_b}", words={"yes": "good", "no": "bad"})
     [first, _] = predict_zero_shot(within, path)
     behind = [f" {word} , the case {{big}}" for word in ("good", "bad")]  # what follows the label is scored as well
     sums = [sum(given_log_probabilities(model, "a film ?", text)) for text in behind]
-    assert list(first["probabilities"].values()) == pytest.approx(softmax(*sums), abs=1e-4)
+    assert first["probabilities"] == pytest.approx(dict(zip(("yes", "no"), softmax(*sums), strict=True)), abs=1e-4)
     plain = open_zero_shot(model, path)
     [first, _] = predict_zero_shot(plain, path)
     sums = [sum(given_log_probabilities(model, "a film the case {big}", word)) for word in (" no", " yes")]
     assert list(first["probabilities"].values()) == pytest.approx(softmax(*sums), abs=1e-4)
+
+
+@pytest.mark.parametrize(("low", "high"), [("neg", "pos"), ("2", "10")])
+def test_the_order_in_which_words_are_given_changes_nothing(
+    model: LanguageModel, tmp_path: Path, low: str, high: str
+) -> None:
+    rows = [{"text": text, "label": label} for text, label in zip(TEXTS * 2, (low, high, high) * 2, strict=True)]
+    path = write(tmp_path / "dev.jsonl", *rows)
+    words = {low: "bad", high: "very good"}
+    one = open_zero_shot(model, path, words=words)
+    other = open_zero_shot(model, path, words=dict(reversed(words.items())))
+    assert one.task.labels == other.task.labels == (low, high)  # so F1 is that of the same label
+    assert evaluate_zero_shot(one, path) == evaluate_zero_shot(other, path)
+    assert list(predict_zero_shot(one, path)) == list(predict_zero_shot(other, path))
+
+
+def test_the_one_label_of_a_file_is_no_choice(model: LanguageModel, tmp_path: Path) -> None:
+    path = write(tmp_path / "one.jsonl", *[{"text": "a film", "label": "good"}] * 2)
+    with pytest.raises(InputError, match=r"one\.jsonl: .* only label is 'good'.* name them all .*--words LABEL=WORDS"):
+        open_zero_shot(model, path)
+    with pytest.raises(InputError, match="name them all"):
+        open_zero_shot(model, path, words={"good": "a very good film"})
+    named = open_zero_shot(model, path, words={"good": "good", "bad": "bad"})
+    assert evaluate_zero_shot(named, path)["n"] == 2
+
+
+def test_texts_without_a_label_are_answered_and_not_measured(model: LanguageModel, tmp_path: Path) -> None:
+    path = write(tmp_path / "new.jsonl", {"text": "a film"}, {"text": "bad", "label": None}, {"text": "", "label": "b"})
+    zero_shot = open_zero_shot(model, path, words={"a": "good", "b": "bad"})
+    assert [one["input"]["text"] for one in predict_zero_shot(zero_shot, path)] == ["a film", "bad", ""]
+    with pytest.raises(InputError, match=r"new\.jsonl:1: no column 'label'"):
+        evaluate_zero_shot(zero_shot, path)
+
+
+# ---- What is told of the texts
+
+
+LONG = "the trophy does not fit since the case is too big " * 3
+
+
+def test_examples_are_counted_not_texts(model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The text that is too long is read twice, once with each label."""
+    rows = [{"text": text, "label": label} for text, label in zip(("a film", LONG, "", " "), "abab", strict=True)]
+    path = write(tmp_path / "dev.jsonl", *rows)
+    evaluate_zero_shot(open_zero_shot(model, path), path)
+    told = "4 examples, 2 without any text, 1 longer than the model's 16 tokens, read without their beginning"
+    assert f"dev.jsonl: {told}" in caplog.text
+
+
+def test_pairs_without_any_text_are_told(
+    model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = [{"text_a": "", "text_b": text, "label": label} for text, label in (("", "a"), ("a film", "b"))]
+    path = write(tmp_path / "pairs.jsonl", *pairs)
+    list(predict_zero_shot(open_zero_shot(model, path), path))
+    assert "pairs.jsonl: 2 examples, 1 without any text" in caplog.text
+
+
+def test_unknown_tokens_are_told(model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Counted once, though the text is read with each label, as when a fine-tuned model reads it."""
+    assert model.tokenizer.unk_id is not None
+    rows = [{"text": "좋 좋 a film", "label": "a"}, {"text": "a film", "label": "b"}]
+    num_unknown, num_tokens = 0, 0
+    for ids in model.tokenizer.encode_batch([row["text"] for row in rows]):
+        num_unknown, num_tokens = num_unknown + ids.count(model.tokenizer.unk_id), num_tokens + len(ids)
+    assert num_unknown > 0
+    path = write(tmp_path / "dev.jsonl", *rows)
+    evaluate_zero_shot(open_zero_shot(model, path), path)
+    assert f"{num_unknown} of {num_tokens} tokens not in the vocabulary" in caplog.text
+    assert "the vocabulary does not cover these texts" in caplog.text
+
+
+def test_a_dev_file_for_the_threshold_is_told_of_too(
+    model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dev = write(tmp_path / "dev.jsonl", {"sentence": LONG, "label": 1}, {"sentence": "", "label": 0})
+    open_zero_shot(model, dev, "cola", dev=dev)
+    told = "2 examples, 1 without any text, 1 longer than the model's 16 tokens, read without their beginning"
+    assert f"dev.jsonl: {told}" in caplog.text
 
 
 def test_cola_cuts_the_mean_log_probability_at_the_threshold_of_dev(model: LanguageModel, tmp_path: Path) -> None:
@@ -156,7 +234,7 @@ def test_a_choice_with_nothing_to_score_does_not_win_for_it(
     chance = -float(np.log(model.encoder.settings.vocab_size))
     mean = float(np.mean(given_log_probabilities(model, "", choices[1])))
     assert prediction["probabilities"] == pytest.approx(softmax(chance, mean), abs=1e-4)
-    assert "1 texts of which no token follows another" in caplog.text
+    assert "q.jsonl: 1 examples, 1 texts of which no token follows another" in caplog.text
 
 
 def test_a_context_that_is_too_long_loses_its_beginning(model: LanguageModel, tmp_path: Path) -> None:
@@ -194,6 +272,7 @@ def test_referents_are_put_in_and_what_follows_is_scored(model: LanguageModel, t
         ("sst2", {"template": "{text} {more} {label}"}, "template"),
         ("sst2", {"template": "{label} {text} {label}"}, "template"),
         ("sst2", {"threshold": 1.0}, "a dev file and a threshold are for the method acceptability"),
+        ("cola", {"threshold": float("nan")}, "threshold nan: expected a number"),
         ("snli", {"template": "{text} {label}"}, r"expected \{text_a\} and \{text_b\}"),
         ("snli", {"method": "acceptability"}, "two labels apart, and there are 3"),
     ],
@@ -201,6 +280,7 @@ def test_referents_are_put_in_and_what_follows_is_scored(model: LanguageModel, t
 def test_what_cannot_be_is_told(model: LanguageModel, tmp_path: Path, task: str, options: Any, told: str) -> None:
     rows: dict[str, dict[str, Any]] = {
         "sst2": {"sentence": "a", "label": 1},
+        "cola": {"sentence": "a", "label": 1},
         "snli": {"sentence1": "a", "sentence2": "b", "gold_label": "neutral"},
         "choice": {"context": "a", "choices": ["a", "b"], "label": 0},
         "tagging": {"tokens": ["a"], "tags": ["O"]},

@@ -21,7 +21,8 @@ def phased_steps(
     """Endless steps from `start` on, each of the phase that is due when the step is requested.
 
     A new phase begins with the next block of documents, and the remaining sequences of the present block are skipped,
-    so nothing is shown twice in an epoch. Phases only ever go forward.
+    so nothing is shown twice in an epoch. Where less is done than before, as when a run rolls back, an earlier phase
+    begins again in the same way: the text only ever goes forward.
 
     Args:
         loaders: one per phase, all of the same split and seed.
@@ -37,7 +38,7 @@ def phased_steps(
     steps = loaders[position.phase].steps(position)
     while True:
         due = min(bisect_right(untils, progress()), len(untils) - 1)
-        if due > position.phase:
+        if due != position.phase:
             position = replace(loaders[position.phase].after_block(position), phase=due)
             steps = loaders[due].steps(position)
             on_phase(due)

@@ -91,7 +91,7 @@ def masked_lm_floors(
     Returns:
         Empty if the batches have no targets. The no-context loss is left out if targets are always shown as `[MASK]`.
     """
-    labels, shown = _targets(batches)
+    labels, shown = targets_of(batches)
     counts = np.maximum(token_counts, 1)  # a target that the store lacks: the batches are another store's
     best = without_context(objective, counts, vocabulary)
     if not len(labels) or best is None:
@@ -139,7 +139,7 @@ def span_boundary_floors(batches: Sequence[Batch], token_counts: NDArray[np.inte
     return [_loss_floor("sbo-unigram-floor", f"{FREQUENCIES} (unigram entropy of the held-out targets)", value, "sbo")]
 
 
-def _targets(batches: Sequence[Batch]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def targets_of(batches: Sequence[Batch]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The original tokens at the targets, and what is shown in their place; both (targets,)."""
     at = [batch.columns["target_positions"] for batch in batches]
     labels = [batch.columns["labels"][places].numpy() for batch, places in zip(batches, at, strict=True)]

@@ -34,9 +34,9 @@ from unmask.models.hub_files import CONFIG
 from unmask.paths import MODEL
 from unmask.recipe import FinetuneRecipe, PretrainRecipe
 from unmask.training.run_directory import RECIPE
-from unmask.training.run_log import METRICS, read_metrics
+from unmask.training.run_log import METRICS, is_of_training, read_metrics
 
-MISLEADING = frozenset({"mask-rate-zero", "labels-shifted", "other-vocabulary"})
+MISLEADING = frozenset({"mask-rate-zero", "no-targets", "labels-shifted", "other-vocabulary"})
 """Causes that make the figures of masked language modelling meaningless for this store."""
 
 NOT_LOOKED_FOR = {
@@ -106,7 +106,7 @@ def _other_objective(record: Record, causes: Sequence[str]) -> Iterator[Finding]
     floors = recorded_floors(_recorded(record.directory))
     if name == "replaced_token":
         floors += discriminator_floors(record.evaluations)
-    for floor in floors:
+    for floor in floors if "no-targets" not in causes else ():
         yield from _judged(floor, record.rows, sorted(STALLING.intersection(causes)))
     if not causes:
         key = main_loss(record.recipe)
@@ -135,10 +135,10 @@ def _masked_lm(record: Record, evidence: Evidence, causes: Sequence[Finding]) ->
             )
         else:
             yield from _judged(floor, record.rows, stalling)
-    if evidence.answers is None:
+    if evidence.answers is None and evidence.num_targets:
         yield Finding("no-weights", "note", "there are no weights that fit the store: the model could not be asked")
     if not causes:
-        yield Finding("no-cause", "good", "none of the six usual causes of a failed run shows")
+        yield Finding("no-cause", "good", "none of the usual causes of a failed run shows")
         yield from _reproduction(record, evidence)
         yield from _budget(record, evidence)
         yield from _over_fitting(record.rows, "loss/mlm", "eval/mlm_loss", None)
@@ -261,7 +261,7 @@ def _throughput(training: Sequence[Row]) -> Iterator[Finding]:
 def check_finetuning(run: Path, recipe: FinetuneRecipe) -> Iterator[Finding]:
     """What `check_run` finds in a run of `unmask finetune`."""
     rows: list[Row] = list(read_metrics(run / METRICS)) if (run / METRICS).is_file() else []
-    training = [row for row in rows if "loss" in row]
+    training = [row for row in rows if is_of_training(row)]
     has_model = (run / MODEL / CONFIG).is_file()
     causes = [cause for cause in (unstable(training), _constant_predictions(rows)) if cause is not None]
     yield from causes

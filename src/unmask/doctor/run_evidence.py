@@ -31,7 +31,6 @@ from unmask.errors import CheckpointError, UserError
 from unmask.models.encoder import new_encoder
 from unmask.models.hub import load_encoder
 from unmask.models.hub_files import CONFIG
-from unmask.models.settings import ModelSettings
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.settings import MaskedLMSettings
@@ -45,7 +44,7 @@ from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.training.checkpoint import WEIGHTS, Checkpoint, find_checkpoint, load_weights
 from unmask.training.device import Compute, choose_compute
-from unmask.training.run_log import LOG, METRICS, read_metrics
+from unmask.training.run_log import LOG, METRICS, is_of_training, read_metrics
 
 NUM_TARGETS = 2000
 """Masked positions that the model is asked about: enough that a mean loss is known to .05 nats."""
@@ -108,8 +107,8 @@ def read_record(directory: Path, recipe: PretrainRecipe) -> Record:
     return Record(
         directory,
         recipe,
-        training=[row for row in rows if "loss" in row],
-        evaluations=[row for row in rows if "loss" not in row],
+        training=[row for row in rows if is_of_training(row)],
+        evaluations=[row for row in rows if not is_of_training(row)],
         checkpoint=checkpoint,
         damage=damage,
         resumed_steps=[int(step.replace(",", "")) for step in re.findall(r"resumed from step ([\d,]+)", log)],
@@ -149,7 +148,7 @@ class Evidence:
         module: the run's model; None if no weights are left.
         start: the same before its first step; None if that cannot be made again.
         answers, start_answers: of `module` and `start`, for masked language modelling alone; None also if the
-            vocabulary does not have the store's size.
+            vocabulary does not have the store's size, or there is nothing to ask.
         floors: of the figures.
         unchanged: names of the encoder's weights that are as they were, while others have moved.
     """
@@ -167,6 +166,11 @@ class Evidence:
     start_answers: Answers | None = None
     floors: list[Floor] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
+
+    @property
+    def num_targets(self) -> int:
+        """The tokens to predict in the batches."""
+        return sum(len(batch.columns["target_positions"]) for batch in self.batches)
 
     def has_floor_unpassed(self) -> bool:
         """Whether the model's answers are no better than knowing only how frequent each entry is."""
@@ -246,8 +250,6 @@ def _prepare_batches(
 
 def _build_start(recipe: PretrainRecipe, objective: Objective, tokenizer: TextTokenizer) -> ObjectiveModule | None:
     """The module as it was before the first step: it follows from the seed, or from `init_from` if that is there."""
-    if recipe.init_from is not None:  # its sizes hold; those spelt out in a resolved recipe would be refused
-        recipe = recipe.model_copy(update={"model": ModelSettings()})
     torch.manual_seed(recipe.seed)
     try:
         return build_module(recipe, objective, tokenizer)
@@ -274,11 +276,14 @@ def _load_module(record: Record, objective: Objective, start: ObjectiveModule | 
 
 
 @torch.no_grad()
-def ask(module: MaskedLMModule, batches: Sequence[Batch], vocab_size: int, compute: Compute) -> Answers:
+def ask(module: MaskedLMModule, batches: Sequence[Batch], vocab_size: int, compute: Compute) -> Answers | None:
     """Runs a module, in eval mode, over prepared batches until it has answered for `NUM_TARGETS` targets.
 
     Probabilities of padding rows, after the entries of the vocabulary, are left out of the mean. A target is never the
     first or the last token of a sequence, since those are special: it has two neighbours.
+
+    Returns:
+        None if the batches have no targets.
     """
     module = module.to(compute.device).eval()
     losses: dict[Reading, list[Tensor]] = {reading: [] for reading in READINGS}
@@ -286,6 +291,8 @@ def ask(module: MaskedLMModule, batches: Sequence[Batch], vocab_size: int, compu
     num_targets = num_special = 0
     for batch in batches:
         labels, targets = batch.columns["labels"], batch.columns["target_positions"]
+        if not len(targets):
+            continue
         text = torch.where(labels == IGNORE_INDEX, batch.input_ids, labels)
         places = torch.cat([targets, targets - 1, targets + 1])
         asked = batch.with_columns(labels=text, target_positions=places)
@@ -300,10 +307,12 @@ def ask(module: MaskedLMModule, batches: Sequence[Batch], vocab_size: int, compu
         num_targets += len(targets)
         if num_targets >= NUM_TARGETS:
             break
+    if not num_targets:
+        return None
     return Answers(
         {reading: torch.cat(parts) for reading, parts in losses.items()},
-        mean_probabilities=total[:vocab_size] / max(1, num_targets),
-        special_share=num_special / max(1, 2 * num_targets),
+        mean_probabilities=total[:vocab_size] / num_targets,
+        special_share=num_special / (2 * num_targets),
     )
 
 

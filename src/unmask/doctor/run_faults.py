@@ -1,4 +1,4 @@
-"""Why a pre-training run went wrong: six causes, each inferred from what the run, its model and its store show.
+"""Why a pre-training run went wrong: seven causes, each inferred from what the run, its model and its store show.
 
 None of them is inferred from a setting alone, and each states the figures that it rests on.
 """
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unmask.doctor.findings import Finding
-from unmask.doctor.loss_floors import Row, last_part, mean_of, series
+from unmask.doctor.loss_floors import Row, last_part, mean_of, series, targets_of
 from unmask.doctor.run_evidence import Answers, Evidence, Reading, Record
 from unmask.errors import UserError
 from unmask.paths import model_directory
@@ -38,17 +38,9 @@ SAMPLED_GROUPS = 50
 """How many groups of repeated documents have their tokens compared."""
 
 
-MAIN_LOSSES = {
-    "masked_lm": "loss/mlm",
-    "causal_lm": "loss/lm",
-    "bilm": "loss/lm",
-    "replaced_token": "loss/generator",
-}
-"""The loss over the vocabulary, by the objective's name."""
-
-
 def main_loss(recipe: PretrainRecipe) -> str:
-    return MAIN_LOSSES[recipe.objective.name]
+    """The loss over the vocabulary, as it stands in `metrics.jsonl`."""
+    return f"loss/{recipe.objective.main_term}"
 
 
 def find_causes(record: Record, evidence: Evidence | None) -> list[Finding]:
@@ -65,26 +57,32 @@ def find_causes(record: Record, evidence: Evidence | None) -> list[Finding]:
     return causes
 
 
+def no_targets(evidence: Evidence) -> Finding | None:
+    """Sequences in which the objective chooses nothing: targets are counted anew."""
+    if evidence.num_targets:
+        return None
+    which = "held-out" if evidence.is_held_out else "training"
+    told = f"not one of {sum(batch.num_sequences for batch in evidence.batches):,} {which} sequences has a target"
+    advice = f"{evidence.record.recipe.objective.why_no_targets}; and train again"
+    return Finding("no-targets", "fault", f"{told}: there is nothing to predict", advice)
+
+
 def mask_rate_zero(evidence: Evidence) -> Finding | None:
     """Nothing to predict, or nothing hidden: targets are counted anew, and compared with what the run counted."""
     advice = "set objective.target_prob to .15 and objective.mask_token_prob to .8, as in BERT, and train again"
-    if evidence.record.recipe.objective.name != "masked_lm":
+    num_targets, training = evidence.num_targets, evidence.record.training
+    if evidence.record.recipe.objective.name != "masked_lm" or not num_targets:
         return None
-    losses = series(evidence.record.training, "loss/mlm")
-    if losses and all(value == 0 for _, value in losses):
+    losses = series(training, "loss/mlm")
+    if training and all(value == 0 for _, value in losses):
+        shown = "the masked-LM loss is exactly 0" if losses else "there is no masked-LM loss"
         return Finding(
             "mask-rate-zero",
             "fault",
-            f"the masked-LM loss is exactly 0 in all {len(losses)} rows: no position was ever a target, so no word "
-            "has been learnt",
+            f"{shown} in all {len(training)} rows: no position was ever a target, so no word has been learnt",
             f"whatever prepared the batches chose nothing: {advice}",
         )
-    num_targets = sum(len(batch.columns["target_positions"]) for batch in evidence.batches)
-    num_visible = 0
-    for batch in evidence.batches:
-        targets = batch.columns["target_positions"]
-        num_visible += int((batch.input_ids[targets] == batch.columns["labels"][targets]).sum())
-    if num_targets and num_visible == num_targets:
+    if np.array_equal(*targets_of(evidence.batches)):
         return Finding(
             "mask-rate-zero",
             "fault",
@@ -233,8 +231,8 @@ def _special_answers(evidence: Evidence) -> str | None:
 
 
 def frozen_encoder(evidence: Evidence) -> Finding | None:
-    """Weights of the encoder that have not moved at all while the heads have."""
-    if not evidence.unchanged or not isinstance(evidence.module, nn.Module):
+    """Weights of the encoder that have not moved at all while the heads have; without targets all that move decay."""
+    if not (evidence.unchanged and evidence.num_targets) or not isinstance(evidence.module, nn.Module):
         return None
     num_weights = sum(1 for _ in evidence.module.encoder.parameters())
     names = ", ".join(evidence.unchanged[:3]) + (" ..." if len(evidence.unchanged) > 3 else "")
@@ -319,7 +317,8 @@ def _too_high(signs: list[str], training: Sequence[Row], advice: str) -> Finding
 
 
 def _not_finite(training: Sequence[Row]) -> str | None:
-    steps = [row["step"] for row in training if row["loss"] is None or row["gradient_norm"] is None]
+    figures = ("loss", "gradient_norm")  # rows of steps without targets have no loss
+    steps = [row["step"] for row in training if any(name in row and row[name] is None for name in figures)]
     return f"the loss or its gradient is not finite at step {steps[0]:,}" if steps else None
 
 
@@ -390,6 +389,7 @@ def _growth(evidence: Evidence) -> float | None:
 
 
 CHECKS: tuple[Callable[[Evidence], Finding | None], ...] = (
+    no_targets,
     mask_rate_zero,
     labels_shifted,
     frozen_encoder,

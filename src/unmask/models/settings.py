@@ -274,6 +274,8 @@ class ModelSettings(BaseModel):
     Where `hidden_size` is given and `intermediate_size` is not, the latter is 4 x the former, except for an LSTM, whose
     units are the preset's. RoBERTa's `max_position_embeddings` includes the rows up to `pad_token_id`, which no token
     uses: 514 for 512 tokens.
+
+    Beside `init_from` the sizes are that model's: what is given here has to agree, and dropout replaces that model's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())

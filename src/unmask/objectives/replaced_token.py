@@ -268,7 +268,7 @@ class ReplacedTokenModule(nn.Module):
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
         """`generator_loss` and `generator_accuracy`; then, unless the generator is trained alone, `discriminator_loss`,
         `discriminator_accuracy` and `replaced_share` over all tokens, `discriminator_precision` over those called
-        replaced, and `discriminator_recall` over those that are."""
+        replaced (a fresh one calls none so), and `discriminator_recall` over those that are."""
         logits, originals = self.generator_logits(batch)
         scores = {
             "generator_loss": (summed_cross_entropy(logits, originals), len(originals)),

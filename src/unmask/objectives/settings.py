@@ -64,7 +64,7 @@ class _OfAnyObjective(Settings):
     @property
     def why_no_targets(self) -> str:
         """Why no sequence of a text has a target of this term, and what to do, for people."""
-        return "none has two tokens: give text with longer documents"
+        return "none has a token of text: give text with longer documents"
 
 
 class MaskedLMSettings(_OfAnyObjective):
@@ -123,11 +123,11 @@ class MaskedLMSettings(_OfAnyObjective):
     @property
     def why_no_targets(self) -> str:
         if self.masking != "whole_word":
-            return "none has a token of text: give text with longer documents"
+            return super().why_no_targets
         return (
-            f"objective.masking=whole_word masks a word wholly or not at all, within objective.target_prob="
-            f"{self.target_prob:g} of a sequence's tokens, and no word is that short for the tokenizer, which ends words "
-            "at spaces and punctuation: take objective.masking=token, or objective.masking=span, which cuts long words"
+            f"objective.masking=whole_word masks words wholly, within objective.target_prob={self.target_prob:g} of a "
+            "sequence's tokens, and every word is longer, since for the tokenizer words end only at spaces and "
+            "punctuation: take objective.masking=token, or objective.masking=span, which cuts long words"
         )
 
     @model_validator(mode="after")
@@ -159,10 +159,7 @@ class CausalLMSettings(_OfAnyObjective):
 
     @property
     def why_no_targets(self) -> str:
-        return (
-            "none has a token that follows another: give text with longer documents, or take "
-            "packing.format=full_sentences, which goes on from one document into the next"
-        )
+        return "none has a token that follows another: give text with longer documents"
 
 
 class BiLMSettings(_OfAnyObjective):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from unmask.tasks.multi_label import MultiLabelClassification
 from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.spelling import shown_beside
 from unmask.tasks.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer
 
@@ -98,7 +99,7 @@ class Classification(TextTask[str]):
         """See `Task`. Labels given neither by settings nor by the data set are the file's, sorted; numbers by value.
 
         Raises:
-            InputError: as in `Task`; or the labels are too many to be labels, or two differ only in blanks.
+            InputError: as in `Task`; or the labels are too many to be labels, or two look alike.
         """
         fitted = replace(self, files=self.files.fit_to(path))
         return fitted if self.labels else replace(fitted, labels=fitted._find_labels(path))
@@ -120,8 +121,7 @@ class Classification(TextTask[str]):
                 "data.columns.label=..., take task.name=regression for values, or list the labels in task.labels"
             )
         check_spelling(found)
-        numeric = all(label.isdecimal() for label in found)
-        return tuple(sorted(found, key=lambda label: (int(label) if numeric else 0, label)))
+        return sorted_labels(found)
 
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
         """See `Task`."""
@@ -136,8 +136,8 @@ class Classification(TextTask[str]):
         label = self._meanings.get(label, label)
         if self.labels and label not in self._ids:
             raise InputError(
-                f"{row.source}: the label {label[:60]!r} is none of the known ones ({listed(self.labels)}): mend it, "
-                "or train with it (task.labels lists them)"
+                f"{row.source}: the label {shown_beside(label, self.labels)} is none of the known ones "
+                f"({listed(self.labels)}): mend it, or train with it (task.labels lists them)"
             )
         return label
 
@@ -221,6 +221,13 @@ class Classification(TextTask[str]):
     def remembered(self) -> dict[str, Any]:
         """See `Task`."""
         return self.files.remembered(self.settings)
+
+
+def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """The order of labels where nothing else says it: sorted as text, but by value if all are numbers."""
+    found = set(labels)
+    numeric = all(label.isdecimal() for label in found)
+    return tuple(sorted(found, key=lambda label: (int(label) if numeric else 0, label)))
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,10 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, encoded
 from unmask.tasks.rows import Row, RowFaults, checked_text, read_rows, shown
 from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.spelling import as_seen, similar_columns
 from unmask.tokenization.opening import Tokenizer
+
+logger = logging.getLogger("unmask")
 
 LabelT = TypeVar("LabelT")
 
@@ -120,7 +124,8 @@ class TextFiles:
         Args:
             counts: records what is left out.
             read_label: returns the label in a column of a row, or None for a value that means no label.
-            unlabelled: True also yields examples without a label, including those whose column is missing or empty.
+            unlabelled: True also yields the examples for which `read_label` returns None, and those of rows that lack
+                the column. What an empty one means is for `read_label` to say.
 
         Raises:
             InputError: see `Task.load`; the first few faulty rows are reported together, after the file has been read.
@@ -130,8 +135,8 @@ class TextFiles:
         for row in self.rows(path, short_rows, faults):
             try:
                 columns = choose_columns(self.layouts, row)
-                has_none = unlabelled and (columns.label not in row or row[columns.label] in (None, ""))
-                label = None if has_none else read_label(row, columns.label)
+                lacks_it = unlabelled and columns.label not in row
+                label = None if lacks_it else read_label(row, columns.label)
                 is_kept = label is not None or unlabelled
                 example = _example(row, columns, label) if is_kept else None
             except InputError as fault:
@@ -188,10 +193,12 @@ def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSetting
     if fitting:
         return next((columns for columns in fitting if columns.label in row), fitting[0])
     missing = [name for name in layouts[0].texts if name not in row]
+    wanted = dict.fromkeys(name for layout in layouts for name in layout.texts)
     others = "".join(f", or {name}" for name in dict.fromkeys(" and ".join(layout.texts) for layout in layouts[1:]))
     raise InputError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected "
-        f"{' and '.join(layouts[0].texts)}{others}; there is {', '.join(row.fields) or 'nothing'}. Name yours with "
+        f"{' and '.join(layouts[0].texts)}{others}; there is {', '.join(row.fields) or 'nothing'}."
+        f"{similar_columns(wanted, row)} Name yours with "
         f"data.columns.{'text=...' if len(layouts[0].texts) == 1 else 'text_a=... and data.columns.text_b=...'}"
     )
 
@@ -267,8 +274,9 @@ def read_number(row: Row, name: str) -> float:
 def _labelled(row: Row, name: str) -> Any:
     if name not in row:
         raise InputError(
-            f"{row.source}: no column {name!r} for the label: there is {', '.join(row.fields)}. Name it with "
-            "data.columns.label=...; a file without labels is for `unmask predict`"
+            f"{row.source}: no column {name!r} for the label: there is {', '.join(row.fields)}."
+            f"{similar_columns([name], row)} Name it with data.columns.label=...; a file without "
+            "labels is for `unmask predict`"
         )
     return row[name]
 
@@ -287,23 +295,37 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def check_spelling(first_lines: Mapping[str, str]) -> None:
-    """Refuses labels that differ only in the blanks around them: they are one label, written in two ways.
+def check_spelling(
+    first_lines: Mapping[str, str], otherwise: str = ", or list both in task.labels where two labels are meant"
+) -> None:
+    """Refuses labels that look alike, since they are one label written in two ways; warns where only the case differs.
 
     Args:
         first_lines: label -> where it first occurs.
+        otherwise: what else can be done than to mend one of them, for the message.
 
     Raises:
-        InputError: there are such labels; names both, with their places.
+        InputError: two labels differ only in blanks around them, in characters that leave no mark, or in how their
+            letters are composed; names both, with their places.
     """
-    stripped: dict[str, str] = {}
+    seen: dict[str, str] = {}
     for label, source in first_lines.items():
-        other = stripped.setdefault(label.strip(), label)
-        if other != label:
+        other = seen.setdefault(as_seen(label), label)
+        if other != label and other.strip() == label.strip():
             raise InputError(
                 f"{source}: the label {label!r} differs from {other!r} ({first_lines[other]}) in nothing but the "
-                "blanks around it: mend one of them, or list both in task.labels where two labels are meant"
+                f"blanks around it: mend one of them{otherwise}"
             )
+        if other != label:
+            raise InputError(
+                f"{source}: the label {as_seen(label)} is written {label!a} here and {other!a} in "
+                f"{first_lines[other]}, which look alike: write it one way (in Unicode's NFC, without invisible "
+                f"characters){otherwise}"
+            )
+    folded: dict[str, str] = {}
+    pairs = [(label, folded.setdefault(text.casefold(), label)) for text, label in seen.items()]
+    if alike := [f"{other!r} and {label!r} ({first_lines[label]})" for label, other in pairs if label != other]:
+        logger.warning("labels that differ only in the case count as different ones: %s", _listed(alike))
 
 
 # ---- Token ids

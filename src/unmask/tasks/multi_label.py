@@ -25,6 +25,7 @@ from unmask.tasks.metrics import LabelSetScore, f1_scores, listed
 from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import TaskKind
+from unmask.tasks.spelling import shown_beside
 from unmask.tasks.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer
 
@@ -59,7 +60,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         """See `Task`. Labels not given by the settings are the file's, sorted.
 
         Raises:
-            InputError: as in `Task`; or there are fewer than two labels, or over 10,000, or two differ only in blanks.
+            InputError: as in `Task`; or there are fewer than two labels, or over 10,000, or two look alike.
         """
         fitted = replace(self, files=self.files.fit_to(path))
         if self.labels:
@@ -91,8 +92,8 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         unknown = [label for label in labels if label not in self._ids] if self.labels else []
         if unknown:
             raise InputError(
-                f"{row.source}: the label {unknown[0][:60]!r} is none of the known ones ({listed(self.labels)}): mend "
-                "it, or train with it (task.labels lists them)"
+                f"{row.source}: the label {shown_beside(unknown[0], self.labels)} is none of the known ones "
+                f"({listed(self.labels)}): mend it, or train with it (task.labels lists them)"
             )
         return labels
 

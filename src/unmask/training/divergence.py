@@ -5,7 +5,8 @@
         figures.json            what was wrong, the losses, the gradient's norm, the rate, the losses before
 
 The rule of a spike: the loss is over `train.spike_factor` times the median of the losses of the last 100 steps taken,
-if there are at least 20 of them. The few large losses that are to be detected do not move a median.
+if there are at least 20 of them. The few large losses that are to be detected do not move a median. A median of 0,
+where most of these steps had no target, says nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def find_fault(
     if spike_factor is None or len(recent_losses) < FEWEST:
         return None
     median = statistics.median(recent_losses)
-    if loss <= spike_factor * median:
+    if median == 0 or loss <= spike_factor * median:
         return None
     return (
         f"the loss at step {step:,} is {loss:.4g}, over {spike_factor:g} times (train.spike_factor) {median:.4g}, the "

@@ -103,14 +103,17 @@ class TrainState:
         return has_lost_patience or self.progress(settings) >= 1
 
     def take_means(self) -> dict[str, float]:
-        """The mean of each loss term since the last call."""
-        means = {name: total / max(1, self.counts[name]) for name, total in self.totals.items()}
+        """The mean since the last call of each loss term that has had targets."""
+        means = {name: total / self.counts[name] for name, total in self.totals.items() if self.counts[name]}
         self.totals, self.counts = {}, {}
         self.logged_tokens, self.logged_seconds = self.tokens, self.seconds
         return means
 
     def roll_back_to(self, earlier: TrainState) -> None:
-        """Becomes an earlier state, but keeps the place in the data and the time spent; counts the roll-back."""
+        """Becomes an earlier state, but keeps the place in the data and the time spent; counts the roll-back.
+
+        Which phase of a run the next step belongs to follows from what is done, so it is that of the earlier state.
+        """
         kept: dict[str, Any] = {"position": self.position, "epochs": self.epochs, "seconds": self.seconds}
         kept["roll_backs"] = self.roll_backs + 1
         kept["micro_batch_tokens"] = self.micro_batch_tokens
@@ -151,7 +154,7 @@ def train(
     on_step: Callable[[TrainState, StepResult], None],
     *,
     before_step: Callable[[TrainState, Schedule], None] | None = None,
-    on_bad_step: Callable[[TrainState, BadStep], None] | None = None,
+    on_bad_step: Callable[[TrainState, BadStep], Iterable[StepBatches] | None] | None = None,
     on_out_of_memory: Callable[[TrainState, StepBatches, str], Iterable[StepBatches]] | None = None,
     stepper: Stepper | None = None,
     is_due: Callable[[TrainState], bool] | None = None,
@@ -175,8 +178,9 @@ def train(
         before_step: called before each step: may begin a stage of the schedule and change what is trained. At the first
             call after a resume, only the weights of the module have been restored.
         on_bad_step: called in place of an update in which `find_fault` finds a fault; raises, or resets module,
-            optimizer, schedule and `state` to where the next step is to begin. None: faults are not looked for, which
-            only steps that are not recorded allow.
+            optimizer, schedule and `state` to where the next step is to begin. It returns the batches from
+            `state.position` on again if they depend on what it has reset; None if they are those that come next
+            anyway. No function: faults are not looked for, which only steps that are not recorded allow.
         on_out_of_memory: called when a step does not fit into the device's memory, with the step and the error's
             message; raises, or returns the batches from `state.position` on again, in smaller micro-batches. None: the
             error is raised.
@@ -232,7 +236,10 @@ def train(
             state.step, state.tokens = newest.step, newest.tokens
             state.epochs, state.position = newest.prepared.epochs, newest.prepared.after
             waiting.extendleft(later.prepared for later in reversed(after))
-            on_bad_step(state, ledger.bad_step(newest, figures[-1]))
+            made_anew = on_bad_step(state, ledger.bad_step(newest, figures[-1]))
+            if made_anew is not None:
+                waiting.clear()
+                prepared = _prepare_steps(made_anew, prepare)
             stepper.restart(state.recent_losses)
             continue
         told = figures[-1]

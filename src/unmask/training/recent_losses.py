@@ -34,7 +34,7 @@ class RecentLosses:
         number = self._num_taken.clamp(max=WINDOW)
         ascending = self._losses.sort().values  # unused places, which are infinite, come last
         median = (ascending[(number - 1).clamp(min=0) // 2] + ascending[(number // 2).clamp(max=WINDOW - 1)]) / 2
-        return ((loss > factor * median) & (number >= FEWEST)).squeeze()
+        return ((loss > factor * median) & (median != 0) & (number >= FEWEST)).squeeze()
 
     def add(self, loss: Tensor, halted: Tensor) -> None:
         """Takes in a loss in place of the oldest, unless the run is halted."""

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ import torch
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.files import UNFINISHED, refuse_existing, remove_own, told_as_output_error, write_text
-from unmask.training.checkpoint import find_checkpoint
+from unmask.training.checkpoint import Checkpoint, find_checkpoint
+from unmask.training.optimizer import share_done
 from unmask.training.run_log import RunLog, write_environment
 from unmask.training.settings import BUDGETS
 
@@ -54,7 +56,8 @@ def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool
     Raises:
         OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it is not a run's.
         SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the budget is
-            changed to less than the run has done, or both `resume` and `overwrite` are given.
+            changed to less than the run has done or so that a phase or stage has begun too soon, or both `resume` and
+            `overwrite` are given.
         CheckpointError: the budget is changed, and no checkpoint is sound.
     """
     if resume and overwrite:
@@ -173,15 +176,15 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
             "settings, or another --out"
         )
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
-        _check_budget(saved.parent, recipe)
+        checkpoint = find_checkpoint(saved.parent / "checkpoints")
+        if checkpoint is not None:
+            _check_budget(saved.parent, recipe, checkpoint)
+            _check_parts(saved.parent, before, recipe, checkpoint)
     return [f"resumed with {key}={_get(recipe, key)}, where it was {_get(before, key)}" for key in changed]
 
 
-def _check_budget(directory: Path, recipe: Settings) -> None:
+def _check_budget(directory: Path, recipe: Settings, checkpoint: Checkpoint) -> None:
     """Refuses a budget that is less than what the run has done, which its recipe would then not show."""
-    checkpoint = find_checkpoint(directory / "checkpoints")
-    if checkpoint is None:
-        return
     for name in BUDGETS:
         budget, done = _get(recipe, f"train.{name}"), checkpoint.done[name]
         if budget is not None and budget < done:
@@ -190,6 +193,45 @@ def _check_budget(directory: Path, recipe: Settings) -> None:
                 f"{directory} has done {told} {name} already, more than train.{name}={budget}: give a larger budget to "
                 f"go on, or train.steps={checkpoint.step} to end the run where it is"
             )
+
+
+def _check_parts(directory: Path, before: Settings, recipe: Settings, checkpoint: Checkpoint) -> None:
+    """Refuses a larger budget where a phase or stage has begun that would then have begun later: what has been trained
+    is not what the recipe would show.
+
+    Budgets of different units are compared by the shares that are done of them.
+    """
+    share = share_done(checkpoint.done, _get(before, "train"))
+    if share_done(checkpoint.done, _get(recipe, "train")) >= share:
+        return
+    begun = _find_begun_part(recipe, checkpoint, share)
+    if begun is not None:
+        budget, former = _budget_of(recipe), _budget_of(before)
+        raise SettingsError(
+            f"{directory} is in {begun}: under {budget} it would have begun later, and the run would not be the one "
+            f"that its recipe describes. Either keep {former}, or begin a run of its own from the model of this one "
+            f"when it has ended, with init_from={directory} and another --out"
+        )
+
+
+def _find_begun_part(recipe: Any, checkpoint: Checkpoint, share: float) -> str | None:
+    """The phase or stage after the first one that a pre-training run is in, with the key that says when it begins."""
+    untils = [phase.until for phase in getattr(recipe, "phases", ())]
+    # after a roll-back, the position is still that of the phase which the next step leaves again
+    phase = min(checkpoint.state["position"].get("phase", 0), bisect_right(untils, share))
+    if phase > 0:
+        return f"phase {phase + 1} of {len(untils)}, which follows phases.{phase - 1}.until={untils[phase - 1]}"
+    stage = checkpoint.state.get("stage")
+    if stage is None or stage["until"] == recipe.objective.stages[0]:
+        return None
+    stages = recipe.objective.stages
+    number = stages.index(stage["until"]) + 1
+    return f"stage {number} of {len(stages)}, of objective.schedule={recipe.objective.schedule}"
+
+
+def _budget_of(recipe: Settings) -> str:
+    name = next(name for name in BUDGETS if _get(recipe, f"train.{name}") is not None)
+    return f"train.{name}={_get(recipe, f'train.{name}')}"
 
 
 def _get(settings: Any, key: str) -> Any:

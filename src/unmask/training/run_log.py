@@ -134,7 +134,7 @@ class RunLog:
         *,
         step: int,
         tokens: int,
-        loss: float,
+        loss: float | None,
         terms: Mapping[str, float],
         learning_rate: float,
         gradient_norm: float,
@@ -145,13 +145,13 @@ class RunLog:
         Args:
             step: optimizer steps done.
             tokens: tokens read since the run began.
-            loss: the loss of the steps since the last row.
+            loss: the loss of the steps since the last row; None where they had no target, and the row then has none.
             terms: the same by term, unweighted: `mlm`, `nsp` ...
             learning_rate: that of this step.
             gradient_norm: before clipping.
             tokens_per_s: since the last row.
         """
-        scalars = {"loss": loss}
+        scalars = {} if loss is None else {"loss": loss}
         scalars |= {f"loss/{name}": value for name, value in terms.items()}
         scalars |= {"learning_rate": learning_rate, "gradient_norm": gradient_norm, "tokens_per_s": tokens_per_s}
         self._write({"step": step, "tokens": tokens}, scalars)
@@ -173,7 +173,7 @@ class RunLog:
         self._close_events()
         kept, taken = [], 0
         for line, row in _rows(self._path):
-            if row["step"] > step or (is_open and row["step"] == step and "loss" in row):
+            if row["step"] > step or (is_open and row["step"] == step and is_of_training(row)):
                 taken += 1
             else:
                 kept.append(line)
@@ -241,6 +241,11 @@ def _write_whole(file: FileIO, path: Path, line: str) -> None:
     with told_as_output_error(path):
         while rest:  # once, unless the disk fills up within the line: the next write then says so
             rest = rest[file.write(rest) :]
+
+
+def is_of_training(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of training; a row of an evaluation says nothing of tokens."""
+    return "tokens" in row
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

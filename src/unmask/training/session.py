@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from unmask.training.checkpoint import Checkpoint, find_checkpoint, list_steps, 
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep, keep_bad_step
 from unmask.training.host_memory import keep_freed_memory
-from unmask.training.loop import StepResult, TrainState, set_training_mode, train
+from unmask.training.loop import StepBatches, StepResult, TrainState, set_training_mode, train
 from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizer import Schedule, build_optimizer
 from unmask.training.run_log import RunLog
@@ -121,6 +121,10 @@ def run_session(
             if before_step is not None and before_step(state, schedule):
                 session.log_rest(state)
 
+        def go_on_after(state: TrainState, bad: BadStep) -> Iterable[StepBatches]:
+            session.handle_bad_step(state, bad)
+            return micro_batches.steps(state)  # those made ahead may be of a later phase
+
         try:
             train(
                 module,
@@ -135,7 +139,7 @@ def run_session(
                 compute.autocast,
                 session,
                 before_step=begin_step,
-                on_bad_step=session.handle_bad_step,
+                on_bad_step=go_on_after,
                 on_out_of_memory=micro_batches.halve,
                 stepper=stepper,
                 is_due=session.is_due,
@@ -231,7 +235,7 @@ class Session:
     def handle_bad_step(self, state: TrainState, bad: BadStep) -> None:
         """Keeps a step that has not been taken, then stops the run or puts it back to its newest checkpoint.
 
-        The data is not read again, so the run goes on with the batches after the step. The state is saved at once: a
+        The text is not read again: the run goes on with what comes after the step. The state is saved at once: a
         run that is stopped afterwards goes on from there.
 
         Raises:
@@ -296,7 +300,7 @@ class Session:
         self.log.write_training(
             step=state.step,
             tokens=state.tokens,
-            loss=sum(newest.coefficients[name] * mean for name, mean in terms.items()),
+            loss=sum(newest.coefficients[name] * mean for name, mean in terms.items()) if terms else None,
             terms=terms,
             learning_rate=newest.learning_rate,
             gradient_norm=newest.gradient_norm,

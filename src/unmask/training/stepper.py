@@ -34,13 +34,12 @@ class StepFigures:
     coefficients: dict[str, float]
 
     def means(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """The mean of each loss term."""
-        return {name: total / max(1, counts[name]) for name, total in self.sums.items()}
+        """The mean of each loss term that has targets."""
+        return {name: total / counts[name] for name, total in self.sums.items() if counts[name]}
 
     def loss(self, counts: Mapping[str, int]) -> float:
-        """The sum over terms of coefficient x mean."""
-        means = self.means(counts)
-        return sum(self.coefficients[name] * mean for name, mean in means.items())
+        """The sum over terms of coefficient x mean; a term without targets adds nothing."""
+        return sum(self.coefficients[name] * (total / max(1, counts[name])) for name, total in self.sums.items())
 
 
 Judge = Callable[[int, StepFigures], bool]

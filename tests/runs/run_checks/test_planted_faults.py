@@ -207,8 +207,16 @@ def test_no_position_chosen(
 
     with monkeypatch.context() as patch:
         patch.setattr("unmask.objectives.masked_lm.choose_tokens", choose_none)
+        patch.setattr("unmask.pretraining.check_targets", lambda settings, run: None)  # which would refuse the run
         words = [f"objective.sentence_objective={sentence_objective}", "train.steps=30"]
         pretrain(recipe, [f"store={store}", *words], out=tmp_path / "run")
+    assert named_faults(tmp_path / "run") == {"mask-rate-zero"}
+    path = tmp_path / "run" / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert not any("mlm" in name for row in rows for name in row)
+    zero = {"loss": 0.0, "loss/mlm": 0.0}  # as earlier versions wrote it
+    told = [row | zero if "tokens" in row else row | {"eval/mlm_loss": 0.0} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in told), encoding="utf-8")
     assert named_faults(tmp_path / "run") == {"mask-rate-zero"}
     assert levels(check_run(tmp_path / "run"))["mlm-uniform-floor"] == "note"  # a loss of 0 has passed nothing
 

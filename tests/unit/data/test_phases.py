@@ -149,11 +149,32 @@ def test_a_phase_that_is_over_before_its_first_step_is_left_out(loaders: list[Se
     assert [step.after.phase for step in steps] == [0, 2, 2, 2]
 
 
-def test_phases_never_go_back(loaders: list[SequenceLoader]) -> None:
-    """A larger budget at a resume makes less of what is done: the phase that has begun goes on."""
-    steps, told = run(loaders, 100, done=5, start=Position(0, 2, 1, phase=1))
-    assert {step.after.phase for step in steps[:60]} == {1}
-    assert told == [(70, 2)]
+def test_gone_back_the_steps_are_of_the_earlier_phase_with_the_text_that_is_next(loaders: list[SequenceLoader]) -> None:
+    """A run that rolls back has done less, but goes on in the text: with the block after the one it was in."""
+    start = Position(0, 2, 1, phase=1)
+    steps, told = run(loaders, 10, done=2, start=start)
+    assert [step.after.phase for step in steps] == [0, 0, 1, 1, 1, 2, 2, 2]
+    assert told == [(2, 0), (4, 1), (7, 2)]
+    assert same(steps[0], next(loaders[0].steps(replace(loaders[1].after_block(start), phase=0))))
+    assert min((step.after.epoch, step.after.block) for step in steps) >= (0, 3)
+
+
+@pytest.mark.parametrize("taken_first", [5, 6, 9])
+def test_gone_back_in_the_middle_the_steps_are_those_of_a_run_resumed_there(
+    loaders: list[SequenceLoader], taken_first: int
+) -> None:
+    taken = 0
+    phased = phased_steps(loaders, UNTILS, BEGINNING, lambda: taken / 10, lambda phase: None)
+    before, after = [], []
+    for taken in range(taken_first):  # noqa: B007  read by `progress`
+        before.append(next(phased))
+    last = before[-1]
+    assert last.after.phase > 0
+    for taken in range(3, 10):  # noqa: B007
+        after.append(next(phased))
+    resumed, _ = run(loaders, 10, done=3, start=last.after)
+    assert after[0].after.phase == 0
+    assert all(same(*pair) for pair in zip(after, resumed, strict=True))
 
 
 def test_epochs_count_documents_that_are_shown(

@@ -372,3 +372,11 @@ def test_what_is_remembered_opens_the_same_task(tmp_path: Path) -> None:
     again = opened(lenient=True, columns=columns, **kept, labels=list(task.labels))
     assert again.files.columns == task.files.columns
     assert [one.label for one in again.load(path, ExampleCounts())] == ["1", "0"]
+
+
+def test_a_label_that_looks_like_a_known_one_is_shown_with_escapes(tmp_path: Path) -> None:
+    path = tmp_path / "dev.jsonl"
+    path.write_text(json.dumps({"text": "a", "label": "cafe\u0301"}) + "\n")
+    task = open_task(TaskSettings(labels=["caf\u00e9", "bar"]), ColumnSettings())
+    with pytest.raises(InputError, match=r"the label 'cafe\\u0301', as it is written here, is none of"):
+        list(task.load(path, ExampleCounts()))

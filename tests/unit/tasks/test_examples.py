@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 
 from unmask.errors import InputError, SettingsError
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.examples import TextFiles, choose_columns, read_label, read_labels, read_number
+from unmask.tasks.examples import TextFiles, check_spelling, choose_columns, read_label, read_labels, read_number
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
 
@@ -81,10 +82,20 @@ def test_examples_without_label_are_left_out_and_counted_or_kept(tmp_path: Path)
     path.write_text('{"text": "a", "label": "-"}\n')
     with pytest.raises(InputError, match=r"a\.jsonl: not a single example has a label"):
         load(path)
-    path.write_text('{"text": "a", "label": null}\n{"text": "b"}\n{"text": "c", "label": ""}\n')
-    assert load(path, unlabelled=True)[0] == [None] * 3
-    with pytest.raises(InputError, match=r"a\.jsonl:1: the column 'label' is empty"):
+    assert load(path, unlabelled=True)[0] == [None]
+
+
+def test_an_empty_label_is_not_the_same_as_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": "x"}\n{"text": "b"}\n')
+    assert load(path, unlabelled=True)[0] == ["x", None]
+    with pytest.raises(InputError, match=r"a\.jsonl:2: no column 'label' for the label"):
         load(path)
+    for empty in ('""', "null", "NaN"):
+        path.write_text(f'{{"text": "a", "label": "x"}}\n{{"text": "b", "label": {empty}}}\n')
+        for unlabelled in (False, True):
+            with pytest.raises(InputError, match=r"a\.jsonl:2: the column 'label' is (empty|NaN)"):
+                load(path, unlabelled)
 
 
 def test_broken_rows_of_published_files_are_listed(tmp_path: Path) -> None:
@@ -193,6 +204,55 @@ def test_lists_of_labels(value: object, labels: tuple[str, ...]) -> None:
 def test_lists_of_labels_refused(value: object, told: str) -> None:
     with pytest.raises(InputError, match=told):
         read_labels(Row({"label": value}, "x:1"), "label", ",")
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (
+            "긍정 ",
+            "differs from '긍정' (a.csv:2) in nothing but the blanks around it: mend one of them, or list both in",
+        ),
+        (
+            normalize("NFD", "긍정"),
+            r"the label 긍정 is written '\u1100\u1173\u11bc\u110c\u1165\u11bc' here and '\uae0d\uc815' in a.csv:2",
+        ),
+        (
+            "긍정\0",
+            r"the label 긍정 is written '\uae0d\uc815\x00' here and '\uae0d\uc815' in a.csv:2, which look alike",
+        ),
+        ("\ufeff긍정", r"is written '\ufeff\uae0d\uc815' here"),
+        ("긍\u200b정", r"is written '\uae0d\u200b\uc815' here"),
+        (" 긍\u00ad정\u200d ", r"is written ' \uae0d\xad\uc815\u200d ' here"),
+    ],
+)
+def test_labels_that_look_alike_are_refused(other: str, told: str) -> None:
+    with pytest.raises(InputError, match=r"^a\.csv:9: the label ") as refused:
+        check_spelling({"긍정": "a.csv:2", "부정": "a.csv:3", other: "a.csv:9"})
+    assert told in str(refused.value)
+    assert "list both in task.labels" in str(refused.value)
+
+
+def test_labels_that_differ_only_in_the_case_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    check_spelling({"pos": "a.csv:2", "neg": "a.csv:3", "a b": "a.csv:4", "a\tb": "a.csv:5", "ab": "a.csv:6"})
+    assert not caplog.records
+    check_spelling({"pos": "a.csv:2", "neg": "a.csv:3", "Pos": "a.csv:4", "NEG": "a.csv:5"})
+    told = "labels that differ only in the case count as different ones: 'pos' and 'Pos' (a.csv:4), 'neg' and 'NEG' (a."
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize("field", [normalize("NFD", "리뷰"), " 리뷰", "리뷰\u200b"])
+def test_a_column_that_looks_like_the_missing_one_is_named(field: str) -> None:
+    row = Row({"번호": "1", field: "a"}, "a.csv:2")
+    told = rf" The file writes {field!a} where '\ub9ac\ubdf0' is meant: write both one way. Name "
+    with pytest.raises(InputError, match=r"^a\.csv:2: no column '리뷰': expected 리뷰; there is 번호, ") as refused:
+        choose_columns([ColumnSettings(text="리뷰")], row)
+    assert told in str(refused.value)
+    with pytest.raises(InputError, match=r"^a\.csv:2: no column '리뷰' for the label: there is 번호, ") as refused:
+        read_label(row, "리뷰")
+    assert told in str(refused.value)
+    with pytest.raises(InputError, match=r"there is text_A, 리뷰\. Name yours"):
+        choose_columns([SINGLE, PAIR], Row({"text_A": "1", "리뷰": "a"}, "a.csv:2"))
 
 
 @pytest.mark.parametrize(("value", "number"), [("3.5", 3.5), (" 2 ", 2.0), ("-1e-3", -0.001), (4, 4.0), (0.25, 0.25)])

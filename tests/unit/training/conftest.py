@@ -26,15 +26,16 @@ from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainS
 
 @dataclass(frozen=True)
 class Whole:
-    """Steps that begin where a sitting does, in micro-batches that nobody changes."""
+    """Steps from a position on, in micro-batches that nobody changes."""
 
-    open: Callable[[Callable[[], float]], Iterator[LoadedStep]]
+    open: Callable[[Callable[[], float], Position], Iterator[LoadedStep]]
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         return Cut(1, 1, 8).at_most(most_tokens)
 
     def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
-        return self.open(progress)
+        start = position if isinstance(position, Position) else Position(**(position or {}))
+        return self.open(progress, start)
 
 
 @pytest.fixture
@@ -63,14 +64,13 @@ def sit() -> Callable[..., dict[str, float]]:
             return batch
 
         checkpoint = find_checkpoint(directory / "checkpoints")
-        start = Position() if checkpoint is None else Position(**checkpoint.state["position"])
         torch.manual_seed(2)
         with RunLog(directory) as log:
             return run_session(
                 "testing",
                 directory,
                 module=module,
-                steps=Whole(lambda progress: steps(progress, start)),
+                steps=Whole(steps),
                 prepare=prepare,
                 counts=lambda batch: {"task": batch.num_tokens},
                 settings=TrainSettings.model_validate(settings),

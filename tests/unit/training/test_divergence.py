@@ -47,6 +47,8 @@ RECENT = [*[2.0] * 30, *[3.0] * 31, *[90.0] * 30]
         (6.01, RECENT, None, False),
         (50.0, [3.0] * 20, 2.0, True),
         (50.0, [3.0] * 19, 2.0, False),
+        (50.0, [*[0.0] * 30, *[3.0] * 20], 2.0, False),  # most steps had no target
+        (50.0, [*[0.0] * 20, *[3.0] * 30], 2.0, True),
     ],
 )
 def test_a_spike_is_over_a_multiple_of_the_median(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
+from unmask.training.divergence import BadStep
 from unmask.training.loop import StepResult, TrainState, set_training_mode, train
 from unmask.training.optimizer import Schedule
 from unmask.training.settings import ScheduleSettings, TrainSettings
@@ -184,6 +185,39 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
         asked.append(shares)
     assert ends[0] == ends[1]
     assert asked[0] == asked[1] == pytest.approx([number / 6 for number in range(6)])
+
+
+@pytest.mark.parametrize("is_made_anew", [True, False])
+@pytest.mark.parametrize("reads_ahead", [True, False])
+def test_after_a_bad_step_come_the_batches_that_the_hook_gives_or_those_that_were_next(
+    reads_ahead: bool, is_made_anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that had been made ahead of it are dropped with the others."""
+    faults = iter([None, None, "a fault", *[None] * 10])
+    monkeypatch.setattr("unmask.training.loop.find_fault", lambda *figures: next(faults))
+
+    def on_bad_step(state: TrainState, bad: BadStep) -> Iterator[Step] | None:
+        state.step -= 1
+        assert state.position == 3
+        return (Step(step.batches, step.after + 100, step.epochs) for step in endless()) if is_made_anew else None
+
+    module, positions = Regressor(), list[int]()
+    train(
+        module,
+        endless(),
+        lambda batch: batch,
+        count,
+        torch.optim.SGD(module.parameters(), lr=0.01),
+        Schedule(ScheduleSettings(name="constant")),
+        TrainSettings(steps=5),
+        TrainState(),
+        CPU,
+        nullcontext,
+        lambda state, result: positions.append(state.position),
+        on_bad_step=on_bad_step,
+        reads_ahead=reads_ahead,
+    )
+    assert positions == [1, 2, *([101, 102, 103] if is_made_anew else [4, 5, 6])]
 
 
 class LongOnly(Regressor):

@@ -14,7 +14,7 @@ from unmask.errors import InputError, Interrupted, OutputError, SettingsError
 from unmask.recipe import PretrainRecipe
 from unmask.training.checkpoint import save_checkpoint
 from unmask.training.loop import TrainState
-from unmask.training.optimizer import Schedule, build_optimizer
+from unmask.training.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.run_directory import RECIPE, open_run, opening_run
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
@@ -135,6 +135,76 @@ def test_a_budget_less_than_what_is_done_is_refused(tmp_path: Path, budget: dict
     assert open_run(tmp_path / "run", recipe(train={"steps": 7}), resume=True, overwrite=False) == [
         "resumed with train.steps=7, where it was 20"
     ]
+
+
+PARTS: dict[str, tuple[dict[str, object], dict[str, int], Stage | None, str]] = {
+    "phases": (
+        {"phases": [{"until": 0.25, "max_length": 32}, {"until": 0.5, "max_length": 64}, {"until": 1}]},
+        {"phase": 1},
+        None,
+        r"phase 2 of 3, which follows phases\.0\.until=0\.25",
+    ),
+    "stages": (
+        {
+            "objective": {"name": "replaced_token", "schedule": "two_stage", "generator_size": 1},
+            "model": {"architecture": "electra"},
+            "packing": {"format": "single_segment"},
+        },
+        {},
+        Stage({"steps": 10, "tokens": 1000, "epochs": 0.5, "minutes": 1.0}, 1.0),
+        r"stage 2 of 2, of objective\.schedule=two_stage",
+    ),
+}
+"""Settings whose second part has begun after 12 of 20 steps; the position, the stage, and how the part is told."""
+
+
+def begin_in_part(
+    directory: Path, part: str, step: int = 12, position: dict[str, int] | None = None
+) -> dict[str, object]:
+    """Begins a run of 20 steps, saved in its second part; returns what differs from the recipe."""
+    changes, given, stage, _ = PARTS[part]
+    open_run(directory, recipe(**changes), resume=False, overwrite=False)
+    module = nn.Linear(1, 1)
+    schedule = Schedule(ScheduleSettings(), stage=stage)
+    state = TrainState(step=step, tokens=100 * step, epochs=0.05 * step, seconds=6 * step)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    save_checkpoint(directory / "checkpoints", module, optimizer, schedule, state, position or given, 1)
+    return changes
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        ({"steps": 48}, r"train\.steps=48 .*keep train\.steps=20"),
+        ({"steps": 24}, r"train\.steps=24 "),  # where the same part is due, but would have begun later
+        ({"tokens": 2400}, r"train\.tokens=2400 .*keep train\.steps=20"),
+    ],
+    ids=str,
+)
+def test_a_budget_under_which_a_phase_or_stage_would_have_begun_later_is_refused(
+    tmp_path: Path, part: str, budget: dict[str, object], told: str
+) -> None:
+    run = tmp_path / "run"
+    changes = begin_in_part(run, part)
+    before = files_in(tmp_path)
+    with pytest.raises(SettingsError, match=f"run is in {PARTS[part][-1]}.*{told}.*init_from={run}"):
+        open_run(run, recipe(**changes, train=budget), resume=True, overwrite=False)
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_budget_that_ends_such_a_run_sooner_is_not_refused(tmp_path: Path, part: str) -> None:
+    changes = begin_in_part(tmp_path / "run", part)
+    for steps in (15, 12):
+        told = open_run(tmp_path / "run", recipe(**changes, train={"steps": steps}), resume=True, overwrite=False)
+        assert len(told) == 1
+
+
+@pytest.mark.parametrize(("step", "phase"), [(4, 0), (5, 0), (3, 1)], ids=["within", "at its end", "rolled back to"])
+def test_in_its_first_phase_a_run_may_have_any_budget(tmp_path: Path, step: int, phase: int) -> None:
+    changes = begin_in_part(tmp_path / "run", "phases", step, {"phase": phase})
+    open_run(tmp_path / "run", recipe(**changes, train={"steps": 48}), resume=True, overwrite=False)
 
 
 # Opening what a run needs

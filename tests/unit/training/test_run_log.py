@@ -131,6 +131,19 @@ def test_the_row_that_a_stop_has_written_is_taken_out_where_its_steps_go_on(tmp_
     assert [(row["step"], "loss" in row) for row in rows] == [(1, True), (2, True), (3, False)]
 
 
+def test_a_row_of_steps_without_targets_has_no_loss_and_is_of_training(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        write_training(log, 1)
+        write_training(log, 2, loss=None, terms={})
+        [first, second] = read_metrics(tmp_path / "metrics.jsonl")
+        assert list(second) == ["step", "tokens", "learning_rate", "gradient_norm", "tokens_per_s"]
+        log.write_evaluation(2, {"mlm_loss": 1.0})
+        assert log.rewind(2, is_open=True) == 1
+    assert read_metrics(tmp_path / "metrics.jsonl") == [first, {"step": 2, "eval/mlm_loss": 1.0}]
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1]
+
+
 def test_rewinding_to_the_last_step_changes_nothing(tmp_path: Path) -> None:
     write_steps(tmp_path, range(1, 4))
     before = (tmp_path / "metrics.jsonl").stat()

@@ -104,6 +104,17 @@ def test_a_row_has_the_mean_since_the_last_one_times_its_coefficient(tmp_path: P
     assert (second["learning_rate"], second["gradient_norm"], second["tokens"]) == (1e-3, 1.0, 400)
 
 
+def test_a_row_has_no_figure_of_what_had_no_target(tmp_path: Path) -> None:
+    sitting = Sitting(tmp_path, log_every=1)
+    state = sitting.state
+    for count in (0, 4):
+        state.step += 1
+        state.position = {"sequence": state.step}
+        state.totals, state.counts = {"mlm": 2.0 * count, "sbo": 0.0}, {"mlm": count, "sbo": 0}
+        sitting.session(state, StepResult(1e-3, 1.0, 100, {"mlm": 3.0, "sbo": 1.0}))
+    assert [(row["terms"], row["loss"]) for row in sitting.notes.figures] == [({}, None), ({"mlm": 2.0}, 6.0)]
+
+
 def test_a_session_that_begins_at_the_end_does_not_evaluate_again(tmp_path: Path) -> None:
     state = TrainState(step=10, evaluation={"mlm_loss": 0.5}, evaluated_step=10, position={})
     sitting = Sitting(tmp_path, state)

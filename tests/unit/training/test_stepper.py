@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
+from unmask.training.loop import TrainState
 from unmask.training.stepper import EagerStepper, StepFigures, weigh
 
 CPU = torch.device("cpu")
@@ -62,10 +63,17 @@ def test_figures_are_sums_over_the_whole_step(module: Toy) -> None:
     assert figures.loss(COUNTS) == pytest.approx(loss, rel=1e-6)
 
 
-def test_a_term_without_a_target_has_the_mean_0() -> None:
-    figures = StepFigures({"first": 0.0}, 1.0, {"first": 2.0})
-    assert figures.means({"first": 0}) == {"first": 0.0}
-    assert figures.loss({"first": 0}) == 0
+def test_a_term_without_a_target_has_no_mean_and_adds_nothing() -> None:
+    figures = StepFigures({"tokens": 6.0, "first": 0.0}, 1.0, {"tokens": 1.0, "first": 2.0})
+    assert figures.means({"tokens": 4, "first": 0}) == {"tokens": 1.5}
+    assert figures.loss({"tokens": 4, "first": 0}) == 1.5
+    assert figures.loss({"tokens": 0, "first": 0}) == 6.0  # as it is weighed for the gradient
+
+
+def test_a_term_without_a_target_has_no_mean_in_a_row() -> None:
+    state = TrainState(totals={"tokens": 6.0, "first": 0.0}, counts={"tokens": 4, "first": 0})
+    assert state.take_means() == {"tokens": 1.5}
+    assert (state.totals, state.counts) == ({}, {})
 
 
 @pytest.mark.parametrize("taken", [True, False])

@@ -92,6 +92,15 @@ def test_the_device_decides_as_the_loop_does(known: int, seed: int) -> None:
     assert 10 < sum(decided) < 200
 
 
+@pytest.mark.parametrize(("num_without_targets", "is_spike"), [(30, False), (20, True)])
+def test_a_median_of_steps_without_targets_is_held_against_no_step(num_without_targets: int, is_spike: bool) -> None:
+    losses = [*[0.0] * num_without_targets, *[3.0] * (50 - num_without_targets)]
+    recent = RecentLosses(torch.device("cpu"))
+    recent.restart(losses)
+    assert bool(recent.is_spike(torch.tensor(50.0, dtype=torch.float64), 2.0)) == is_spike
+    assert (find_fault(51, 50.0, 1.0, losses, 2.0) is not None) == is_spike
+
+
 @dataclass
 class Saved:
     """What a hook that rolls back returns to."""
