@@ -80,6 +80,13 @@ def test_an_empty_label_is_refused_as_it_is_with_a_model(
         evaluate_predictions(path, data, task)
 
 
+def test_an_empty_choice_is_refused_too(tmp_path: Path) -> None:
+    rows = [{"context": "a", "choices": ["b", "c"], "label": label} for label in (0, "")]
+    path = write(tmp_path / "said.jsonl", *[{"choice": 0, "probabilities": [0.9, 0.1]}] * 2)
+    with pytest.raises(InputError, match=r"dev\.jsonl:2: the column 'label' is empty: fill it in"):
+        evaluate_predictions(path, write(tmp_path / "dev.jsonl", *rows), "choice")
+
+
 def test_what_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     labels = ["neutral", "-", "entailment"]
     data = write(tmp_path / "dev.jsonl", *({"premise": "a", "hypothesis": "b", "label": label} for label in labels))

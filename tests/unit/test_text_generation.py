@@ -107,7 +107,8 @@ def test_a_seed_out_of_range_is_told(model: LanguageModel, seed: int) -> None:
 
 
 def test_the_largest_seed_is_taken(model: LanguageModel) -> None:
-    generate(model, "the", 2, seed=2**63 - 1)
+    generated = generate(model, "the", 2, seed=2**63 - 1)
+    assert generated == generate(model, "the", 2, seed=2**63 - 1)
 
 
 def test_top_k_and_top_p_leave_the_likeliest() -> None:

@@ -96,7 +96,7 @@ def read_choice(row: Row, layout: ChoiceLayout, *, labelled: bool = True, needs_
     Args:
         row: has the columns that the layout needs.
         labelled: False does not look for a label.
-        needs_label: False accepts a row without a label, or with an empty one.
+        needs_label: False accepts a row without the column of the label; one that is there has to be filled in.
 
     Raises:
         InputError: a text is not a string, there are fewer than two choices, one is empty, or the label is missing, out
@@ -159,9 +159,7 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
         return None
     value = row[layout.label]
     if value is None or value == "":
-        if needed:
-            raise InputError(f"{row.source}: the column {layout.label!r} is empty: fill it in, or take the row out")
-        return None
+        raise InputError(f"{row.source}: the column {layout.label!r} is empty: fill it in, or take the row out")
     number = _number(value)
     by_number = None if number is None else number - layout.first_label
     by_text = [place for place, choice in enumerate(choices) if choice == value]

@@ -97,6 +97,7 @@ def test_folders_as_others_name_them(
         (data / f"{folder}-aside").rename(data / names.get(folder, folder.lower()))
     submit(write_runs(tmp_path), tmp_path / "glue.zip", data=data, predict=stub)
     validate(tmp_path / "glue.zip")
+    assert len(read_tables(tmp_path / "glue.zip")) == 11
 
 
 def test_test_files_are_looked_for_beside_the_training_files(

@@ -204,7 +204,9 @@ def test_a_budget_that_ends_such_a_run_sooner_is_not_refused(tmp_path: Path, par
 @pytest.mark.parametrize(("step", "phase"), [(4, 0), (5, 0), (3, 1)], ids=["within", "at its end", "rolled back to"])
 def test_in_its_first_phase_a_run_may_have_any_budget(tmp_path: Path, step: int, phase: int) -> None:
     changes = begin_in_part(tmp_path / "run", "phases", step, {"phase": phase})
-    open_run(tmp_path / "run", recipe(**changes, train={"steps": 48}), resume=True, overwrite=False)
+    told = open_run(tmp_path / "run", recipe(**changes, train={"steps": 48}), resume=True, overwrite=False)
+    assert [line.partition(",")[0] for line in told] == ["resumed with train.steps=48"]
+    assert "steps: 48" in (tmp_path / "run" / "recipe.yaml").read_text()
 
 
 # Opening what a run needs
