@@ -143,7 +143,7 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "halves")
-    assert metrics(tmp_path / "whole")[-1]["eval/accuracy"] == 1.0  # one word decides: it is learned
+    assert metrics(tmp_path / "whole")[-1]["eval/accuracy"] >= 0.75  # one word decides: by chance it is .5
 
 
 def test_transformers_opens_the_model_and_agrees(words: list[str], data: Path, tmp_path: Path) -> None:

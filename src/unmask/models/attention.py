@@ -2,8 +2,9 @@
 
 Only attention needs to know where sequences begin and end. On a GPU, flash attention is given the bounds. Elsewhere,
 sequences of equal length need only a reshape; others are sorted into groups of similar length and padded, inside
-`attend` only. What follows from the bounds is computed once per batch, in a `Layout`, and used by every layer. A causal
-encoder's tokens attend to themselves and to those before them (Radford et al. 2018, section 3.1).
+`attend` only, or from the first layer to the last where the padding is next to nothing. What follows from the bounds is
+computed once per batch, in a `Layout`, and used by every layer. A causal encoder's tokens attend to themselves and to
+those before them (Radford et al. 2018, section 3.1).
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ Backend = Literal["varlen", "matmul", "sdpa"]
 
 _GROUP_SLACK = 16
 """A group includes sequences shorter than its longest by up to this many tokens, or up to an eighth if that is more."""
+
+_SMALL_SHARE = 10
+"""Padding of at most one token to this many is carried along: nothing is moved before and after attention then."""
+
+_TILE = 16
+"""Rows that AMX multiplies at once: a few more, up to a multiple of this, take no longer."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,15 @@ class Layout:
         lengths: (sequences,), their lengths as Python integers; empty for a filled batch, whose lengths only the device
             knows.
         max_length: upper bound on the tokens of a sequence.
+        reuses_shapes: True: the numbers of rows and of the groups' sequences and tokens are rounded, so that batch
+            after batch has shapes that were there before. For bf16 on the CPU, where oneDNN makes a kernel for each new
+            shape of a product; with AMX that takes longer than most products.
     """
 
     bounds: Tensor
     lengths: tuple[int, ...]
     max_length: int
+    reuses_shapes: bool = False
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -74,6 +85,43 @@ class Layout:
         return sum(group.num_sequences * group.length for group in self.groups)
 
     @cached_property
+    def keeps_padding(self) -> bool:
+        """Whether layers compute the groups' padded rows, padding included, in place of the packed tokens."""
+        if self.bounds.device.type != "cpu" or not self.lengths or self.slots is None:
+            return False
+        return _is_small(self.num_slots - len(self.slots), len(self.slots))
+
+    @cached_property
+    def num_rows(self) -> int:
+        """How many rows layers compute: tokens, padding if it is kept, and with `reuses_shapes` a few of zeros."""
+        used = self.num_slots if self.keeps_padding else sum(self.lengths)
+        return _rounded(used) if self.reuses_shapes else used
+
+    def enter(self, packed: Tensor) -> Tensor:
+        """The rows that layers compute, (rows, ...), from those of the packed tokens, (tokens, ...)."""
+        if not self.lengths:
+            return packed
+        return _extend(self.spread(packed) if self.keeps_padding else packed, self.num_rows)
+
+    def leave(self, rows: Tensor) -> Tensor:
+        """The packed tokens' rows, (tokens, ...), of those that layers compute, (rows, ...)."""
+        if not self.keeps_padding:
+            return rows[: sum(self.lengths)] if self.lengths else rows
+        return _Gather.apply(rows, self.slots)  # type: ignore[no-untyped-call, no-any-return]
+
+    def rows_of(self, tokens: Tensor) -> Tensor:
+        """(positions,) int64: where these tokens of the batch are among the rows that layers compute; with
+        `reuses_shapes` then a few times the first row."""
+        rows = self.slots[tokens] if self.keeps_padding and self.slots is not None else tokens
+        return _extend(rows, _rounded(len(rows))) if self.reuses_shapes else rows
+
+    def spread(self, packed: Tensor) -> Tensor:
+        """(slots, ...), each token in its slot, zero where there is padding."""
+        assert self.slots is not None, "sequences of one length are in place"
+        spread = packed.new_empty((self.num_slots, *packed.shape[1:])).index_fill_(0, self.pads, 0)
+        return spread.index_copy_(0, self.slots, packed)
+
+    @cached_property
     def pads(self) -> Tensor:
         """(pads,) int64, the slots that hold no token."""
         assert self.slots is not None, "sequences of one length have no padding"
@@ -82,24 +130,33 @@ class Layout:
 
     @cached_property
     def _grouping(self) -> tuple[tuple[Group, ...], Tensor | None]:
-        return _group_sequences(self.bounds, self.lengths)
+        return _group_sequences(self.bounds, self.lengths, _TILE if self.reuses_shapes else 1)
 
 
-def lay_out(batch: Batch) -> Layout:
-    """The layout of a batch."""
-    return Layout(batch.bounds, batch.lengths, batch.max_length)
+def lay_out(batch: Batch, embedded: Tensor) -> Layout:
+    """The layout of a batch whose embeddings these are."""
+    in_bf16_on_cpu = embedded.device.type == "cpu" and compute_dtype(embedded) == torch.bfloat16
+    return Layout(batch.bounds, batch.lengths, batch.max_length, reuses_shapes=in_bf16_on_cpu and bool(batch.lengths))
 
 
-def _group_sequences(bounds: Tensor, lengths: tuple[int, ...]) -> tuple[tuple[Group, ...], Tensor | None]:
+def _group_sequences(
+    bounds: Tensor, lengths: tuple[int, ...], multiple: int
+) -> tuple[tuple[Group, ...], Tensor | None]:
+    """The groups and their slots; lengths are rounded up to the multiple, unless all are the same."""
     longest = max(lengths)
     if min(lengths) == longest:
         return (Group(len(lengths), longest, None),), None
+    longest = _round_up(longest, multiple)
+    if _is_small(len(lengths) * longest - sum(lengths), sum(lengths)):
+        places = torch.arange(longest) < torch.tensor(lengths)[:, None]  # (sequences, longest)
+        group = Group(len(lengths), longest, ~places[:, None, None].to(bounds.device))
+        return (group,), places.flatten().nonzero().squeeze(1).to(bounds.device)
     groups = []
     shifts = torch.empty(len(lengths), dtype=torch.int64)  # from a token's place in the batch to its slot
     starts = torch.tensor((0, *lengths)).cumsum(0)
     next_slot = 0
-    for members in _group(lengths):
-        length = lengths[members[0]]
+    for members in _group(lengths, in_powers_of_two=multiple > 1):
+        length = _round_up(lengths[members[0]], multiple)
         sizes = torch.tensor([lengths[member] for member in members])
         shifts[members] = next_slot + length * torch.arange(len(members)) - starts[members]
         padding = torch.arange(length) >= sizes[:, None, None, None]
@@ -109,15 +166,44 @@ def _group_sequences(bounds: Tensor, lengths: tuple[int, ...]) -> tuple[tuple[Gr
     return tuple(groups), slots.to(bounds.device)
 
 
-def _group(lengths: tuple[int, ...]) -> list[list[int]]:
-    """Sequence numbers by descending length, cut where the next would be padded by more than the slack."""
+def _is_small(num_pads: int, num_tokens: int) -> bool:
+    return num_pads * _SMALL_SHARE <= num_tokens
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _rounded(num_rows: int) -> int:
+    """A number of rows that returns, a few more than these."""
+    return _round_up(num_rows, _TILE if num_rows < 16 * _TILE else 4 * _TILE)
+
+
+def _extend(rows: Tensor, num_rows: int) -> Tensor:
+    """With zeros behind."""
+    missing = num_rows - len(rows)
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
+
+
+def _group(lengths: tuple[int, ...], in_powers_of_two: bool) -> list[list[int]]:
+    """Sequence numbers by descending length, cut where the next would be padded by more than the slack; and then, if so
+    wanted, into parts of 1, 2, 4, ... sequences, the largest first."""
     groups: list[list[int]] = []
     for sequence in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         longest = lengths[groups[-1][0]] if groups else 0
         if longest - lengths[sequence] > max(_GROUP_SLACK, longest // 8) or not groups:
             groups.append([])
         groups[-1].append(sequence)
-    return groups
+    return [part for group in groups for part in _powers_of_two(group)] if in_powers_of_two else groups
+
+
+def _powers_of_two(group: list[int]) -> list[list[int]]:
+    parts = []
+    while group:
+        size = 1 << (len(group).bit_length() - 1)
+        parts.append(group[:size])
+        group = group[size:]
+    return parts
 
 
 def attend(
@@ -130,14 +216,14 @@ def attend(
     """softmax(Q K^T / sqrt(head_size)) V within each sequence, for each head.
 
     Args:
-        query_key_value: (tokens, 3, heads, head_size) float, packed.
+        query_key_value: (rows, 3, heads, head_size) float: what the layout's `enter` gave, through layers.
         layout: of the batch.
         dropout_prob: of the attention probabilities, in [0, 1).
         training: False: no dropout.
         causal: True: no token attends to a later one.
 
     Returns:
-        (tokens, heads, head_size), packed.
+        (rows, heads, head_size), as they were given.
     """
     prob = dropout_prob if training else 0.0
     dtype = compute_dtype(query_key_value)
@@ -149,22 +235,23 @@ def attend(
     attend_group = _attend_matmul if backend == "matmul" else _attend_sdpa
     contexts = [
         attend_group(rows, group.padding, prob, causal).flatten(0, 1)
-        for group, rows in zip(layout.groups, _spread(query_key_value, layout), strict=True)
+        for group, rows in zip(layout.groups, _split(query_key_value, layout), strict=True)
     ]  # of each group: (sequences x length, heads, head_size)
-    if layout.slots is None:
-        return contexts[0]
-    return _Gather.apply(torch.cat(contexts), layout.slots)  # type: ignore[no-untyped-call, no-any-return]
+    joined = torch.cat(contexts) if len(contexts) > 1 else contexts[0]
+    if layout.slots is not None and not layout.keeps_padding:
+        joined = _Gather.apply(joined, layout.slots)  # type: ignore[no-untyped-call]
+    return _extend(joined, layout.num_rows)
 
 
-def _spread(packed: Tensor, layout: Layout) -> list[Tensor]:
-    """The rows of each group, (sequences, length, 3, heads, head_size), zero where there is padding."""
-    if layout.slots is not None:
-        spread = packed.new_empty((layout.num_slots, *packed.shape[1:])).index_fill_(0, layout.pads, 0)
-        packed = spread.index_copy_(0, layout.slots, packed)
-    rows = torch.split(packed, [group.num_sequences * group.length for group in layout.groups])
+def _split(rows: Tensor, layout: Layout) -> list[Tensor]:
+    """The rows of each group, (sequences, length, 3, heads, head_size)."""
+    rows = rows[: layout.num_slots if layout.keeps_padding else sum(layout.lengths)]
+    if layout.slots is not None and not layout.keeps_padding:
+        rows = layout.spread(rows)
+    parts = torch.split(rows, [group.num_sequences * group.length for group in layout.groups])
     return [
-        part.view(group.num_sequences, group.length, *packed.shape[1:])
-        for part, group in zip(rows, layout.groups, strict=True)
+        part.view(group.num_sequences, group.length, *rows.shape[1:])
+        for part, group in zip(parts, layout.groups, strict=True)
     ]
 
 

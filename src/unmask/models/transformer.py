@@ -26,10 +26,10 @@ class SelfAttention(nn.Module):
         self.causal = causal
 
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
-        """(tokens, hidden), or (positions, hidden) where only those are asked for."""
-        parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (tokens, 3, heads, head_size)
+        """(rows, hidden), or (positions, hidden) where only those are asked for."""
+        parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (rows, 3, heads, head_size)
         context = attend(parts, layout, self.dropout_prob, self.training, self.causal)
-        context = context.flatten(1)  # (tokens, hidden)
+        context = context.flatten(1)  # (rows, hidden)
         output: Tensor = self.output(context if positions is None else context[positions])
         return output
 
@@ -59,13 +59,13 @@ class Block(nn.Module):
         """The block's output.
 
         Args:
-            hidden: (tokens, hidden) float, packed.
+            hidden: (rows, hidden) float: the layout's rows.
             layout: of the batch.
-            positions: (positions,) int64: the tokens whose output is wanted; None: all. They still attend to all tokens
+            positions: (positions,) int64: the rows whose output is wanted; None: all. They still attend to all tokens
                 of their sequences; outputs that are not wanted are not computed.
 
         Returns:
-            (tokens, hidden), or (positions, hidden).
+            (rows, hidden), or (positions, hidden).
         """
         attended = self.attention(hidden, layout, positions)
         if positions is not None:
@@ -111,18 +111,20 @@ def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions:
         (tokens, hidden), or (positions, hidden).
     """
     *lower, last = blocks
-    layout = lay_out(batch)
-    hidden = embedded
+    layout = lay_out(batch, embedded)
+    hidden = layout.enter(embedded)
     for block in lower:
         hidden = block(hidden, layout)
-    output: Tensor = last(hidden, layout, positions)
-    return output
+    if positions is None:
+        return layout.leave(last(hidden, layout))
+    output: Tensor = last(hidden, layout, layout.rows_of(positions))
+    return output[: len(positions)]
 
 
 def every_hidden_state(blocks: nn.ModuleList, embedded: Tensor, batch: Batch) -> list[Tensor]:
     """The embeddings' output, then each block's, the last one the same as `run_blocks`'; each (tokens, hidden)."""
-    layout = lay_out(batch)
-    states = [embedded]
+    layout = lay_out(batch, embedded)
+    states = [layout.enter(embedded)]
     for block in blocks:
         states.append(block(states[-1], layout))
-    return states
+    return [layout.leave(state) for state in states]

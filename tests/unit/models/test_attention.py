@@ -30,6 +30,7 @@ def attend_alone(query: Tensor, key: Tensor, value: Tensor, causal: bool = False
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value)
 
 
+@pytest.mark.parametrize("reuses_shapes", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", ["sdpa", "matmul"])
 @settings(max_examples=20, deadline=None)
@@ -39,16 +40,22 @@ def attend_alone(query: Tensor, key: Tensor, value: Tensor, causal: bool = False
     head_size=st.sampled_from([1, 3, 7, 8]),
 )
 def test_each_sequence_attends_to_itself_alone(
-    backend: attention.Backend, causal: bool, lengths: tuple[int, ...], num_heads: int, head_size: int
+    backend: attention.Backend,
+    causal: bool,
+    reuses_shapes: bool,
+    lengths: tuple[int, ...],
+    num_heads: int,
+    head_size: int,
 ) -> None:
     """Values and gradients; tolerance: fp32 sums of at most 90 numbers of order 1, in another order."""
     generator = torch.Generator().manual_seed(sum(lengths))
     packed = torch.randn(4, sum(lengths), num_heads, head_size, generator=generator)
     inputs = [part.clone().requires_grad_() for part in packed[:3]]
-    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    layout = Layout(bounds_of(lengths), lengths, max(lengths), reuses_shapes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "choose_backend", lambda *_: (backend, ""))
-        found = attend(torch.stack(inputs, 1), layout, dropout_prob=0.0, training=False, causal=causal)
+        rows = layout.enter(torch.stack(inputs, 1))
+        found = layout.leave(attend(rows, layout, dropout_prob=0.0, training=False, causal=causal))
     expected = torch.cat(
         [attend_alone(*parts, causal) for parts in zip(*(part.split(lengths) for part in inputs), strict=True)]
     )
@@ -63,10 +70,11 @@ def test_each_sequence_attends_to_itself_alone(
 def test_grouping_wastes_little(lengths: tuple[int, ...]) -> None:
     layout = Layout(bounds_of(lengths), lengths, max(lengths))
     assert sum(group.num_sequences for group in layout.groups) == len(lengths)
-    for group in layout.groups:
-        if group.padding is not None:
-            padding = group.padding.flatten(1).sum(1)
-            assert int(padding.max()) <= max(16, group.length // 8)
+    if layout.num_slots > 1.1 * sum(lengths):
+        for group in layout.groups:
+            if group.padding is not None:
+                padding = group.padding.flatten(1).sum(1)
+                assert int(padding.max()) <= max(16, group.length // 8)
     for longer, shorter in pairwise(layout.groups):
         assert longer.length - shorter.length > 16
     if layout.slots is not None:
@@ -80,6 +88,46 @@ def test_grouping_wastes_little(lengths: tuple[int, ...]) -> None:
             ]
         )
         assert sorted(layout.slots.tolist()) == real.nonzero().squeeze(1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "num_groups", "num_rows"),
+    [
+        ((40,) * 9 + (4,), 1, 400),  # a tenth of the tokens
+        ((40,) * 9 + (3,), 2, 363),  # more: two groups, neither of which has padding
+        ((30, 14, 30, 14), 1, 88),  # a group with more: packed tokens
+        ((8, 8), 1, 16),
+    ],
+)
+def test_a_little_padding_is_carried_along(lengths: tuple[int, ...], num_groups: int, num_rows: int) -> None:
+    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    packed = torch.arange(sum(lengths)).float()[:, None]
+    rows = layout.enter(packed)
+    assert len(layout.groups) == num_groups
+    assert len(rows) == num_rows
+    assert torch.equal(layout.leave(rows), packed)
+    places = torch.tensor([0, sum(lengths) - 1, 7])
+    assert torch.equal(rows[layout.rows_of(places)], packed[places])
+
+
+@given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=40).map(tuple))
+def test_shapes_that_return(lengths: tuple[int, ...]) -> None:
+    """Few numbers of rows, of sequences and of tokens, whatever the lengths; and every token where it was."""
+    layout = Layout(bounds_of(lengths), lengths, max(lengths), reuses_shapes=True)
+    packed = torch.arange(sum(lengths)).float()[:, None]
+    rows = layout.enter(packed)
+    assert len(rows) % (16 if len(rows) <= 256 else 64) == 0
+    assert len(rows) <= 1.1 * sum(lengths) + 16 * len(lengths) + 64
+    assert torch.equal(layout.leave(rows), packed)
+    places = torch.arange(0, sum(lengths), 7)
+    assert torch.equal(rows[layout.rows_of(places)][: len(places)], packed[places])
+    assert len(layout.rows_of(places)) % 16 == 0
+    if min(lengths) < max(lengths):
+        assert all(group.length % 16 == 0 for group in layout.groups)
+        sizes = [group.num_sequences for group in layout.groups]
+        assert len(sizes) == 1 or all(size.bit_count() == 1 for size in sizes)
+    else:
+        assert layout.groups == (attention.Group(len(lengths), lengths[0], None),)
 
 
 def test_sequences_of_one_length_are_not_moved() -> None:
