@@ -89,8 +89,8 @@ def _onednn_beats_mkl() -> bool:
     """Whether fp32 matrix products are faster by oneDNN.
 
     PyTorch gives them to MKL. On an AMD EPYC with AVX-512 oneDNN is 1.8 times as fast, forward and backward together,
-    including the copies into its layout and back. Intel's processors, which MKL is made for, keep MKL: on a Xeon with AMX
-    oneDNN was .8 to .95 times as fast.
+    including the copies into its layout and back. Intel's processors, which MKL is made for, keep MKL: on a Xeon with
+    AMX oneDNN was .8 to .95 times as fast.
     """
     cpuinfo = Path("/proc/cpuinfo")
     return (
