@@ -41,7 +41,7 @@ class Group:
 
     Attributes:
         num_sequences: how many there are.
-        length: the tokens of the longest; the others are padded to it.
+        length: the tokens of the longest, or rounded up from that; all are padded to it.
         padding: (sequences, 1, 1, length) bool, True where there is no token; None where no sequence is padded.
     """
 
