@@ -22,6 +22,8 @@ _SLICE_LOGITS = {"cpu": 2**23, "cuda": 2**27}
 """Logits of a slice, by the type of device: 32 MB in float32 (as fast there as all at once), and 512 MB on a GPU,
 whose matrix products want many rows."""
 _MIN_ROWS = 64
+_SOFTMAX_ROWS = {"cpu": 32}
+"""Rows of a slice whose softmax is taken at once, where the processor's cache holds them; elsewhere all."""
 
 
 class Decoder(NamedTuple):
@@ -111,8 +113,15 @@ def _slices(decoder: Decoder) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
+def _softmax_rows(logits: Tensor) -> Iterator[slice]:
+    size = _SOFTMAX_ROWS.get(logits.device.type, len(logits))
+    for start in range(0, len(logits), size):
+        yield slice(start, start + size)
+
+
 class _SummedDecoderLoss(torch.autograd.Function):
-    """Computes all gradients in the forward pass, slice by slice: softmax(logits), minus one at the label."""
+    """Computes all gradients in the forward pass, slice by slice: softmax(logits), minus one at the label, written
+    over the logits."""
 
     @staticmethod
     def forward(
@@ -130,20 +139,21 @@ class _SummedDecoderLoss(torch.autograd.Function):
             its_states, ignored = states[rows], labels[rows] == IGNORE_INDEX
             its_labels = labels[rows].masked_fill(ignored, 0)[:, None]
             logits = linear(its_states, weight, bias)
-            precision = logits.dtype
-            losses, gradient = losses_and_probabilities(logits, its_labels)
-            losses.masked_fill_(ignored, 0)
-            gradient.scatter_add_(1, its_labels, gradient.new_full((1, 1), -1.0).expand(len(its_labels), 1))
-            if weights is not None:
-                losses *= weights[rows]
-                gradient *= weights[rows, None]
-            total += losses.sum()
-            if of_bias is not None:
-                of_bias += torch.mv(gradient.T, (~ignored).float())
-            gradient = gradient.to(precision)
+            for some in _softmax_rows(logits):
+                losses, gradient = losses_and_probabilities(logits[some], its_labels[some])
+                gradient.scatter_add_(1, its_labels[some], gradient.new_full((1, 1), -1.0).expand(len(gradient), 1))
+                losses.masked_fill_(ignored[some], 0)
+                if weights is not None:
+                    losses *= weights[rows][some]
+                    gradient *= weights[rows][some, None]
+                total += losses.sum()
+                if of_bias is not None:
+                    of_bias += torch.mv(gradient.T, (~ignored[some]).float())
+                logits[some] = gradient  # in their place
+            gradient = logits
             its_states = its_states.masked_fill(ignored[:, None], 0)  # narrower than the gradient, with the same effect
-            of_states[rows] = linear(gradient, weight.to(precision).T, None).masked_fill_(ignored[:, None], 0)
-            of_weight += linear(gradient.T, its_states.to(precision).T, None)
+            of_states[rows] = linear(gradient, weight.to(gradient.dtype).T, None).masked_fill_(ignored[:, None], 0)
+            of_weight += linear(gradient.T, its_states.to(gradient.dtype).T, None)
         ctx.save_for_backward(of_states, of_weight[:vocab_size], None if of_bias is None else of_bias[:vocab_size])
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return total

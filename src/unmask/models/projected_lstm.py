@@ -3,8 +3,8 @@
 `torch.nn.LSTM` has a projection (`proj_size`) but clips neither: with both clips off it computes the same, given
 the forget gate's extra 1 in its bias; with them it cannot be used, on any device. Here one matrix product takes all
 inputs, one more per step gives its four gates, and the gradient of each weight is one product over all steps, where
-automatic differentiation would add up one matrix per step. It computes in float32 whatever the precision of the run:
-recurrences lose most in a lower one.
+automatic differentiation would add up one matrix per step. Products are in autocast's precision where that is on; what
+is carried from step to step, and everything between the products, is in float32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.models.layers import linear
+from unmask.models.layers import compute_dtype, linear
 
 _FORGET_BIAS = 1.0
 """Added to the forget gate beside its learned bias, as in the released code's cell."""
@@ -84,12 +84,13 @@ class ProjectedLstm(nn.Module):
         Returns:
             (tokens, projection) float32 in the order of `values`, and the memory at the end of each sequence.
         """
+        precision = compute_dtype(values)
         with torch.autocast(values.device.type, enabled=False):
-            gates = linear(values.float(), self.input_weight, self._bias())
+            gates = linear(values.to(precision), self.input_weight.to(precision), self._bias().to(precision))
             outputs, last_outputs, last_cells = _Steps.apply(  # type: ignore[no-untyped-call]
                 gates,
-                self.hidden_weight,
-                self.projection,
+                self.hidden_weight.to(precision),
+                self.projection.to(precision),
                 memory.outputs,
                 memory.cells,
                 tuple(active),
@@ -105,7 +106,11 @@ class ProjectedLstm(nn.Module):
 
 
 class _Steps(torch.autograd.Function):
-    """All steps of the recurrence; no gradient flows through the memory it ends with."""
+    """All steps of the recurrence; no gradient flows through the memory it ends with.
+
+    Of what is kept for the gradient, the inputs of products are in their precision, as are the gates; cells and outputs
+    are in float32.
+    """
 
     @staticmethod
     def forward(
@@ -119,67 +124,78 @@ class _Steps(torch.autograd.Function):
         cell_clip: float,
         projection_clip: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        activated = gates.clone()  # (tokens, 4 * cell): input, candidate, forget, output
-        cells = gates.new_empty(len(gates), projection.shape[1])
-        outputs = gates.new_empty(len(gates), projection.shape[0])
+        size, precision = projection.shape[1], gates.dtype
+        activated = torch.empty_like(gates)  # (tokens, 4 * cell): input, candidate, forget, output
+        cells = first_cells.new_empty(len(gates), size)
+        outputs = first_outputs.new_empty(len(gates), len(projection))
+        leaving = gates.new_empty(len(gates), size)  # what is projected
         output, cell = first_outputs.clone(), first_cells.clone()  # of every sequence, the newest
-        for start, end in pairwise(accumulate(active, initial=0)):
-            count = end - start
-            step = activated[start:end]
-            step += linear(output[:count], hidden_weight, None)
+        for rows in _steps(active):
+            here = slice(0, rows.stop - rows.start)
+            step = gates[rows].float() + linear(output[here].to(precision), hidden_weight, None)
             enter, candidate, forget, leave = step.chunk(4, 1)
             enter.sigmoid_()
             candidate.tanh_()
-            step[:, 2 * cells.shape[1] :].sigmoid_()
-            torch.mul(cell[:count], forget, out=cells[start:end])
-            cells[start:end].addcmul_(enter, candidate).clamp_(-cell_clip, cell_clip)
-            cell[:count] = cells[start:end]
-            projected = linear(torch.tanh(cells[start:end]) * leave, projection, None)
-            outputs[start:end] = projected.clamp_(-projection_clip, projection_clip)
-            output[:count] = outputs[start:end]
-        ctx.save_for_backward(activated, cells, outputs, hidden_weight, projection, first_outputs, first_cells)
+            step[:, 2 * size :].sigmoid_()
+            activated[rows] = step
+            torch.mul(cell[here], forget, out=cells[rows])
+            cell[here] = cells[rows].addcmul_(enter, candidate).clamp_(-cell_clip, cell_clip)
+            leaving[rows] = torch.tanh(cells[rows]) * leave
+            outputs[rows] = linear(leaving[rows], projection, None)
+            output[here] = outputs[rows].clamp_(-projection_clip, projection_clip)
+        ctx.save_for_backward(activated, cells, leaving, outputs, hidden_weight, projection, first_outputs, first_cells)
         ctx.active, ctx.cell_clip, ctx.projection_clip = active, cell_clip, projection_clip
         ctx.mark_non_differentiable(output, cell)
         return outputs, output, cell
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        activated, cells, outputs, hidden_weight, projection, first_outputs, first_cells = ctx.saved_tensors
-        size = cells.shape[1]
-        cells_before = _before(cells, first_cells, ctx.active)
-        tanh_cells = torch.tanh(cells)
-        d_projected = gradients[0].clone()
-        d_gates = torch.empty_like(activated)
+        activated, cells, leaving, outputs, hidden_weight, projection, first_outputs, first_cells = ctx.saved_tensors
+        precision = activated.dtype
+        d_gates, d_projected = torch.empty_like(activated), outputs.new_empty(outputs.shape, dtype=precision)
         hidden_columns, projection_columns = hidden_weight.T.contiguous(), projection.T.contiguous()
         d_output = torch.zeros_like(first_outputs)  # of every sequence, from the step after
         d_cell = torch.zeros_like(first_cells)
-        for start, end in reversed(list(pairwise(accumulate(ctx.active, initial=0)))):
-            count = end - start
-            enter, candidate, forget, leave = activated[start:end].chunk(4, 1)
-            d_enter, d_candidate, d_forget, d_leave = d_gates[start:end].chunk(4, 1)
-            d_step = d_projected[start:end]
-            d_step += d_output[:count]
-            d_step *= outputs[start:end].abs() < ctx.projection_clip
-            d_hidden = linear(d_step, projection_columns, None)
-            torch.mul(d_hidden, tanh_cells[start:end], out=d_leave)
-            d_here = d_cell[:count]
-            d_here += d_hidden * leave * (1 - tanh_cells[start:end].square())
-            d_here *= cells[start:end].abs() < ctx.cell_clip
-            torch.mul(d_here, candidate, out=d_enter)
-            torch.mul(d_here, enter * (1 - candidate.square()), out=d_candidate)
-            torch.mul(d_here, cells_before[start:end], out=d_forget)
+        steps = _steps(ctx.active)
+        for rows, before in reversed(list(zip(steps, [None, *steps], strict=False))):
+            here = slice(0, rows.stop - rows.start)
+            cells_before = (first_cells if before is None else cells[before])[here]
+            enter, candidate, forget, leave = activated[rows].float().chunk(4, 1)
+            tanh_cells = torch.tanh(cells[rows])
+            d_step = gradients[0][rows] + d_output[here]
+            d_projected[rows] = d_step * (outputs[rows].abs() < ctx.projection_clip)
+            d_leaving = linear(d_projected[rows], projection_columns, None).float()
+            d_here = d_cell[here]
+            d_here += _through_tanh(d_leaving * leave, tanh_cells)
+            d_here *= cells[rows].abs() < ctx.cell_clip
+            d_activated = (
+                _through_sigmoid(d_here * candidate, enter),
+                _through_tanh(d_here * enter, candidate),
+                _through_sigmoid(d_here * cells_before, forget),
+                _through_sigmoid(d_leaving * tanh_cells, leave),
+            )
+            torch.cat(d_activated, 1, out=d_gates[rows])
             d_here *= forget
-            d_enter *= enter * (1 - enter)
-            passed = activated[start:end, 2 * size :]
-            d_gates[start:end, 2 * size :] *= passed * (1 - passed)
-            d_output[:count] = linear(d_gates[start:end], hidden_columns, None)
-        d_hidden_weight = linear(_before(outputs, first_outputs, ctx.active).T, d_gates.T, None).T
-        d_projection = linear(d_projected.T, (tanh_cells * activated[:, 3 * size :]).T, None)
+            d_output[here] = linear(d_gates[rows], hidden_columns, None)
+        following = zip(steps, ctx.active[1:], strict=False)
+        outputs_before = torch.cat([first_outputs, *(outputs[rows][:count] for rows, count in following)])
+        d_hidden_weight = linear(outputs_before.to(precision).T, d_gates.T, None).T
+        d_projection = linear(d_projected.T, leaving.T, None)
         return d_gates, d_hidden_weight, d_projection, None, None, None, None, None
 
 
-def _before(values: Tensor, first: Tensor, active: tuple[int, ...]) -> Tensor:
-    """(tokens, size): the value that each sequence had a step before."""
-    bounds = list(pairwise(accumulate(active, initial=0)))
-    steps = [values[start : start + count] for (start, _), count in zip(bounds, active[1:], strict=False)]
-    return torch.cat([first[: active[0]], *steps])
+def _steps(active: tuple[int, ...]) -> list[slice]:
+    """The rows of each step."""
+    return [slice(start, end) for start, end in pairwise(accumulate(active, initial=0))]
+
+
+def _through_sigmoid(gradient: Tensor, values: Tensor) -> Tensor:
+    """The gradient of x where that of `values` = sigmoid(x) is given."""
+    through: Tensor = torch.ops.aten.sigmoid_backward(gradient, values)
+    return through
+
+
+def _through_tanh(gradient: Tensor, values: Tensor) -> Tensor:
+    """The gradient of x where that of `values` = tanh(x) is given."""
+    through: Tensor = torch.ops.aten.tanh_backward(gradient, values)
+    return through
