@@ -16,6 +16,7 @@ from typing import Any
 from unmask.errors import InputError
 from unmask.input_files import open_input, read_utf8_lines, split_suffixes
 from unmask.tasks.rows import Row, checked_text, read_rows, shown
+from unmask.tasks.spelling import similar_columns
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def choose_layout(layouts: Sequence[ChoiceLayout], row: Row) -> ChoiceLayout:
     others = "".join(f", or {', '.join(layout.needed)}" for layout in layouts[1:])
     raise InputError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected "
-        f"{', '.join(layouts[0].needed)}{others}; there is {', '.join(row.fields) or 'nothing'}. Name yours with "
-        "data.columns.context=... and data.columns.choices=..."
+        f"{', '.join(layouts[0].needed)}{others}; there is {', '.join(row.fields) or 'nothing'}."
+        f"{similar_columns(missing, row)} Name yours with data.columns.context=... and data.columns.choices=..."
     )
 
 
@@ -153,8 +154,9 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
     if layout.label not in row:
         if needed:
             raise InputError(
-                f"{row.source}: no column {layout.label!r} for the label: there is {', '.join(row.fields)}. Name it "
-                "with data.columns.label=...; a file without labels is for `unmask predict`"
+                f"{row.source}: no column {layout.label!r} for the label: there is {', '.join(row.fields)}."
+                f"{similar_columns([layout.label], row)} Name it with data.columns.label=...; a file "
+                "without labels is for `unmask predict`"
             )
         return None
     value = row[layout.label]

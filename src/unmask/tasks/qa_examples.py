@@ -11,6 +11,7 @@ from unmask.errors import InputError
 from unmask.tasks.answer_places import Place, find_answer
 from unmask.tasks.rows import Row, checked_text, shown
 from unmask.tasks.settings import ColumnSettings
+from unmask.tasks.spelling import similar_columns
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,9 @@ def choose_columns(layouts: Sequence[QaColumns], row: Row) -> QaColumns:
     first = layouts[0]
     missing = [name for name in (first.question, first.context) if name not in row]
     raise InputError(
-        f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected a question and its passage, "
-        f"named by data.columns.question and data.columns.context; there is {', '.join(row.fields) or 'nothing'}"
+        f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected a question and its passage; "
+        f"there is {', '.join(row.fields) or 'nothing'}.{similar_columns(missing, row)} Name yours with "
+        "data.columns.question=... and data.columns.context=..."
     )
 
 

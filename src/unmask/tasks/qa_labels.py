@@ -22,6 +22,7 @@ from unmask.tasks.qa_examples import (
     says_impossible,
 )
 from unmask.tasks.rows import Row
+from unmask.tasks.spelling import similar_columns
 from unmask.tasks.squad import QaDataSet
 
 logger = logging.getLogger("unmask")
@@ -132,8 +133,9 @@ class LabelledQuestions:
         example, given = read_question(row, columns), given_answers(row, columns)
         if given is None and not unlabelled:
             raise InputError(
-                f"{row.source}: no column {columns.answers!r} for the answers: there is {', '.join(row.fields)}. Name "
-                "it with data.columns.answers=...; a file without answers is for `unmask predict`"
+                f"{row.source}: no column {columns.answers!r} for the answers: there is {', '.join(row.fields)}."
+                f"{similar_columns([columns.answers], row)} Name it with data.columns.answers=...; a file "
+                "without answers is for `unmask predict`"
             )
         if given is None:
             return example, None

@@ -29,6 +29,7 @@ from unmask.tasks.conll import (
 )
 from unmask.tasks.conll_roles import read_gold_conll, read_props
 from unmask.tasks.rows import Row, read_rows
+from unmask.tasks.spelling import similar_columns
 from unmask.tasks.tag_schemes import OUTSIDE, Scheme
 
 Span = tuple[int, int]
@@ -187,7 +188,8 @@ def read_example(
     else:
         raise InputError(
             f"{row.source}: no column {columns.tokens[0]!r} (a list of words) and none {columns.text[0]!r}: there is "
-            f"{', '.join(row.fields) or 'nothing'}. Name it with data.columns.tokens=..."
+            f"{', '.join(row.fields) or 'nothing'}.{similar_columns((*columns.tokens, *columns.text), row)} "
+            "Name it with data.columns.tokens=..."
         )
     tags_name = _first(row, columns.tags)
     tags: list[str] | None = None
@@ -199,8 +201,9 @@ def read_example(
         tags = _tags_of_entities(row, text, units, note)
     elif labelled and needs_tags:
         raise InputError(
-            f"{row.source}: no column {columns.tags[0]!r} for the tags: there is {', '.join(row.fields)}. Name it with "
-            "data.columns.tags=...; a file without tags is for `unmask predict`"
+            f"{row.source}: no column {columns.tags[0]!r} for the tags: there is {', '.join(row.fields)}."
+            f"{similar_columns(columns.tags, row)} Name it with data.columns.tags=...; a file without tags is for "
+            "`unmask predict`"
         )
     return TaggingExample(
         text,

@@ -1,0 +1,42 @@
+"""Columns that look like the missing one: every task names them as they are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import pytest
+
+from unmask.errors import InputError
+from unmask.tasks import choice, qa, tagging
+from unmask.tasks.base import ExampleCounts, Task
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+
+CHOICE = choice.open_task(TaskSettings(name="choice"), ColumnSettings(context="문맥", choices="보기", label="정답"))
+QA = qa.open_task(TaskSettings(name="qa"), ColumnSettings(question="질문", context="문맥", answers="정답"))
+TAGGING = tagging.open_task(TaskSettings(name="tagging"), ColumnSettings(tokens="단어", tags="품사"))
+DECOMPOSED = {name: normalize("NFD", name) for name in ("문맥", "정답", "단어", "품사")}
+
+
+@pytest.mark.parametrize(
+    ("task", "fields", "missing"),
+    [
+        (CHOICE, {"보기": ["a", "b"], "정답": 0}, "문맥"),
+        (CHOICE, {"문맥": "c", "보기": ["a", "b"]}, "정답"),
+        (QA, {"질문": "Who?", "정답": "a"}, "문맥"),
+        (QA, {"질문": "Who?", "문맥": "a b"}, "정답"),
+        (TAGGING, {"품사": "O O"}, "단어"),
+        (TAGGING, {"단어": "a b"}, "품사"),
+    ],
+)
+def test_the_column_that_looks_like_the_missing_one_is_named(
+    task: Task[Any, Any, Any], fields: dict[str, Any], missing: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**fields, DECOMPOSED[missing]: "a"}) + "\n")
+    told = f" The file writes {DECOMPOSED[missing]!a} where {missing!a} is meant: write both one way. Name "
+    with pytest.raises(InputError, match=rf"^{path}:1: no column '{missing}'") as refused:
+        list(task.fit_to(path).load(path, ExampleCounts()))
+    assert told in str(refused.value)
