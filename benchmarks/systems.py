@@ -28,6 +28,7 @@ from pathlib import Path
 
 from measure import parser
 from systems_plan import (
+    CONTINUED_SHARE,
     MEASURES,
     NUM_POINTS,
     POINT_TASKS,
@@ -37,6 +38,7 @@ from systems_plan import (
     folder_of,
     points_of,
     recipe_words,
+    run_of,
     store_of,
 )
 from systems_report import report
@@ -102,12 +104,15 @@ def num_steps(out: Path, system: System, epochs: float) -> int:
     return max(NUM_POINTS, int(epochs * manifest["tokens"] / per_step))
 
 
-def pretrain_jobs(out: Path, epochs: float) -> Iterator[tuple[Path, list[str]]]:
+def pretrain_jobs(out: Path, epochs: float, continued: bool) -> Iterator[tuple[Path, list[str]]]:
+    """The runs that start from random weights, or those that go on from their models."""
     for name, system in SYSTEMS.items():
-        run = out / "runs" / folder_of(name)
-        every = num_steps(out, system, epochs) // NUM_POINTS
+        if bool(system.continues) != continued:
+            continue
+        run, its_epochs = run_of(out, name), epochs * CONTINUED_SHARE if continued else epochs
+        every = num_steps(out, system, its_epochs) // NUM_POINTS
         words = [
-            *("pretrain", *recipe_words(out, system), f"train.epochs={epochs}"),
+            *("pretrain", *recipe_words(out, system), f"train.epochs={its_epochs:g}"),
             *(f"train.save_every={every}", f"train.eval_every={max(1, every // 4)}", "train.eval_sequences=1000"),
             *(f"train.keep_last={2 * NUM_POINTS}", "--out", str(run), "--resume"),
         ]
@@ -171,7 +176,7 @@ def finetune_words(
 
 def checkpoint_jobs(out: Path) -> Iterator[tuple[Path, list[str]]]:
     for name in SYSTEMS:
-        run = out / "runs" / folder_of(name)
+        run = run_of(out, name)
         for step in points_of(run):
             model = out / "points" / f"{folder_of(name)}-{step}"
             words = ["checkpoint", str(run), "--step", str(step), "--out", str(model)]
@@ -180,8 +185,8 @@ def checkpoint_jobs(out: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def point_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[Path, list[str]]]:
     for name, system in SYSTEMS.items():
-        steps = points_of(out / "runs" / folder_of(name))
-        for step in steps if system.same_as else (0, *steps):
+        steps = points_of(run_of(out, name))
+        for step in steps if system.same_as or system.continues else (0, *steps):
             for task in POINT_TASKS:
                 model = out / "points" / f"{folder_of(name)}-{step or steps[-1]}"
                 run = out / "scores" / f"{folder_of(name)}-{step}-{task}"
@@ -193,7 +198,7 @@ def end_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[P
         for task in system.tasks:
             for arm in ["pretrained"] if system.same_as else ["pretrained", "random"]:
                 run = out / "ends" / f"{folder_of(name)}-{task}-{arm}"
-                model = out / "runs" / folder_of(name) / "model"
+                model = run_of(out, name) / "model"
                 command = finetune_words(system, task, model, files[task], run, random=arm == "random")
                 yield run / "summary.json", [*command, f"search.restarts={SEEDS}"]
 
@@ -203,20 +208,21 @@ def main() -> None:
     words.add_argument("part", choices=["pretrain", "points", "ends", "rates", "report"])
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--workers", type=int, default=1, help="processes at a time, of one thread each")
-    words.add_argument("--epochs", type=float, default=0.3, help="passes over the text, of every system")
+    words.add_argument("--epochs", type=float, default=0.3, help="passes over the text, of each from random weights")
     words.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     given = words.parse_args()
     if given.part != "report" and "UNMASK_DATA" not in os.environ:
         raise SystemExit("UNMASK_DATA names no folder of large public data (docs/data.md): nothing to compare on")
-    for name in set(SYSTEMS) - set(given.systems):
-        del SYSTEMS[name]
     if given.part == "report":
         return report(given.out)
+    for name in set(SYSTEMS) - set(given.systems):
+        del SYSTEMS[name]
     data = Path(os.environ["UNMASK_DATA"])
     if given.part == "pretrain":
         work(text_jobs(given.out, data), given.workers)
         work(store_jobs(given.out, data), given.workers)
-        work(pretrain_jobs(given.out, given.epochs), given.workers)
+        work(pretrain_jobs(given.out, given.epochs, continued=False), given.workers)
+        work(pretrain_jobs(given.out, given.epochs, continued=True), given.workers)
         return None
     if given.part == "rates":
         return work(rate_jobs(given.out), workers=1)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 NUM_POINTS = 5
 """How many checkpoints of each run are fine-tuned."""
+CONTINUED_SHARE = 1 / 3
+"""The text of a system that starts from another's model, beside the text of those that start from random weights."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class System:
         fine_tuning: settings in place of those of a task's recipe.
         tasks: those that it is measured on; all if left out.
         same_as: a system with the same model and tokenizer, whose figures for random weights are this one's too.
+        continues: the system whose model this one starts from, with further text; it comes after it in `SYSTEMS`.
     """
 
     recipe: str
@@ -29,6 +32,7 @@ class System:
     fine_tuning: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ("sst2", "mrpc", "rte", "squad1")
     same_as: str | None = None
+    continues: str | None = None
 
 
 TOKENIZERS: dict[str, tuple[str, ...]] = {
@@ -51,6 +55,7 @@ SYSTEMS = {
     "roberta": System("roberta_mini", "byte_bpe"),
     "spanbert": System("spanbert_mini", "wordpiece", same_as="bert"),
     "electra": System("electra_mini", "wordpiece"),
+    "electra, continued": System("continued_electra_short", "wordpiece", continues="bert without nsp"),
     "gpt1": System("gpt1_mini", "bpe"),
     "lstm": System("lstm_mini", "bpe"),
 }
@@ -83,7 +88,11 @@ POINT_TASKS = ("sst2", "snli")
 
 
 def folder_of(name: str) -> str:
-    return name.replace(" ", "_")
+    return name.replace(",", "").replace(" ", "_")
+
+
+def run_of(out: Path, name: str) -> Path:
+    return out / "runs" / folder_of(name)
 
 
 def store_of(out: Path, system: System) -> Path:
@@ -92,7 +101,8 @@ def store_of(out: Path, system: System) -> Path:
 
 def recipe_words(out: Path, system: System) -> list[str]:
     """The arguments of `unmask pretrain` and `unmask doctor`."""
-    return [f"pretrain/{system.recipe}", f"store={store_of(out, system)}", *system.settings]
+    begin = [f"init_from={run_of(out, system.continues) / 'model'}"] if system.continues else []
+    return [f"pretrain/{system.recipe}", f"store={store_of(out, system)}", *begin, *system.settings]
 
 
 def flops_per_token(out: Path, system: System) -> float:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
 from typing import Any
 
-from systems_plan import MEASURES, POINT_TASKS, SYSTEMS, System, flops_per_token, folder_of, points_of, store_of
+from systems_plan import (
+    MEASURES,
+    POINT_TASKS,
+    SYSTEMS,
+    System,
+    flops_per_token,
+    folder_of,
+    points_of,
+    run_of,
+    store_of,
+)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A checkpoint that was fine-tuned; `step` 0 stands for random weights.
+    """A checkpoint that was fine-tuned; `step` 0 stands for what the run started from.
 
     Attributes:
         text_mb: millions of bytes of the documents seen.
@@ -54,25 +64,45 @@ def text_mb_per_step(out: Path, system: System, run: Path) -> float:
     return float(epochs * read_json(store_of(out, system) / "manifest.json")["text_bytes"] / 1e6 / last)
 
 
+def text_mb_before(out: Path, system: System) -> float:
+    """Millions of bytes of text that the model was shown from which the system's run starts."""
+    if system.continues is None:
+        return 0.0
+    run = run_of(out, system.continues)
+    return points_of(run)[-1] * text_mb_per_step(out, SYSTEMS[system.continues], run)
+
+
 def seconds_per_token(out: Path, name: str) -> float:
     """The seconds that a token takes on a core that does nothing else: by the median of the short run's rows, before
     there is one by the fastest tenth of the rows of the run itself, since the rest ran beside other work."""
     short = out / "rates" / folder_of(name) / "metrics.jsonl"
-    metrics, quantile = (short, 0.5) if short.exists() else (out / "runs" / folder_of(name) / "metrics.jsonl", 0.9)
+    metrics, quantile = (short, 0.5) if short.exists() else (run_of(out, name) / "metrics.jsonl", 0.9)
     rows = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
     rates = sorted(row["tokens_per_s"] for row in rows if row.get("tokens_per_s"))
     return 1 / float(rates[int(len(rates) * quantile)])
 
 
 def points(out: Path, name: str, system: System) -> list[Point]:
-    """The points of one system: random weights and its checkpoints, in order."""
-    run, flops = out / "runs" / folder_of(name), flops_per_token(out, system)
+    """The points of one system: random weights, or the model that it starts from, and its checkpoints, in order."""
+    run, flops = run_of(out, name), flops_per_token(out, system)
     a_step, a_token = text_mb_per_step(out, system, run), seconds_per_token(out, name)
-    found = [Point(0, 0.0, 0.0, 0.0, 0.0, scores(out, system.same_as or name, 0))]
+    begun = Point(0, 0.0, 0.0, 0.0, 0.0, scores(out, system.same_as or name, 0))
+    if system.continues:
+        begun = replace(points(out, system.continues, SYSTEMS[system.continues])[-1], step=0)
+    found = [begun]
     for step in points_of(run):
         state = read_json(run / "checkpoints" / f"step-{step:08d}" / "state.json")
-        tokens, minutes = state["tokens"] / 1e6, state["tokens"] * a_token / 60
-        found.append(Point(step, step * a_step, tokens, minutes, flops * tokens / 1e9, scores(out, name, step)))
+        own = state["tokens"] / 1e6
+        found.append(
+            Point(
+                step,
+                begun.text_mb + step * a_step,
+                begun.tokens + own,
+                begun.minutes + own * 1e6 * a_token / 60,
+                begun.petaflop + flops * own / 1e9,
+                scores(out, name, step),
+            )
+        )
     return found
 
 
@@ -84,7 +114,7 @@ def scores(out: Path, name: str, step: int) -> dict[str, float]:
 
 def curves(out: Path, name: str, system: System) -> Iterator[Curve]:
     """The held-out losses of one system's run, each with its own floor."""
-    run = out / "runs" / folder_of(name)
+    run = run_of(out, name)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     evaluations = [row for row in rows if any(key.startswith("eval/") for key in row)]
     floors = {
@@ -98,7 +128,7 @@ def curves(out: Path, name: str, system: System) -> Iterator[Curve]:
     for term, floor in floors.items():
         shown = [row for row in evaluations if f"eval/{term}_loss" in row]
         if shown:
-            text_mb = [row["step"] * a_step for row in shown]
+            text_mb = [text_mb_before(out, system) + row["step"] * a_step for row in shown]
             yield Curve(name, term, text_mb, [row[f"eval/{term}_loss"] for row in shown], floor)
 
 
@@ -183,9 +213,7 @@ def draw_losses(found: list[Curve], to: Path) -> None:
 
 def report(out: Path) -> None:
     """Writes `systems.md`, `systems.png` and `systems-losses.png` for the runs that exist."""
-    done = {
-        name: system for name, system in SYSTEMS.items() if (out / "runs" / folder_of(name) / "results.json").exists()
-    }
+    done = {name: system for name, system in SYSTEMS.items() if (run_of(out, name) / "results.json").exists()}
     found = {name: points(out, name, system) for name, system in done.items()}
     losses = [curve for name, system in done.items() for curve in curves(out, name, system)]
     tables = [table_of_losses(losses), table_of_points(found), table_of_ends(out)]
