@@ -214,7 +214,7 @@ def main() -> None:
     if given.part != "report" and "UNMASK_DATA" not in os.environ:
         raise SystemExit("UNMASK_DATA names no folder of large public data (docs/data.md): nothing to compare on")
     if given.part == "report":
-        return report(given.out)
+        return report(given.out, given.systems)
     for name in set(SYSTEMS) - set(given.systems):
         del SYSTEMS[name]
     data = Path(os.environ["UNMASK_DATA"])

@@ -9,7 +9,7 @@ from pathlib import Path
 NUM_POINTS = 5
 """How many checkpoints of each run are fine-tuned."""
 CONTINUED_SHARE = 1 / 3
-"""The text of a system that starts from another's model, beside the text of those that start from random weights."""
+"""The text of a system that starts from another's model, beside that of those that start from random weights."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class System:
         fine_tuning: settings in place of those of a task's recipe.
         tasks: those that it is measured on; all if left out.
         same_as: a system with the same model and tokenizer, whose figures for random weights are this one's too.
-        continues: the system whose model this one starts from, with further text; it comes after it in `SYSTEMS`.
+        continues: the system whose model this one starts from, to see a part of the same text again; that one starts
+            from random weights.
     """
 
     recipe: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
@@ -27,7 +27,7 @@ class Point:
     """A checkpoint that was fine-tuned; `step` 0 stands for what the run started from.
 
     Attributes:
-        text_mb: millions of bytes of the documents seen.
+        text_mb: millions of bytes of the documents seen, as often as they were.
         tokens: tokens seen, in millions.
         minutes: of training on one core that does nothing else.
         petaflop: necessary floating-point operations, in 10^15.
@@ -62,14 +62,6 @@ def text_mb_per_step(out: Path, system: System, run: Path) -> float:
     last = points_of(run)[-1]
     epochs = read_json(run / "checkpoints" / f"step-{last:08d}" / "state.json")["epochs"]
     return float(epochs * read_json(store_of(out, system) / "manifest.json")["text_bytes"] / 1e6 / last)
-
-
-def text_mb_before(out: Path, system: System) -> float:
-    """Millions of bytes of text that the model was shown from which the system's run starts."""
-    if system.continues is None:
-        return 0.0
-    run = run_of(out, system.continues)
-    return points_of(run)[-1] * text_mb_per_step(out, SYSTEMS[system.continues], run)
 
 
 def seconds_per_token(out: Path, name: str) -> float:
@@ -112,8 +104,12 @@ def scores(out: Path, name: str, step: int) -> dict[str, float]:
     return {task: read_json(path)["dev"][MEASURES[task].metric] for task, path in paths.items() if path.exists()}
 
 
-def curves(out: Path, name: str, system: System) -> Iterator[Curve]:
-    """The held-out losses of one system's run, each with its own floor."""
+def curves(out: Path, name: str, system: System, text_mb_before: float) -> Iterator[Curve]:
+    """The held-out losses of one system's run, each with its own floor.
+
+    Args:
+        text_mb_before: what its model had been shown before that run.
+    """
     run = run_of(out, name)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     evaluations = [row for row in rows if any(key.startswith("eval/") for key in row)]
@@ -128,7 +124,7 @@ def curves(out: Path, name: str, system: System) -> Iterator[Curve]:
     for term, floor in floors.items():
         shown = [row for row in evaluations if f"eval/{term}_loss" in row]
         if shown:
-            text_mb = [text_mb_before(out, system) + row["step"] * a_step for row in shown]
+            text_mb = [text_mb_before + row["step"] * a_step for row in shown]
             yield Curve(name, term, text_mb, [row[f"eval/{term}_loss"] for row in shown], floor)
 
 
@@ -154,13 +150,13 @@ def table_of_losses(found: list[Curve]) -> str:
     return "\n".join(lines)
 
 
-def table_of_ends(out: Path) -> str:
+def table_of_ends(out: Path, names: Sequence[str]) -> str:
     """A table of means and sample standard deviations over the seeds, random weights beside pre-trained ones."""
     tasks = list(dict.fromkeys(task for system in SYSTEMS.values() for task in system.tasks))
     lines = [f"| | {' | '.join(f'{task} {MEASURES[task].metric}, random / pre-trained' for task in tasks)} |"]
     lines.append("|---" * (len(tasks) + 1) + "|")
-    for name, system in SYSTEMS.items():
-        cells = []
+    for name in names:
+        system, cells = SYSTEMS[name], []
         for task in tasks:
             arms = []
             for arm in ("random", "pretrained"):
@@ -211,12 +207,12 @@ def draw_losses(found: list[Curve], to: Path) -> None:
     figure.savefig(to, dpi=120)
 
 
-def report(out: Path) -> None:
-    """Writes `systems.md`, `systems.png` and `systems-losses.png` for the runs that exist."""
-    done = {name: system for name, system in SYSTEMS.items() if (run_of(out, name) / "results.json").exists()}
+def report(out: Path, names: Sequence[str]) -> None:
+    """Writes `systems.md`, `systems.png` and `systems-losses.png` for those of the systems whose runs exist."""
+    done = {name: SYSTEMS[name] for name in names if (run_of(out, name) / "results.json").exists()}
     found = {name: points(out, name, system) for name, system in done.items()}
-    losses = [curve for name, system in done.items() for curve in curves(out, name, system)]
-    tables = [table_of_losses(losses), table_of_points(found), table_of_ends(out)]
+    losses = [curve for name, system in done.items() for curve in curves(out, name, system, found[name][0].text_mb)]
+    tables = [table_of_losses(losses), table_of_points(found), table_of_ends(out, names)]
     (out / "systems.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     draw_scores(found, out / "systems.png")
     draw_losses(losses, out / "systems-losses.png")

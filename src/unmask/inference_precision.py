@@ -1,7 +1,7 @@
 """Modules for inference: their weights cast and laid out once, in the precision that is measured to be faster.
 
-In bf16 a Transformer's weights are cast once, and nothing is cast while it computes. LSTMs keep float32 weights, which
-autocast rounds where PyTorch has a kernel for it.
+In bf16 a Transformer's weights are cast once, and nothing is cast while it computes. LSTMs keep float32 weights; ELMo's
+are rounded at every batch for products in bf16, the others compute in float32.
 """
 
 from __future__ import annotations

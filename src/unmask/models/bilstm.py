@@ -68,7 +68,7 @@ class BiLstm(nn.Module):
 class FeatureHead(nn.Module):
     """Tags from frozen features: the mixture of layers if there are several, the BiLSTM, a linear classifier.
 
-    It computes in float32 whatever the precision of the run: recurrences lose most in a lower one.
+    It computes in float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
 
     Args:
         shape: of one token's features: (width,), or (layers, hidden) where they are mixed.

@@ -3,7 +3,7 @@
 The paper says only "a randomly initialized BiLSTM on top" of the left-to-right model, trained with it. Chosen here: one
 layer, 768 units in each direction unless set otherwise, dropout only before the classifier. A whole sequence is
 represented by the state in which each direction ends: the forward state of the last token beside the backward state of
-the first. It computes in float32 whatever the precision of the run: recurrences lose most in a lower one.
+the first. It computes in float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _COMPARED = 4
 class ElmoClassifier(nn.Module):
     """One answer for each text or pair of texts.
 
-    It computes in float32 whatever the precision of the run: recurrences lose most in a lower one.
+    It computes in float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
 
     Args:
         settings: of the encoder.

@@ -37,7 +37,7 @@ class LstmEmbeddings(nn.Module):
 class LstmLayer(nn.Module):
     """An LSTM that reads each sequence from its beginning, and the projection of its output.
 
-    The recurrence computes in float32 whatever the precision of the run: it loses most in a lower one.
+    The recurrence computes in float32 whatever the precision of the run: PyTorch's would carry its state in that too.
     """
 
     def __init__(self, hidden_size: int, num_units: int, dropout_prob: float) -> None:

@@ -86,7 +86,7 @@ class ProjectedLstm(nn.Module):
         """
         precision = compute_dtype(values)
         with torch.autocast(values.device.type, enabled=False):
-            gates = linear(values.to(precision), self.input_weight.to(precision), self._bias().to(precision))
+            gates = linear(values.to(precision), self.input_weight.to(precision), self.bias.to(precision))
             outputs, last_outputs, last_cells = _Steps.apply(  # type: ignore[no-untyped-call]
                 gates,
                 self.hidden_weight.to(precision),
@@ -99,17 +99,11 @@ class ProjectedLstm(nn.Module):
             )
         return outputs, Memory(last_outputs, last_cells)
 
-    def _bias(self) -> Tensor:
-        forget = torch.zeros_like(self.bias).view(4, -1)
-        forget[2] = _FORGET_BIAS
-        return self.bias + forget.view(-1)
-
 
 class _Steps(torch.autograd.Function):
     """All steps of the recurrence; no gradient flows through the memory it ends with.
 
-    Of what is kept for the gradient, the inputs of products are in their precision, as are the gates; cells and outputs
-    are in float32.
+    Of what is kept for the gradient, only what is projected is in the precision of products; the rest is in float32.
     """
 
     @staticmethod
@@ -125,19 +119,20 @@ class _Steps(torch.autograd.Function):
         projection_clip: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         size, precision = projection.shape[1], gates.dtype
-        activated = torch.empty_like(gates)  # (tokens, 4 * cell): input, candidate, forget, output
         cells = first_cells.new_empty(len(gates), size)
+        activated = cells.new_empty(gates.shape)  # (tokens, 4 * cell): input, candidate, forget, output
         outputs = first_outputs.new_empty(len(gates), len(projection))
         leaving = gates.new_empty(len(gates), size)  # what is projected
         output, cell = first_outputs.clone(), first_cells.clone()  # of every sequence, the newest
         for rows in _steps(active):
             here = slice(0, rows.stop - rows.start)
-            step = gates[rows].float() + linear(output[here].to(precision), hidden_weight, None)
+            step = activated[rows]
+            torch.add(gates[rows].float(), linear(output[here].to(precision), hidden_weight, None), out=step)
             enter, candidate, forget, leave = step.chunk(4, 1)
             enter.sigmoid_()
             candidate.tanh_()
+            forget += _FORGET_BIAS
             step[:, 2 * size :].sigmoid_()
-            activated[rows] = step
             torch.mul(cell[here], forget, out=cells[rows])
             cell[here] = cells[rows].addcmul_(enter, candidate).clamp_(-cell_clip, cell_clip)
             leaving[rows] = torch.tanh(cells[rows]) * leave
@@ -151,8 +146,7 @@ class _Steps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         activated, cells, leaving, outputs, hidden_weight, projection, first_outputs, first_cells = ctx.saved_tensors
-        precision = activated.dtype
-        d_gates, d_projected = torch.empty_like(activated), outputs.new_empty(outputs.shape, dtype=precision)
+        d_gates, d_projected = leaving.new_empty(activated.shape), leaving.new_empty(outputs.shape)
         hidden_columns, projection_columns = hidden_weight.T.contiguous(), projection.T.contiguous()
         d_output = torch.zeros_like(first_outputs)  # of every sequence, from the step after
         d_cell = torch.zeros_like(first_cells)
@@ -160,7 +154,7 @@ class _Steps(torch.autograd.Function):
         for rows, before in reversed(list(zip(steps, [None, *steps], strict=False))):
             here = slice(0, rows.stop - rows.start)
             cells_before = (first_cells if before is None else cells[before])[here]
-            enter, candidate, forget, leave = activated[rows].float().chunk(4, 1)
+            enter, candidate, forget, leave = activated[rows].chunk(4, 1)
             tanh_cells = torch.tanh(cells[rows])
             d_step = gradients[0][rows] + d_output[here]
             d_projected[rows] = d_step * (outputs[rows].abs() < ctx.projection_clip)
@@ -178,8 +172,10 @@ class _Steps(torch.autograd.Function):
             d_here *= forget
             d_output[here] = linear(d_gates[rows], hidden_columns, None)
         following = zip(steps, ctx.active[1:], strict=False)
-        outputs_before = torch.cat([first_outputs, *(outputs[rows][:count] for rows, count in following)])
-        d_hidden_weight = linear(outputs_before.to(precision).T, d_gates.T, None).T
+        outputs_before = torch.cat(
+            [first_outputs[: ctx.active[0]], *(outputs[rows][:count] for rows, count in following)]
+        )
+        d_hidden_weight = linear(outputs_before.to(leaving.dtype).T, d_gates.T, None).T
         d_projection = linear(d_projected.T, leaving.T, None)
         return d_gates, d_hidden_weight, d_projection, None, None, None, None, None
 

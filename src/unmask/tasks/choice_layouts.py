@@ -83,11 +83,12 @@ def choose_layout(layouts: Sequence[ChoiceLayout], row: Row) -> ChoiceLayout:
         if all(name in row for name in layout.needed):
             return layout
     missing = [name for name in layouts[0].needed if name not in row]
+    wanted = dict.fromkeys(name for layout in layouts for name in layout.needed)
     others = "".join(f", or {', '.join(layout.needed)}" for layout in layouts[1:])
     raise InputError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected "
         f"{', '.join(layouts[0].needed)}{others}; there is {', '.join(row.fields) or 'nothing'}."
-        f"{similar_columns(missing, row)} Name yours with data.columns.context=... and data.columns.choices=..."
+        f"{similar_columns(wanted, row)} Name yours with data.columns.context=... and data.columns.choices=..."
     )
 
 

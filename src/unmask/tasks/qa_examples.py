@@ -84,9 +84,10 @@ def choose_columns(layouts: Sequence[QaColumns], row: Row) -> QaColumns:
             return columns
     first = layouts[0]
     missing = [name for name in (first.question, first.context) if name not in row]
+    wanted = dict.fromkeys(name for columns in layouts for name in (columns.question, columns.context))
     raise InputError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected a question and its passage; "
-        f"there is {', '.join(row.fields) or 'nothing'}.{similar_columns(missing, row)} Name yours with "
+        f"there is {', '.join(row.fields) or 'nothing'}.{similar_columns(wanted, row)} Name yours with "
         "data.columns.question=... and data.columns.context=..."
     )
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.batch import IGNORE_INDEX
 from unmask.models import decoder_loss
 from unmask.models.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 
@@ -27,13 +28,16 @@ def gradients(total: Tensor, decoder: Decoder) -> list[Tensor]:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("num_targets", [1, 64, 150])
+@pytest.mark.parametrize(("num_targets", "ignored"), [(1, []), (64, []), (150, []), (150, [0, 31, 32, 63, 64, 149])])
 def test_slices_come_to_what_all_logits_come_to(
-    monkeypatch: pytest.MonkeyPatch, num_targets: int, weighted: bool, bias: bool
+    monkeypatch: pytest.MonkeyPatch, num_targets: int, ignored: list[int], weighted: bool, bias: bool
 ) -> None:
     """Tolerance: sums of fp32 in another order."""
-    monkeypatch.setitem(decoder_loss._SLICE_LOGITS, "cpu", 1)  # slices of 64 rows
+    monkeypatch.setitem(
+        decoder_loss._SLICE_LOGITS, "cpu", 1
+    )  # slices of 64 rows, of which 32 have their softmax at once
     decoder, labels = drawn(num_targets, bias)
+    labels[ignored] = IGNORE_INDEX
     weights = torch.rand(num_targets, generator=torch.Generator().manual_seed(0)) if weighted else None
     losses = functional.cross_entropy(functional.linear(*decoder), labels, reduction="none")
     expected = (losses if weights is None else losses * weights).sum()
