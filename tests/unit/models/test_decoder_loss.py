@@ -32,10 +32,8 @@ def gradients(total: Tensor, decoder: Decoder) -> list[Tensor]:
 def test_slices_come_to_what_all_logits_come_to(
     monkeypatch: pytest.MonkeyPatch, num_targets: int, ignored: list[int], weighted: bool, bias: bool
 ) -> None:
-    """Tolerance: sums of fp32 in another order."""
-    monkeypatch.setitem(
-        decoder_loss._SLICE_LOGITS, "cpu", 1
-    )  # slices of 64 rows, of which 32 have their softmax at once
+    """Slices of 64 rows, of which 32 have their softmax at once. Tolerance: sums of fp32 in another order."""
+    monkeypatch.setitem(decoder_loss._SLICE_LOGITS, "cpu", 1)
     decoder, labels = drawn(num_targets, bias)
     labels[ignored] = IGNORE_INDEX
     weights = torch.rand(num_targets, generator=torch.Generator().manual_seed(0)) if weighted else None
