@@ -95,13 +95,17 @@ def store_jobs(out: Path, data: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def num_steps(out: Path, system: System, epochs: float) -> int:
     """The steps of a run, exact enough to tell where a fifth of it ends."""
+    from unmask.doctor.recipe_examination import examine_recipe
     from unmask.recipe import load_pretrain_recipe
 
-    manifest = json.loads((store_of(out, system) / "manifest.json").read_text())
     name, *overrides = recipe_words(out, system)
     settings = load_pretrain_recipe(name, overrides)
-    per_step = settings.train.batch_size * settings.packing.max_length
-    return max(NUM_POINTS, int(epochs * manifest["tokens"] / per_step))
+    if settings.packing.format == "stream":  # every token once, in windows that are all full
+        words = epochs * json.loads((store_of(out, system) / "manifest.json").read_text("utf-8"))["tokens"]
+        return max(NUM_POINTS, int(words / (settings.train.batch_size * settings.packing.max_length)))
+    steps = examine_recipe(name, [*overrides, f"train.epochs={epochs:g}"], probe_s=0, num_samples=0).figures["steps"]
+    assert isinstance(steps, float), "the recipes compared have a budget in epochs"
+    return max(NUM_POINTS, int(steps))
 
 
 def pretrain_jobs(out: Path, epochs: float, continued: bool) -> Iterator[tuple[Path, list[str]]]:
@@ -165,7 +169,7 @@ def finetune_words(
 ) -> list[str]:
     """`random`: from random weights of the model's sizes, all of which are then trained, ELMo's too."""
     measure = MEASURES[task]
-    settings = [*measure.settings, *system.fine_tuning]
+    settings = [*measure.settings, *system.fine_tuning, *(() if task == "squad1" else system.judging_sequences)]
     if random:
         settings = [word for word in settings if not word.startswith("freeze_layers=")] + ["from_scratch=true"]
     return [

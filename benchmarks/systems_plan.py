@@ -10,6 +10,8 @@ NUM_POINTS = 5
 """How many checkpoints of each run are fine-tuned."""
 CONTINUED_SHARE = 1 / 3
 """The text of a system that starts from another's model, beside that of those that start from random weights."""
+GPT1_FINE_TUNING = ("task.auxiliary_lm_weight=0.5",)
+"""L3 = L2 + .5 L1 (Radford et al. 2018, section 3.2)."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class System:
         tokenizer: a key of `TOKENIZERS`.
         settings: in place of the recipe's.
         fine_tuning: settings in place of those of a task's recipe.
+        judging_sequences: more of them, for the tasks that judge whole sequences: all but SQuAD.
         tasks: those that it is measured on; all if left out.
         same_as: a system with the same model and tokenizer, whose figures for random weights are this one's too.
         continues: the system whose model this one starts from, to see a part of the same text again; that one starts
@@ -31,6 +34,7 @@ class System:
     tokenizer: str
     settings: tuple[str, ...] = ()
     fine_tuning: tuple[str, ...] = ()
+    judging_sequences: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ("sst2", "mrpc", "rte", "squad1")
     same_as: str | None = None
     continues: str | None = None
@@ -57,8 +61,8 @@ SYSTEMS = {
     "spanbert": System("spanbert_mini", "wordpiece", same_as="bert"),
     "electra": System("electra_mini", "wordpiece"),
     "electra, continued": System("continued_electra_short", "wordpiece", continues="bert without nsp"),
-    "gpt1": System("gpt1_mini", "bpe"),
-    "lstm": System("lstm_mini", "bpe"),
+    "gpt1": System("gpt1_mini", "bpe", judging_sequences=GPT1_FINE_TUNING),
+    "lstm": System("lstm_mini", "bpe", judging_sequences=GPT1_FINE_TUNING),
 }
 
 

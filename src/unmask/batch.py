@@ -66,6 +66,12 @@ class Batch:
         """(sequences,) int64: the place of each sequence's first token, `[CLS]` for BERT."""
         return self.bounds[:-1].long()
 
+    @property
+    def last_tokens(self) -> Tensor:
+        """(sequences,) int64: the place of each sequence's last token, the only one that sees all of it under a causal
+        mask."""
+        return self.bounds[1:].long() - 1
+
     def sequence_of_token(self) -> Tensor:
         """(tokens,) int64: which sequence each token belongs to."""
         lengths = (self.bounds[1:] - self.bounds[:-1]).long()

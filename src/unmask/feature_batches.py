@@ -186,15 +186,14 @@ def _pool_rows(states: Tensor, batch: Batch, is_own: Tensor, pool: Pool, is_caus
         batch: on the CPU.
         is_own: (tokens,) bool, on the CPU: False for special tokens, and for tokens that count in another row.
     """
-    ends = batch.bounds[1:].long()
     if pool == "cls":
-        return states[(ends - 1 if is_causal else batch.first_tokens).to(states.device)]
+        return states[(batch.last_tokens if is_causal else batch.first_tokens).to(states.device)]
     nothing = 0.0 if pool == "mean" else float("-inf")
     is_other = ~is_own.to(states.device).view(-1, *[1] * (states.dim() - 1))
     return torch.segment_reduce(
         states.masked_fill(is_other, nothing),
         "sum" if pool == "mean" else "max",
-        lengths=ends.diff(prepend=ends.new_zeros(1)).to(states.device),
+        lengths=batch.bounds.long().diff().to(states.device),
         axis=0,
         unsafe=True,  # no check of the lengths, which would wait for the device
         initial=nothing,

@@ -31,7 +31,7 @@ from unmask.models.settings import (
 from unmask.models.span_boundary_head import SpanBoundaryHead
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.encoders import BECOMES
-from unmask.objectives.replaced_token import ReplacedTokenModule
+from unmask.objectives.replaced_token import GENERATOR, ReplacedTokenModule
 from unmask.pairings import contradiction
 from unmask.paths import model_directory
 from unmask.recipe import PretrainRecipe
@@ -214,7 +214,8 @@ def _with_dropout(settings: PretrainRecipe, encoder: EncoderT) -> EncoderT:
 
 
 def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str = "the store's tokenizer") -> None:
-    """Refuses a tokenizer whose first entries are not those of `init_from`, in their order.
+    """Refuses a tokenizer whose first entries are not those of `init_from`, in their order, and a model whose generator
+    has other entries than itself.
 
     Args:
         whose: where the tokenizer is, for the message.
@@ -247,6 +248,16 @@ def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str 
         raise SettingsError(
             f"init_from={settings.init_from} has other vocabulary entries than {whose}: take the model's own, {own}, "
             f"or one that `unmask tokenizer extend {directory} --words FILE --out DIR` has made of it"
+        )
+    generator = directory / GENERATOR
+    if (
+        settings.objective.name == "replaced_token"
+        and has_tokenizer(generator)
+        and open_tokenizer(generator).token_strings != before.token_strings
+    ):
+        raise SettingsError(
+            f"{generator} has other vocabulary entries than its discriminator {directory}, by the tokenizers beside "
+            "them: put the generator there that was trained with it, or remove the folder for a fresh one"
         )
     if before.backend.get_vocab_size(with_added_tokens=False) > sizes.vocab_size:
         raise SettingsError(

@@ -9,16 +9,17 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AutoModel, PreTrainedModel
 
 from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
-from unmask.models.gpt1 import causal_lm_logits
 from unmask.models.heads import HeadKind, needs_pooler, new_head
 from unmask.models.hub import NUM_LABELS, LoadedModel, load_encoder, load_model, save_model
 from unmask.models.hub_config import CLASSES, config_of, has_class
 from unmask.models.settings import Architecture, EncoderSettings
 from unmask.models.weight_names import FAMILIES, hub_names, split
+from unmask.objectives.causal_lm import next_token_decoder
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -144,7 +145,7 @@ def run_ours(model: LoadedModel, batch: Batch) -> dict[str, Tensor]:
     if model.discriminator_head is not None:
         return {"logits": model.discriminator_head(hidden)}
     if model.architecture == "OpenAIGPTLMHeadModel":
-        return {"logits": causal_lm_logits(hidden, encoder.word_embeddings)}
+        return {"logits": functional.linear(*next_token_decoder(encoder, None, hidden))}
     if model.masked_lm_head is not None:
         logits = model.masked_lm_head(hidden, encoder.word_embeddings)
         if model.next_sentence_head is None:

@@ -12,7 +12,10 @@ import pytest
 import yaml
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-HEADER = ("source", "command", "time", "expected")
+HEADER = {
+    "pretrain": ("source", "command", "time", "expected", "departures"),
+    "finetune": ("source", "command", "time", "expected"),
+}
 
 every_recipe = pytest.mark.parametrize(
     "path", [pytest.param(path, id=str(path.relative_to(RECIPES))) for path in sorted(RECIPES.rglob("*.yaml"))]
@@ -34,12 +37,20 @@ def test_there_are_recipes() -> None:
 @every_recipe
 def test_recipe_opens_with_its_header(path: Path) -> None:
     stated = header_of(path)
-    missing = [word for word in HEADER if word not in stated]
+    missing = [word for word in HEADER[path.parent.name] if word not in stated]
     assert not missing, f"{path.name} opens without a comment line `# {missing[0]}: ...`"
     words = shlex.split(stated["command"])
     name = f"{path.parent.name}/{path.stem}"
     assert words[:3] == ["unmask", path.parent.name, name], f"the command of {path.name} does not run {name}"
     assert "--out" in words
+
+
+def test_departures_that_are_those_of_another_recipe_are_stated_there() -> None:
+    stated = {path.stem: header_of(path).get("departures", "") for path in RECIPES.glob("pretrain/*.yaml")}
+    for name, departures in stated.items():
+        for other in re.findall(r"\bas (?:in )?(\w+_\w+)", departures):
+            assert other != name
+            assert other in stated, f"{name}.yaml departs as {other}, which there is not"
 
 
 @every_recipe

@@ -26,6 +26,7 @@ def test_a_hand_worked_batch() -> None:
     assert (batch.num_tokens, batch.num_sequences) == (9, 2)
     assert batch.first_tokens.tolist() == [0, 3]
     assert batch.sequence_of_token().tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert (batch.first_tokens.tolist(), batch.last_tokens.tolist()) == ([0, 3], [2, 8])
 
 
 @given(sequences_of_tokens)

@@ -28,6 +28,7 @@ Layers = Annotated[
         "or weighted-all-and-embeddings",
     ),
 ]
+OneVectorLayers = Annotated[str, typer.Option("--layers", help="embeddings, second-to-last, last or concat-last-4")]
 _INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv or txt"
 TaskSettings = Annotated[
     list[str] | None,
@@ -201,7 +202,7 @@ def similarity_command(
     query: Annotated[Path | None, typer.Option("--query", help="texts to look for, one a line")] = None,
     corpus: Annotated[Path | None, typer.Option("--corpus", help="texts to look among, one a line")] = None,
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="of the corpus, for each query")] = 5,
-    layers: Layers = "last",
+    layers: OneVectorLayers = "last",
     pool: Pool = "mean",
     columns: Columns = None,
 ) -> None:

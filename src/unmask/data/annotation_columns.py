@@ -1,4 +1,4 @@
-"""Annotations as columns of a batch: entities and noun phrases, as targets of masking (SpanBERT, section 5.1)."""
+"""Annotations as columns of a batch: entities and noun phrases, as targets of masking (SpanBERT, section 6.1)."""
 
 from __future__ import annotations
 

@@ -180,8 +180,8 @@ class TokenStore:
         StoreError: it is not a store, is unfinished or of another format version, or a file's size has changed.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = directory = Path(directory)
         self.manifest = read_manifest(directory)
         self._starts = [0, *accumulate(shard["documents"] for shard in self.manifest["shards"])]
         dtype = token_dtype(self.vocab_size)

@@ -88,7 +88,7 @@ class BertEncoder(nn.Module):
         """(sequences, hidden): what stands for each whole sequence: the first token, pooled if there is a pooler; in a
         causal encoder the last one."""
         if self.settings.causal:
-            last: Tensor = self(batch, batch.bounds[1:].long() - 1)
+            last: Tensor = self(batch, batch.last_tokens)
             return last
         first: Tensor = self(batch, batch.first_tokens)
         return first if self.pooler is None else self.pooler(first)

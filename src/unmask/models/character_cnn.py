@@ -61,10 +61,14 @@ class CharacterCnn(nn.Module):
         self._activation = torch.relu if settings.activation == "relu" else torch.tanh
         self._widest = max(width for width, _ in settings.filters)
         nn.init.uniform_(self.embedding, -1.0, 1.0)
-        for convolution in self.convolutions:
-            for name, parameter in convolution.named_parameters():
-                bound = _CONVOLUTION_BOUND if name == "weight" else 0.0
-                nn.init.uniform_(parameter, -bound, bound)
+        for (width, _), convolution in zip(settings.filters, self.convolutions, strict=True):
+            assert isinstance(convolution, nn.Conv1d)
+            if settings.activation == "relu":
+                nn.init.uniform_(convolution.weight, -_CONVOLUTION_BOUND, _CONVOLUTION_BOUND)
+            else:
+                nn.init.normal_(convolution.weight, std=1 / math.sqrt(width * settings.character_size))
+            assert convolution.bias is not None
+            nn.init.zeros_(convolution.bias)
         nn.init.normal_(self.projection.weight, std=1 / math.sqrt(settings.num_filters))
         nn.init.zeros_(self.projection.bias)
 

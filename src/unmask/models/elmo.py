@@ -103,7 +103,7 @@ class ElmoEncoder(nn.Module):
         """(sequences, hidden): the output of each direction once it has read all of a sequence; of a pair, the last
         text forwards and the first backwards. (Classifiers read all layers: `unmask.models.elmo_classifier`.)"""
         forward, backward = self(batch).chunk(2, 1)
-        return torch.cat([forward[batch.bounds[1:].long() - 1], backward[batch.first_tokens]], 1)
+        return torch.cat([forward[batch.last_tokens], backward[batch.first_tokens]], 1)
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The words' vectors, twice side by side, then each layer's outputs of both directions; (tokens, hidden)."""

@@ -72,7 +72,7 @@ def _pooled(words: Tensor, lengths: tuple[int, ...]) -> Tensor:
 
 def _compared(texts: Tensor, batch: Batch) -> Tensor:
     """(sequences, 4 * width) from (texts, width): a sequence has one text, or two."""
-    is_pair = batch.token_type_ids[batch.bounds[1:].long() - 1] > 0  # its last token is of the second text
+    is_pair = batch.token_type_ids[batch.last_tokens] > 0  # its last token is of the second text
     last = torch.cumsum(is_pair.long() + 1, 0) - 1
     first = last - is_pair.long()
     u, v = texts[first], texts[last] * is_pair[:, None]

@@ -7,7 +7,6 @@ positions only, without segments or normalisation, and there is no pooler. Block
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
@@ -58,7 +57,7 @@ class Gpt1Encoder(nn.Module):
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): the last token of each sequence, the only one that sees all of it (section 3.2)."""
-        last: Tensor = self(batch, batch.bounds[1:].long() - 1)
+        last: Tensor = self(batch, batch.last_tokens)
         return last
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
@@ -69,16 +68,3 @@ class Gpt1Encoder(nn.Module):
         check_lengths(batch, self.settings)
         hidden: Tensor = self.embeddings(batch.input_ids, batch.position_ids)
         return hidden
-
-
-def causal_lm_logits(hidden_at_targets: Tensor, word_embeddings: Tensor) -> Tensor:
-    """Vocabulary logits of the token that comes next: the word embeddings again, without a bias (section 3.1).
-
-    Args:
-        hidden_at_targets: (targets, hidden) float, the encoder's output at the tokens before the targets.
-        word_embeddings: (vocab, hidden) float, `encoder.word_embeddings`.
-
-    Returns:
-        (targets, vocab), in autocast's precision where that is on.
-    """
-    return functional.linear(hidden_at_targets, word_embeddings)

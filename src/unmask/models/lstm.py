@@ -85,7 +85,7 @@ class LstmEncoder(nn.Module):
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): the last token of each sequence, the only one that comes after all of it."""
-        last: Tensor = self(batch, batch.bounds[1:].long() - 1)
+        last: Tensor = self(batch, batch.last_tokens)
         return last
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:

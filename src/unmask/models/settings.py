@@ -14,7 +14,7 @@ from unmask.errors import SettingsError
 
 Count = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-Scale = Annotated[float, Field(gt=0)]
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Architecture = Literal["bert", "roberta", "electra", "gpt1", "lstm"]
 """Families of encoders: Devlin et al. 2019, Liu et al. 2019, Clark et al. 2020, Radford et al. 2018; and the LSTM that

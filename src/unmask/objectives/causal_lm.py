@@ -49,7 +49,7 @@ class CausalLM:
         """Adds `target_positions` (targets,) int64, the tokens followed by another, and `labels` (tokens,) int64, the
         token that follows each, -100 where there is none."""
         positions = torch.arange(batch.num_tokens, device=batch.bounds.device)
-        targets = positions[~torch.isin(positions, batch.bounds[1:] - 1)]
+        targets = positions[~torch.isin(positions, batch.last_tokens)]
         labels = torch.full_like(batch.input_ids, IGNORE_INDEX)
         labels[targets] = batch.input_ids[targets + 1]
         return batch.with_columns(target_positions=targets, labels=labels)

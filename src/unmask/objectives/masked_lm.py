@@ -41,7 +41,7 @@ SENTENCE_OBJECTIVE = "unmask_sentence_objective"
 
 
 SPAN_MASKINGS = ("span", "entity", "noun_phrase")
-"""Maskings in which a whole span is masked, replaced or left together, as in SpanBERT's released code."""
+"""Maskings in which a whole span is masked, replaced or left together (SpanBERT, section 3.1)."""
 
 
 class MaskedLM:

@@ -74,7 +74,7 @@ class MaskedLMSettings(_OfAnyObjective):
 
     masking: Literal["token", "whole_word", "span", "entity", "noun_phrase"] = "token"
     """What is chosen together: single tokens, all pieces of a word, runs of words (SpanBERT, section 3.1), or what the
-    text's annotations say is an entity or a noun phrase (its section 5.1)."""
+    text's annotations say is an entity or a noun phrase (its section 6.1)."""
 
     masking_mode: Literal["dynamic", "static"] = "dynamic"
     """`dynamic`: new masks in every epoch; `static`: ten masked copies, shown in turn (RoBERTa, section 4.1)."""

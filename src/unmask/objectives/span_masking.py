@@ -1,12 +1,14 @@
-"""Targets that are runs of words: random spans, named entities, noun phrases (SpanBERT, sections 3.1 and 5.1).
+"""Targets that are runs of words: random spans, named entities, noun phrases (SpanBERT, sections 3.1 and 6.1).
 
 Spans are drawn until the budget of a sequence, `target_prob` of its tokens, is spent; the last one is cut there, in the
 middle of a word if need be, as in the released code. Spans that overlap or touch become one. None crosses a special
 token or the end of a sequence.
 
-Departures, both from the released code: every word is equally likely to start a span, as the paper says (that code
-draws a token evenly and takes its word); and a span may start inside an earlier one (that code draws such a start
-again), though only once at each word.
+Departures, all from the released code: every word is equally likely to start a span, as the paper says (that code
+draws a token evenly and takes its word); a span may start inside an earlier one (that code draws such a start again),
+though only once at each word; the budget is that of BERT, rounded and with the special tokens counted (there it is
+rounded up, without them); random replacements are drawn evenly, as BERT's (there by their frequency in the text); and
+beside entities and noun phrases single words are drawn, as the paper says (there runs of words of random length).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _LENGTH, _ANNOTATION, _KIND = 4, 5, 6
 """Streams of chance: how long a span is, which annotation comes next, whether a draw is one or a word."""
 
 ANNOTATION_PROB = 0.5
-"""Share of the draws that are annotations, where there is one left (section 5.1)."""
+"""Share of the draws that are annotations, where there is one left (section 6.1)."""
 
 
 def choose_spans(
@@ -46,7 +48,7 @@ def choose_spans(
     turns = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
     # The spans of a sequence's first turns suffice to spend its budget: each covers at least one word.
     starts = torch.nonzero(words.begins & (turns < rows.budgets(target_prob)[rows.sequence])).squeeze(1)
-    lengths = span_lengths(rows.draw(_LENGTH, starts), span_length_prob, max_span_words)
+    lengths = span_lengths(rows.draw(_LENGTH, starts), span_length_prob, max_span_words).clamp(max=rows.width)
     span = torch.repeat_interleave(lengths)  # for each word of each span, the number of the span
     distance = torch.arange(len(span), device=span.device) - (torch.cumsum(lengths, 0) - lengths)[span]
     number = torch.cumsum(words.begins, 0) - 1
@@ -72,8 +74,8 @@ def span_lengths(draws: Tensor, prob: float, most: int) -> Tensor:
     Returns:
         (n,) int64.
     """
-    longer = 1 - prob  # the chance that a length goes on by one; the distribution function is inverted at each draw
-    quantiles = torch.log1p(-draws * (1 - longer**most)) / math.log(longer)
+    goes_on = math.log1p(-prob)  # of the chance that a length goes on by one, the logarithm
+    quantiles = torch.log1p(draws * math.expm1(most * goes_on)) / goes_on  # the distribution function, inverted
     return quantiles.long().clamp(max=most - 1) + 1
 
 

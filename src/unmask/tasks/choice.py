@@ -36,7 +36,7 @@ from unmask.tasks.choice_layouts import (
 )
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.rows import Row
-from unmask.tasks.sequence_module import check_sees_no_next_token, last_tokens, next_token_term, num_continued
+from unmask.tasks.sequence_module import check_sees_no_next_token, next_token_term, num_continued
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import EncodedInput
@@ -243,7 +243,7 @@ class ChoiceModule(nn.Module):
         if not self._auxiliary_lm_weight:
             return self.loss(self.outputs(batch), batch)
         hidden = self.encoder(batch)
-        terms = self.loss(self._compared(hidden[last_tokens(batch)], batch), batch)
+        terms = self.loss(self._compared(hidden[batch.last_tokens], batch), batch)
         return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
 
     def outputs(self, batch: Batch) -> Tensor:

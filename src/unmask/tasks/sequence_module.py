@@ -78,7 +78,7 @@ class SequenceModule(nn.Module):
         """The outputs from hidden states (tokens, hidden): of a causal encoder, or of any with a BiLSTM head."""
         if isinstance(self.head, BiLstmHead):
             return self.head(hidden, batch.lengths)  # type: ignore[no-any-return]
-        outputs: Tensor = self.head(hidden[last_tokens(batch)])
+        outputs: Tensor = self.head(hidden[batch.last_tokens])
         return outputs
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
@@ -92,11 +92,6 @@ class SequenceModule(nn.Module):
         if self._auxiliary_lm_weight:
             counts["lm"] = num_continued(batch)
         return counts
-
-
-def last_tokens(batch: Batch) -> Tensor:
-    """(sequences,) int64, the place of each sequence's last token, whose hidden state is a causal encoder's summary."""
-    return batch.bounds[1:].long() - 1
 
 
 def num_continued(batch: Batch) -> int:

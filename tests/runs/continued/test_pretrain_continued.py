@@ -186,6 +186,25 @@ def test_a_generator_that_does_not_fit_its_discriminator_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_generator_of_other_words_is_refused(
+    recipe: str,
+    bert: Path,
+    tiny_store: Path,
+    tmp_path: Path,
+    assert_it_runs: Callable[[str, list[str], Path], Path],
+) -> None:
+    """As many of them: sizes do not tell."""
+    first = assert_it_runs(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
+    definition = json.loads((first / "generator" / "tokenizer.json").read_text("utf-8"))
+    entries = sorted(definition["model"]["vocab"], key=definition["model"]["vocab"].get)
+    swapped = [*entries[:-2], entries[-1], entries[-2]]
+    definition["model"]["vocab"] = {entry: index for index, entry in enumerate(swapped)}
+    (first / "generator" / "tokenizer.json").write_text(json.dumps(definition), encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"generator has other vocabulary entries than its discriminator .*: put"):
+        pretrain(recipe, [f"store={tiny_store}", f"init_from={first}", *RTD], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_sizes_that_are_the_models_may_be_given(
     recipe: str, bert: Path, tiny_store: Path, start: Callable[[str, list[str]], Any]
 ) -> None:

@@ -42,6 +42,20 @@ def slow(cnn: CharacterCnn, word: Tensor, activation: str) -> Tensor:
     return cnn.projection.weight @ hidden + cnn.projection.bias
 
 
+def test_filters_start_as_in_the_released_code() -> None:
+    """Evenly within .05 under relu; normal, by the numbers that a filter sees, under tanh. Biases start at 0."""
+    torch.manual_seed(0)
+    wide = SETTINGS.model_copy(update={"filters": ((2, 4000),)})
+    evenly, normal = (CharacterCnn(wide.model_copy(update={"activation": name})) for name in ("relu", "tanh"))
+    weight = evenly.convolutions[0].weight
+    assert weight.abs().max() <= 0.05
+    assert weight.std() == pytest.approx(0.05 / 3**0.5, rel=0.02)
+    weight = normal.convolutions[0].weight
+    assert weight.std() == pytest.approx((2 * wide.character_size) ** -0.5, rel=0.02)
+    assert weight.abs().max() > 3 * weight.std()
+    assert not any(cnn.convolutions[0].bias.any() for cnn in (evenly, normal))
+
+
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_vectors_and_gradients_are_those_of_the_formulas(activation: str) -> None:
     torch.manual_seed(0)

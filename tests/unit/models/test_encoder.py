@@ -8,12 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from unmask.batch import Batch, pack
 from unmask.models.electra import ElectraEncoder, new_discriminator_head, new_generator_head
 from unmask.models.encoder import Encoder, new_encoder
-from unmask.models.gpt1 import Gpt1Encoder, causal_lm_logits
+from unmask.models.gpt1 import Gpt1Encoder
 from unmask.models.settings import LEFT_TO_RIGHT, Architecture, EncoderSettings
+from unmask.objectives.causal_lm import next_token_decoder
 
 FAMILIES: tuple[Architecture, ...] = get_args(Architecture)
 SIZES: dict[str, Any] = {
@@ -132,7 +134,7 @@ def test_language_modelling_is_tied_to_the_word_embeddings() -> None:
     encoder, batch = build("gpt1").eval(), batch_of([4, 2])
     assert isinstance(encoder, Gpt1Encoder)
     hidden = encoder(batch)
-    logits = causal_lm_logits(hidden, encoder.word_embeddings)
+    logits = functional.linear(*next_token_decoder(encoder, None, hidden))
     torch.testing.assert_close(logits, hidden @ encoder.word_embeddings.T)
     logits.sum().backward()
     assert encoder.embeddings.word.weight.grad is not None

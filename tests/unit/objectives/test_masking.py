@@ -98,9 +98,10 @@ def test_never_more_targets_than_tokens_that_may_be_chosen(lengths: list[int], t
         assert number == min(limit, max(1, int(length * target_prob + 0.5)))
 
 
-TABLE_8 = [(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 1.0)]
-"""Shares of `[MASK]` and of random entries: BERT's ablation, 80/10/10 and 100/0/0, 80/0/20, 80/20/0, 0/20/80, 0/0/100
-(mask, same, random there)."""
+ROWS_OF_TABLE_8 = [(80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100)]
+"""BERT's ablation: how many of a hundred targets are `[MASK]`, the same, random."""
+TABLE_8 = [(mask / 100, random_ / 100) for mask, _, random_ in ROWS_OF_TABLE_8]
+"""Shares of `[MASK]` and of random entries."""
 
 
 def observed_fates(mask_prob: float, random_prob: float) -> tuple[list[int], int]:

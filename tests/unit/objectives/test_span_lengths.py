@@ -6,9 +6,10 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from unmask.batch import pack
 from unmask.chance import uniform
 from unmask.objectives import span_masking
-from unmask.objectives.span_masking import span_lengths
+from unmask.objectives.span_masking import choose_spans, span_lengths
 
 SIGNIFICANCE = 1e-3
 """Keys are fixed, so a test that passes goes on passing; that each can fail is tested too."""
@@ -22,6 +23,21 @@ def test_lengths_by_hand() -> None:
     draws = torch.tensor([0.0, 0.2240, 0.2242, 0.4032, 0.4034, 1 - 2**-53], dtype=torch.float64)
     assert span_lengths(draws, 0.2, 10).tolist() == [1, 1, 2, 2, 3, 10]
     assert span_lengths(draws, 0.2, 1).tolist() == [1] * 6
+
+
+def test_lengths_of_the_smallest_chances_to_end_are_even() -> None:
+    """As p goes to 0 the truncated distribution goes to the even one."""
+    draws = torch.tensor([0.05, 0.25, 0.55, 0.95], dtype=torch.float64)
+    for prob in (1e-9, 1e-17, 1e-300):
+        assert span_lengths(draws, prob, 10).tolist() == [1, 3, 6, 10]
+    assert span_lengths(draws, 1 - 2**-53, 10).tolist() == [1] * 4
+
+
+def test_spans_longer_than_any_text_take_no_more_memory_than_it() -> None:
+    batch = pack([[9] * 40] * 3, keys=[0, 1, 2])
+    batch = batch.with_columns(special_tokens_mask=torch.zeros(120, dtype=torch.bool))
+    chosen = choose_spans(batch, 0.15, torch.zeros(10, dtype=torch.bool), 1e-17, 10**15)
+    assert chosen.view(3, 40).sum(1).tolist() == [6, 6, 6]
 
 
 def observed_lengths(number: int = 40_000) -> list[int]:

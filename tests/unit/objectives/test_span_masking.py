@@ -288,7 +288,8 @@ def test_spans_are_those_found_by_merging_intervals(lengths: list[int], share: f
 
 # Table 8 of BERT by spans.
 
-TABLE_8 = [(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 1.0)]
+ROWS_OF_TABLE_8 = [(80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100)]  # mask, same, random
+TABLE_8 = [(mask / 100, random_ / 100) for mask, _, random_ in ROWS_OF_TABLE_8]
 
 
 def fates_of_spans(mask_prob: float, random_prob: float) -> list[int]:
