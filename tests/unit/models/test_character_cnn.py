@@ -47,10 +47,10 @@ def test_filters_start_as_in_the_released_code() -> None:
     torch.manual_seed(0)
     wide = SETTINGS.model_copy(update={"filters": ((2, 4000),)})
     evenly, normal = (CharacterCnn(wide.model_copy(update={"activation": name})) for name in ("relu", "tanh"))
-    weight = evenly.convolutions[0].weight
+    weight = evenly.convolutions[0].weight.detach()
     assert weight.abs().max() <= 0.05
     assert weight.std() == pytest.approx(0.05 / 3**0.5, rel=0.02)
-    weight = normal.convolutions[0].weight
+    weight = normal.convolutions[0].weight.detach()
     assert weight.std() == pytest.approx((2 * wide.character_size) ** -0.5, rel=0.02)
     assert weight.abs().max() > 3 * weight.std()
     assert not any(cnn.convolutions[0].bias.any() for cnn in (evenly, normal))
