@@ -200,10 +200,12 @@ def nearest(name: str, valid: Sequence[str]) -> str:
     A key known by that name in other programs comes first, then the same word at another place in the tree, then a
     similar word at the same place, then a similar word anywhere, then all keys at the same place.
     """
-    parent, _, leaf = name.rpartition(".")
+    place, _, leaf = name.rpartition(".")
+    parent = ".".join(part for part in place.split(".") if not part.isdigit())  # elements of a list have the same keys
     theirs = [key for key in valid if key.rpartition(".")[2] == KEYS_ELSEWHERE.get(leaf)]
     same = [key for key in valid if key.rpartition(".")[2] == leaf]
-    beside = {key.rpartition(".")[2]: key for key in valid if key.rpartition(".")[0] == parent}
+    inside = [key.rpartition(".")[2] for key in valid if key.rpartition(".")[0] == parent]
+    beside = {key: f"{place}.{key}" if place else key for key in inside}
     anywhere = {key.rpartition(".")[2]: key for key in reversed(valid)}
     similar = [
         keys[match] for keys in (beside, anywhere) for match in difflib.get_close_matches(leaf, keys, n=1, cutoff=0.6)

@@ -96,6 +96,28 @@ def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str
     )
 
 
+USUAL_TOKENIZERS: dict[str, str] = {
+    "bert": "wordpiece",
+    "electra": "wordpiece",
+    "roberta": "byte_bpe",
+    "gpt1": "bpe",
+    "lstm": "bpe",
+    "elmo": "word",
+}
+"""The kind of tokenizer that each family has in its paper, and that programs expect which open a saved one."""
+
+
+def unusual_tokenizer(architecture: AnyArchitecture, kind: str) -> str | None:
+    """A note on a store whose tokenizer is not of the family's kind; None where it is."""
+    usual = USUAL_TOKENIZERS[architecture]
+    if kind == usual:
+        return None
+    return (
+        f"the store's tokenizer is of the kind {kind}, and that of model.architecture={architecture} is usually "
+        f"{usual}: fine for a comparison; else prepare the text with one of `unmask tokenizer train --kind {usual}`"
+    )
+
+
 def too_many_tokens(train: TrainSettings, packing: PackingSettings, phases: Sequence[PhaseSettings] = ()) -> str | None:
     """What is wrong with micro-batches of more tokens than a batch can hold; None if nothing is."""
     for number, phase in enumerate(phases or (PhaseSettings(until=1),)):

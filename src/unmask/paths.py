@@ -28,5 +28,8 @@ def model_directory(path: str | Path) -> Path:
     if (path / "recipe.yaml").is_file():
         raise ModelError(f"{path}: this run has made no model yet: its command with --resume goes on to the end")
     if not path.exists():
-        raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it")
+        hint = ""
+        if len(path.parts) == 2 and not path.parent.exists():  # OWNER/NAME
+            hint = f"; models are not fetched: `hf download {path} --local-dir DIR` fetches one of the Hugging Face Hub"
+        raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it{hint}")
     raise ModelError(f"{path}: no model here (no config.json): expected a model's directory, or a run's")

@@ -135,11 +135,12 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
         human_count(run.store.num_tokens),
         sum(batch.num_sequences for batch in run.held_out),
     )
-    if settings.phases and run.held_out:
+    lengths = [phase.packing(settings.packing).max_length for phase in settings.phases]
+    if len(set(lengths)) > 1 and run.held_out:
         logger.info(
             "held-out sequences are as long as those of the last phase (packing.max_length=%s) from the first "
             "evaluation on, so that all figures are on one scale",
-            settings.phases[-1].packing(settings.packing).max_length,
+            lengths[-1],
         )
     logger.info(compute.describe())
     if isinstance(encoder, EncoderSettings) and encoder.architecture != "lstm":

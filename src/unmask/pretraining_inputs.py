@@ -25,11 +25,17 @@ from unmask.data.unknown_tokens import tell_unknown
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.table import OBJECTIVES
-from unmask.pairings import unasked_pairs
+from unmask.pairings import unasked_pairs, unusual_tokenizer
 from unmask.paths import model_directory
 from unmask.preparation import prepare
 from unmask.pretraining_batches import PretrainingSteps, build_loader, frame_of
-from unmask.pretraining_start import build_module, check_model, check_vocabulary, describe_new_entries
+from unmask.pretraining_start import (
+    build_module,
+    check_model,
+    check_vocabulary,
+    describe_new_entries,
+    trained_architecture,
+)
 from unmask.recipe import PretrainRecipe
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -78,23 +84,27 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
     store = open_store(settings, directory, workers)
     tokenizer = open_tokenizer(store.tokenizer_directory)
     check_tokenizer(settings, tokenizer, store.directory)
-    if checkpoint is None:
-        tell_beforehand(settings, store)
     objective = open_objective(settings, tokenizer, store.directory)
     torch.manual_seed(settings.seed)
     module = build_module(settings, objective, tokenizer)
-    if checkpoint is None and (told := describe_new_entries(settings, tokenizer)) is not None:
-        logger.info(told)
+    if checkpoint is None:
+        tell_beforehand(settings, store, tokenizer)
     steps = PretrainingSteps(settings, store, tokenizer, checkpoint)
     held_out = prepare_held_out(settings, store, tokenizer, objective)
     return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out)
 
 
-def tell_beforehand(settings: PretrainRecipe, store: TokenStore) -> None:
-    """Logs what is allowed but hardly intended."""
+def tell_beforehand(settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Logs what begins with the model's entries, and what is allowed but hardly intended."""
+    if settings.init_from is not None:
+        if (told := describe_new_entries(settings, tokenizer)) is not None:
+            logger.info(told)
+    elif settings.store is not None and (told := unusual_tokenizer(trained_architecture(settings), tokenizer.kind)):
+        logger.info(told)
     if (told := unasked_pairs(settings.objective, settings.packing)) is not None:
         logger.info(told)
-    if (told := tell_unknown(store)) is not None:
+    is_own = settings.corpus is not None and isinstance(settings.tokenizer, TokenizerSettings)
+    if (told := tell_unknown(store, is_own=is_own, goes_on=settings.init_from is not None)) is not None:
         logger.warning(told)
     batch_sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
     if (told := batch_too_small(settings.optimizer, max(batch_sizes, default=settings.train.batch_size))) is not None:
@@ -280,7 +290,7 @@ def prepare_held_out(
     if split.num_documents < needed:
         if settings.held_out > 0:
             logger.warning(
-                "held_out=%s of %s documents is %s, and %s: nothing is evaluated; %s",
+                "held_out=%s of %s documents, by the hash of each, is %s, and %s: nothing is evaluated; %s",
                 settings.held_out,
                 f"{store.num_documents:,}",
                 split.num_documents,

@@ -135,14 +135,20 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
 
 
 def describe_new_entries(settings: PretrainRecipe, tokenizer: Tokenizer) -> str | None:
-    """A note on the entries that `init_from` gets from the tokenizer of a store; None if it gets none.
+    """A note on the entries that `init_from` gets from the tokenizer of a store, or that nothing is known of its own;
+    None if its own are the same.
 
     Args:
         tokenizer: the store's, which `build_module` has accepted.
     """
-    directory = None if settings.init_from is None else model_directory(settings.init_from)
-    if directory is None or not has_tokenizer(directory):
+    if settings.init_from is None:
         return None
+    directory = model_directory(settings.init_from)
+    if not has_tokenizer(directory):
+        return (
+            f"init_from={settings.init_from} has no tokenizer beside it: that the store's is the one it was trained "
+            f"with is not known, only that both have {tokenizer.vocab_size:,} entries"
+        )
     known = open_tokenizer(directory).vocab_size
     if tokenizer.vocab_size == known:
         return None

@@ -7,7 +7,6 @@ The command line overrides with `key.path=value`. The settings of each part are 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -21,6 +20,7 @@ from unmask.models.elmo_settings import AnyModelSettings, ElmoModelSettings
 from unmask.models.settings import ModelSettings
 from unmask.objectives.settings import CALLED_OTHERWISE, MaskedLMSettings, ObjectiveName, ObjectiveSettings
 from unmask.pairings import contradiction, overflow, too_many_tokens
+from unmask.recipe_names import find_recipe
 from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
 from unmask.training.settings import (
@@ -72,11 +72,24 @@ class PretrainRecipe(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_path_is_a_list(cls, values: Any) -> Any:
-        """`corpus=FILE` on a command line is one path."""
-        if isinstance(values, dict) and isinstance(values.get("corpus"), str):
-            return {**values, "corpus": [values["corpus"]]}
+    def _text_is_named(cls, values: Any) -> Any:
+        """`corpus=FILE` on a command line is one path. What a recipe says of a tokenizer is for training one on a
+        corpus: beside a store, which brings its own, it is dropped, so that the run's recipe does not state another."""
+        if not isinstance(values, dict):
+            return values
+        if isinstance(values.get("corpus"), str):
+            values = {**values, "corpus": [values["corpus"]]}
+        if values.get("store") is not None and not isinstance(values.get("tokenizer"), str):
+            values = {key: value for key, value in values.items() if key != "tokenizer"}
         return values
+
+    @field_validator("init_from")
+    @classmethod
+    def _model_is_named(cls, init_from: str | None) -> str | None:
+        """A recipe that goes on from a model leaves its name empty, for the command line to give it."""
+        if init_from == "":
+            raise ValueError("the run goes on from a model: give init_from=MODEL, its directory or a run's")
+        return init_from
 
     @field_validator("objective", mode="before")
     @classmethod
@@ -91,10 +104,13 @@ class PretrainRecipe(Settings):
     _as_given = field_validator("tokenizer", "model")(as_given)
 
     def as_written(self) -> dict[str, Any]:
-        """Every key, but of tokenizer and model beside `init_from`, whose own hold, those that are given."""
+        """Every key, but of tokenizer and model beside `init_from`, whose own hold, those that are given; beside a
+        store, which has a tokenizer, nothing of one."""
         values = super().as_written()
+        if self.store is not None:
+            del values["tokenizer"]
         for name, part in (("tokenizer", self.tokenizer), ("model", self.model)):
-            if self.init_from is not None and isinstance(part, BaseModel):
+            if self.init_from is not None and isinstance(part, BaseModel) and name in values:
                 values[name] = part.model_dump(mode="json", exclude_unset=True)
         if isinstance(self.model, ElmoModelSettings):
             values["model"]["architecture"] = self.model.architecture  # by which it is told from other settings
@@ -243,7 +259,7 @@ Recipe = TypeVar("Recipe", PretrainRecipe, FinetuneRecipe)
 
 
 def load_pretrain_recipe(name: str, overrides: Sequence[str] = ()) -> PretrainRecipe:
-    """Reads a pre-training recipe; see `find_recipe` and `unmask.config`.
+    """Reads a pre-training recipe; see `unmask.recipe_names.find_recipe` and `unmask.config`.
 
     Raises:
         SettingsError: no such recipe, an unknown key, a value out of range, or a contradiction.
@@ -295,56 +311,6 @@ def read_columns(words: Sequence[str]) -> ColumnSettings:
     return build_settings(ColumnSettings, parse_overrides(words), "--column")
 
 
-def find_recipe(name: str, program: str | None = None) -> Path:
-    """A recipe's file: a path, or the name of one that comes with `unmask`, such as `pretrain/bert_tiny`.
-
-    Args:
-        program: `pretrain` or `finetune`: an error message lists the recipes of that program alone; None for both.
-
-    Raises:
-        SettingsError: there is no such recipe; the message gives the nearest names.
-    """
-    path = Path(name)
-    if path.is_file():
-        return path
-    known = _known_recipes()
-    if name in known:
-        return known[name]
-    theirs = sorted(each for each in known if program is None or each.startswith(f"{program}/"))
-    similar = _similar_names(name, theirs)
-    meant = f"; did you mean {' or '.join(similar)}?" if similar else f": {', '.join(theirs)}"
-    listed = " ".join(str(folder / (program or "*")) for folder in _folders())
-    raise SettingsError(
-        f"no recipe {name!r}: expected a YAML file, or the name of a recipe that comes with unmask{meant} "
-        f"(`ls {listed}` lists them)"
-    )
-
-
-def similar_recipes(name: str) -> list[str]:
-    """Up to three recipes that come with `unmask` and have a similar name, the nearest first."""
-    return _similar_names(name, sorted(_known_recipes()))
-
-
-def _known_recipes() -> dict[str, Path]:
-    """The recipes that come with `unmask`, by name."""
-    return {
-        str(file.relative_to(folder).with_suffix("")): file for folder in _folders() for file in folder.glob("*/*.yaml")
-    }
-
-
-def _similar_names(name: str, known: Sequence[str]) -> list[str]:
-    """Up to three known names similar to `name`, the nearest first; its folder may be missing or wrong."""
-    leaf = name.removesuffix(".yaml").rpartition("/")[2]
-    leaves = {each.rpartition("/")[2]: each for each in known}
-    return [leaves[match] for match in difflib.get_close_matches(leaf, leaves, n=3, cutoff=0.6)]
-
-
-def _folders() -> list[Path]:
-    """Where recipes are: beside the installed package, or in the checkout that it is installed from."""
-    package = Path(__file__).parent
-    return [folder for folder in (package / "recipes", package.parents[1] / "recipes") if folder.is_dir()]
-
-
 def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
     path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
     values = read_settings_file(path)
@@ -361,8 +327,28 @@ def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
     if ("data" in values) != (cls is FinetuneRecipe):
         program = "finetune" if "data" in values else "pretrain"
         raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
+    _check_place(cls, name, values, given)
     values = merge(_without_other_names(values, given), given, ALTERNATIVES)
     return build_settings(cls, values, str(name))
+
+
+def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuses settings of the other program's recipes, and those of phases that there are not.
+
+    Args:
+        values: the recipe's.
+        given: the command line's.
+    """
+    other, program = (PretrainRecipe, "pretrain") if cls is FinetuneRecipe else (FinetuneRecipe, "finetune")
+    for key in given:
+        if key not in cls.model_fields and key in other.model_fields:
+            raise SettingsError(f"{key} is set in recipes of `unmask {program}`, and {name} is none: leave it out")
+    phases = given.get("phases")
+    if isinstance(phases, Mapping) and not values.get("phases") and "phases" in cls.model_fields:
+        raise SettingsError(
+            f"{name} has no phases, so there is no phases.{next(iter(phases))} to change: give them all, such as "
+            "phases='[{until: 0.9, max_length: 64}, {until: 1}]'"
+        )
 
 
 def _without_other_names(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,12 +60,12 @@ class Extension:
         first = self.tokenizer.vocab_size - len(self.added)
         lines = [f"{len(self.added):,} words added behind {first:,} entries, which keep their ids"]
         if self.known:
-            lines.append(f"{len(self.known):,} there already: {_listed(self.known)}")
+            lines.append(f"{len(self.known):,} already among the entries: {_listed(self.known)}")
         if self.num_repeated:
             lines.append(f"{self.num_repeated:,} lines repeat a word of an earlier line")
         if self.unknown:
             lines.append(
-                f"{len(self.unknown):,} of the added were unknown ({_listed(self.unknown)}): a model starts them all "
+                f"{len(self.unknown):,} of the added, unknown before: {_listed(self.unknown)}; a model starts them all "
                 "as its unknown token"
             )
         return "\n".join(lines)
@@ -212,4 +212,4 @@ def _json_bytes(value: dict[str, Any]) -> bytes:
 
 
 def _listed(words: tuple[str, ...]) -> str:
-    return ", ".join(words[:_MOST_SHOWN]) + (", ..." if len(words) > _MOST_SHOWN else "")
+    return ", ".join(f'"{word}"' for word in words[:_MOST_SHOWN]) + (", ..." if len(words) > _MOST_SHOWN else "")

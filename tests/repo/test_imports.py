@@ -19,6 +19,7 @@ LAYERS = (
         "files",
         "input_files",
         "paths",
+        "recipe_names",
         "chance",
         "progress",
         "interruption",

@@ -14,6 +14,7 @@ from unmask.preparation import prepare
 from unmask.pretraining import pretrain
 from unmask.pretraining_inputs import tell_beforehand
 from unmask.recipe import load_pretrain_recipe
+from unmask.tokenization.opening import open_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -65,10 +66,21 @@ def test_lamb_with_small_batches_is_told(
     tiny_recipe: Path, tiny_store: Path, changes: list[str], is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = load_pretrain_recipe(str(tiny_recipe), [f"store={tiny_store}", *changes])
-    tell_beforehand(settings, TokenStore(tiny_store))
+    store = TokenStore(tiny_store)
+    tell_beforehand(settings, store, open_tokenizer(store.tokenizer_directory))
     told = [line for line in caplog.messages if line.startswith("optimizer.name=lamb is for batches of thousands")]
     assert len(told) == is_told
     assert all(f"the largest here is of {settings.train.batch_size};" in line for line in told)
+
+
+def test_a_store_of_another_kind_of_tokenizer_is_told(
+    words: tuple[str, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = ["objective={name: causal_lm}", "model.architecture=gpt1", "packing.format=single_segment"]
+    told = told_at_the_start(words, tmp_path / "run", caplog, *changes)
+    assert (
+        level_of(told, "the store's tokenizer is of the kind wordpiece, and that of model.architecture=gpt1") == "INFO"
+    )
 
 
 def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(

@@ -227,7 +227,8 @@ def _describe_row(row: object, field: str) -> tuple[str, str]:
         names = ", ".join(map(repr, row)) or "none at all"
         return (
             "no such field",
-            f"no field {field!r} (there is {names}): {_expected(field)}, or name another field with --column",
+            f"no field {field!r} (there is {names}): {_expected(field)}, or name another field with --column (in "
+            "a recipe reading.column)",
         )
     return "not a string", f"field {field!r} is {_json_type(row[field])}, not a string: {_expected(field)}"
 

@@ -318,7 +318,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             raise StoreError(
                 f"{directory}: an unfinished store (no manifest.json): `unmask prepare ... --resume` goes on with it"
             )
-        raise StoreError(f"{directory}: not a token store (no manifest.json): expected the --out of `unmask prepare`")
+        has_one = (directory / "store" / "manifest.json").is_file()  # a run that made a store of its corpus
+        expected = f"its store is {directory / 'store'}" if has_one else "expected the --out of `unmask prepare`"
+        raise StoreError(f"{directory}: not a token store (no manifest.json): {expected}")
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         version = manifest["format_version"]

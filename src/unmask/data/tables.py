@@ -98,7 +98,8 @@ def _has_column(source: Source, place: str, names: Sequence[str]) -> bool:
         source.refuse(
             place,
             "no such column",
-            f"no column {column!r} (there is {', '.join(map(repr, names))}): name another with --column",
+            f"no column {column!r} (there is {', '.join(map(repr, names))}): name another with --column (in a recipe "
+            "reading.column)",
         )
     return names.count(column) == 1
 
@@ -149,7 +150,7 @@ def _read_column(source: Source, table: ParquetFile, size: int) -> Iterator[Docu
             source.name,
             "not a column of strings",
             f"column {column!r} is of type {schema.field(column).type}: expected string; convert it, or name another "
-            "with --column",
+            "with --column (in a recipe reading.column)",
         )
         return
     bytes_before = source.counts.file_bytes

@@ -17,8 +17,13 @@ def unknown_share(store: TokenStore) -> float:
     return float(store.manifest.get("unknown_tokens", 0) / max(1, store.num_tokens))
 
 
-def tell_unknown(store: TokenStore) -> str | None:
-    """A warning, for before pre-training, about a store with too many unknown tokens; None if there are few."""
+def tell_unknown(store: TokenStore, *, is_own: bool = False, goes_on: bool = False) -> str | None:
+    """A warning, for before pre-training, about a store with too many unknown tokens; None if there are few.
+
+    Args:
+        is_own: the tokenizer was trained for this run, on this text.
+        goes_on: the run goes on from a model, whose entries stay.
+    """
     share = unknown_share(store)
     if share <= (MUCH_OF_WORDS if store.has_words else MUCH):
         return None
@@ -26,8 +31,19 @@ def tell_unknown(store: TokenStore) -> str | None:
         told, kind, larger = "words of {} are unknown to its tokenizer, and <UNK> is", " --kind word", "vocabulary"
     else:
         told, kind, larger = "tokens of {} are unknown to its tokenizer, and [UNK] is", "", "alphabet"
+    if goes_on:
+        mend = (
+            "the model's entries stay, so add words to them, `unmask tokenizer extend MODEL --words FILE --out DIR`, "
+            "or take a model of such text"
+        )
+    elif is_own:
+        mend = f"give more text, or set a larger tokenizer.{'vocab_size' if store.has_words else 'alphabet_size'}"
+    else:
+        mend = (
+            f"train one on this very text with a larger {larger}, `unmask tokenizer train TEXT{kind} --out DIR`, and "
+            "prepare the text with it, `unmask prepare TEXT --tokenizer DIR --out STORE`"
+        )
     return (
-        f"{share:.1%} of the {told.format(store.directory)} all that is learnt of them: train one on this very text "
-        f"with a larger {larger}, `unmask tokenizer train TEXT{kind} --out DIR`, and prepare the text with it, `unmask "
-        "prepare TEXT --tokenizer DIR --out STORE`; `unmask tokenizer report` shows what is missing"
+        f"{share:.1%} of the {told.format(store.directory)} all that is learnt of them: {mend}; `unmask tokenizer "
+        "report` shows what is missing"
     )

@@ -37,7 +37,8 @@ from unmask.info import KINDS
 from unmask.objectives.settings import BiLMSettings, ObjectiveSettings
 from unmask.pretraining_batches import frame_of
 from unmask.progress import Progress, human_count
-from unmask.recipe import ALTERNATIVES, PretrainRecipe, find_recipe, similar_recipes
+from unmask.recipe import ALTERNATIVES, PretrainRecipe
+from unmask.recipe_names import find_recipe, similar_recipes
 from unmask.segment_pairs import PAIRED
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer

@@ -228,8 +228,8 @@ class ReplacedTokenSettings(_OfAnyObjective):
     def _is_no_wider(cls, size: float) -> float:
         if size > 1:
             raise ValueError(
-                f"objective.generator_size={size:g} makes the generator wider than the discriminator, whose width is "
-                "model.hidden_size: set it to 1 or less"
+                f"{size:g} makes the generator wider than the discriminator, whose width is model.hidden_size: set it "
+                "to 1 or less"
             )
         return size
 

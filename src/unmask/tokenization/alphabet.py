@@ -49,7 +49,7 @@ def choose_alphabet(characters: Counter[str], settings: TokenizerSettings) -> li
     if not frequent:
         raise TooLittleTextError(
             f"no text to train on: no character is seen {settings.min_character_count} times; "
-            "give more text, or set min_character_count lower"
+            "give more text, or set tokenizer.min_character_count lower"
         )
     return sorted(character for _, character in sorted(frequent)[:size])
 

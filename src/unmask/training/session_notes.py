@@ -15,8 +15,8 @@ def tell_resumed(state: TrainState, settings: TrainSettings) -> None:
     if state.progress(settings) >= 1:
         budget = next(name for name in BUDGETS if getattr(settings, name) is not None)
         logger.info(
-            "nothing is left to train: the run has taken its %s steps, all of train.%s=%s; a larger train.%s goes on "
-            "from there",
+            "nothing is left to train: the run has taken its %s steps, all of train.%s=%s; with a larger train.%s it "
+            "goes on from there, unless it has phases or stages, which would have begun later",
             f"{state.step:,}",
             budget,
             getattr(settings, budget),

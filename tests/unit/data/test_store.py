@@ -189,6 +189,10 @@ def test_what_is_no_store_is_told_apart(directory: Path, tmp_path: Path) -> None
     (directory / "manifest.json").unlink()
     refused(directory, r"an unfinished store \(no manifest.json\): `unmask prepare ... --resume` goes on with it")
     refused(tmp_path, r"not a token store \(no manifest.json\): expected the --out of `unmask prepare`")
+    run = tmp_path / "run"
+    (run / "store").mkdir(parents=True)
+    (run / "store" / "manifest.json").write_text("{}")
+    refused(run, rf"run: not a token store \(no manifest.json\): its store is {run / 'store'}")
 
 
 def test_another_version_is_refused(directory: Path) -> None:

@@ -46,3 +46,16 @@ def test_much_is_told_with_what_to_do(words: bool, unknown: int, told: str | Non
     assert line.startswith(told)
     assert ("`unmask tokenizer train TEXT --kind word --out DIR`" in line) == words
     assert "`unmask prepare TEXT --tokenizer DIR --out STORE`" in line
+
+
+def test_what_to_do_depends_on_whose_tokenizer_it_is() -> None:
+    own, words = tell_unknown(Counted(329), is_own=True), tell_unknown(Counted(329, words=True), is_own=True)
+    assert own is not None
+    assert words is not None
+    assert "give more text, or set a larger tokenizer.alphabet_size;" in own
+    assert "give more text, or set a larger tokenizer.vocab_size;" in words
+    for is_own in (False, True):
+        line = tell_unknown(Counted(329), is_own=is_own, goes_on=True)
+        assert line is not None
+        assert "`unmask tokenizer extend MODEL --words FILE --out DIR`" in line
+        assert "train TEXT" not in line
