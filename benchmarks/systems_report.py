@@ -183,7 +183,7 @@ def draw_scores(found: dict[str, list[Point]], to: Path) -> None:
             marks = [point.scores[task] for point in scored]
             axes.plot([point.text_mb for point in scored], marks, marker="o", markersize=4, label=name)
         axes.set_title(f"{task}: {MEASURES[task].metric} on dev, fine-tuned")
-        axes.set_xlabel("text seen in pre-training, MB (0: random weights)")
+        axes.set_xlabel("text read in pre-training, MB (0: random weights)")
         axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", fontsize=9)
     figure.savefig(to, dpi=120)
@@ -202,7 +202,7 @@ def draw_losses(found: list[Curve], to: Path) -> None:
         axes.set_title(f"{curve.system}: {curve.term}", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
-    figure.supxlabel("text seen, MB", fontsize=9)
+    figure.supxlabel("text read, MB", fontsize=9)
     figure.supylabel("held-out loss, nats (dashed: frequencies alone)", fontsize=9)
     figure.savefig(to, dpi=120)
 

@@ -242,7 +242,9 @@ def _clipping(record: Record) -> Iterator[Finding]:
             "note",
             f"gradients were over train.max_grad_norm={limit} in {over} of {len(record.training)} rows, in the median "
             f"{np.median(norms):.2g}",
-            "usual for small models; where the loss spikes as well, lower the learning rate",
+            "usual for small models, and where the discriminator's loss counts fifty-fold"
+            if record.recipe.objective.name == "replaced_token"
+            else "usual for small models; where the loss spikes as well, lower the learning rate",
         )
 
 
