@@ -94,7 +94,8 @@ def store_jobs(out: Path, data: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def num_steps(out: Path, system: System, epochs: float) -> int:
-    """The steps of a run, exact enough to tell where a fifth of it ends."""
+    """The steps of a run, exact enough to tell where a fifth of it ends: segment pairs show more tokens than there are,
+    and many sequences are short, so the doctor plans some and counts."""
     from unmask.doctor.recipe_examination import examine_recipe
     from unmask.recipe import load_pretrain_recipe
 
@@ -114,6 +115,8 @@ def pretrain_jobs(out: Path, epochs: float, continued: bool) -> Iterator[tuple[P
         if bool(system.continues) != continued:
             continue
         run, its_epochs = run_of(out, name), epochs * CONTINUED_SHARE if continued else epochs
+        if (run / "results.json").exists():
+            continue
         every = num_steps(out, system, its_epochs) // NUM_POINTS
         words = [
             *("pretrain", *recipe_words(out, system), f"train.epochs={its_epochs:g}"),

@@ -27,7 +27,7 @@ class Point:
     """A checkpoint that was fine-tuned; `step` 0 stands for what the run started from.
 
     Attributes:
-        text_mb: millions of bytes of the documents seen, as often as they were.
+        text_mb: millions of bytes of the documents read, as often as they were.
         tokens: tokens seen, in millions.
         minutes: of training on one core that does nothing else.
         petaflop: necessary floating-point operations, in 10^15.

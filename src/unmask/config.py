@@ -27,6 +27,10 @@ class Settings(BaseModel):
         """What a file of these settings says, as values of JSON: every key."""
         return self.model_dump(mode="json")
 
+    def as_compared(self) -> dict[str, Any]:
+        """What decides a run, as values of JSON: every key that has an effect."""
+        return self.model_dump(mode="json")
+
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
@@ -182,8 +186,7 @@ def valid_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def changed_keys(before: Settings, after: Settings) -> list[str]:
     """The dotted keys whose values differ, in the order of the settings class."""
-    first, second = before.model_dump(mode="json"), after.model_dump(mode="json")
-    return list(_differences(first, second, ""))
+    return list(_differences(before.as_compared(), after.as_compared(), ""))
 
 
 KEYS_ELSEWHERE: dict[str, str] = {

@@ -96,7 +96,7 @@ def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str
     )
 
 
-USUAL_TOKENIZERS: dict[str, str] = {
+USUAL_TOKENIZERS: dict[AnyArchitecture, str] = {
     "bert": "wordpiece",
     "electra": "wordpiece",
     "roberta": "byte_bpe",

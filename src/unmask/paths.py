@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from unmask.errors import ModelError
@@ -29,7 +30,7 @@ def model_directory(path: str | Path) -> Path:
         raise ModelError(f"{path}: this run has made no model yet: its command with --resume goes on to the end")
     if not path.exists():
         hint = ""
-        if len(path.parts) == 2 and not path.parent.exists():  # OWNER/NAME
-            hint = f"; models are not fetched: `hf download {path} --local-dir DIR` fetches one of the Hugging Face Hub"
+        if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path)) and not path.parent.exists():  # perhaps OWNER/NAME
+            hint = f"; a model of the Hugging Face Hub is not fetched, but `hf download {path} --local-dir DIR` does so"
         raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it{hint}")
     raise ModelError(f"{path}: no model here (no config.json): expected a model's directory, or a run's")

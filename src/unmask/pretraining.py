@@ -167,6 +167,7 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             interruption=interruption,
             longest=settings.longest[1],
             compiles=True,
+            in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
         )
         save_pretrained(module, run.tokenizer, directory / "model")
         words = run.tokenizer if isinstance(run.tokenizer, WordTokenizer) else None

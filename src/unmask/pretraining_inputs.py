@@ -25,7 +25,7 @@ from unmask.data.unknown_tokens import tell_unknown
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.table import OBJECTIVES
-from unmask.pairings import unasked_pairs, unusual_tokenizer
+from unmask.pairings import USUAL_TOKENIZERS, unasked_pairs, unusual_tokenizer
 from unmask.paths import model_directory
 from unmask.preparation import prepare
 from unmask.pretraining_batches import PretrainingSteps, build_loader, frame_of
@@ -243,7 +243,7 @@ def _another_store(settings: PretrainRecipe) -> str:
     if settings.init_from is not None:
         model = model_directory(settings.init_from)
         return f"make a store with the model's own tokenizer, `unmask prepare TEXT --tokenizer {model} --out STORE`"
-    kind = "word" if settings.objective.name == "bilm" else "wordpiece"
+    kind = USUAL_TOKENIZERS[settings.model.architecture]
     return (
         f"make another store, with `unmask tokenizer train TEXT --kind {kind} --out DIR` and then `unmask prepare TEXT "
         "--tokenizer DIR --out STORE`"
@@ -290,7 +290,7 @@ def prepare_held_out(
     if split.num_documents < needed:
         if settings.held_out > 0:
             logger.warning(
-                "held_out=%s of %s documents, by the hash of each, is %s, and %s: nothing is evaluated; %s",
+                "held_out=%s of %s documents, drawn by their texts' hashes, is %s, and %s: nothing is evaluated; %s",
                 settings.held_out,
                 f"{store.num_documents:,}",
                 split.num_documents,

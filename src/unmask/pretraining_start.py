@@ -135,8 +135,8 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
 
 
 def describe_new_entries(settings: PretrainRecipe, tokenizer: Tokenizer) -> str | None:
-    """A note on the entries that `init_from` gets from the tokenizer of a store, or that nothing is known of its own;
-    None if its own are the same.
+    """A note on the entries that `init_from` gets from the tokenizer of a store, or that its own are unknown; None if
+    they are the same.
 
     Args:
         tokenizer: the store's, which `build_module` has accepted.
@@ -146,8 +146,8 @@ def describe_new_entries(settings: PretrainRecipe, tokenizer: Tokenizer) -> str 
     directory = model_directory(settings.init_from)
     if not has_tokenizer(directory):
         return (
-            f"init_from={settings.init_from} has no tokenizer beside it: that the store's is the one it was trained "
-            f"with is not known, only that both have {tokenizer.vocab_size:,} entries"
+            f"init_from={settings.init_from} has no tokenizer beside it: it has as many entries as the store's, "
+            f"{tokenizer.vocab_size:,}, but whether they are the same cannot be checked"
         )
     known = open_tokenizer(directory).vocab_size
     if tokenizer.vocab_size == known:

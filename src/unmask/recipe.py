@@ -49,7 +49,8 @@ class PretrainRecipe(Settings):
     bf16, but the linear layers of blocks in 8 bits, for large models on a GPU of compute capability 8.9 or later."""
 
     tokenizer: str | TokenizerSettings = TokenizerSettings()
-    """A tokenizer's directory, or the settings of one to train on the corpus. A store or `init_from` brings its own."""
+    """A tokenizer's directory, or the settings of one to train on the corpus. A store or `init_from` brings its own:
+    beside a store these settings have no effect, and a run's own recipe leaves them out."""
     corpus: list[str] | None = None
     """Files, folders and globs of text, or a mixture; a store is made from them first, in the run directory."""
     reading: ReadingSettings = ReadingSettings()
@@ -72,24 +73,11 @@ class PretrainRecipe(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _text_is_named(cls, values: Any) -> Any:
-        """`corpus=FILE` on a command line is one path. What a recipe says of a tokenizer is for training one on a
-        corpus: beside a store, which brings its own, it is dropped, so that the run's recipe does not state another."""
-        if not isinstance(values, dict):
-            return values
-        if isinstance(values.get("corpus"), str):
-            values = {**values, "corpus": [values["corpus"]]}
-        if values.get("store") is not None and not isinstance(values.get("tokenizer"), str):
-            values = {key: value for key, value in values.items() if key != "tokenizer"}
+    def _one_path_is_a_list(cls, values: Any) -> Any:
+        """`corpus=FILE` on a command line is one path."""
+        if isinstance(values, dict) and isinstance(values.get("corpus"), str):
+            return {**values, "corpus": [values["corpus"]]}
         return values
-
-    @field_validator("init_from")
-    @classmethod
-    def _model_is_named(cls, init_from: str | None) -> str | None:
-        """A recipe that goes on from a model leaves its name empty, for the command line to give it."""
-        if init_from == "":
-            raise ValueError("the run goes on from a model: give init_from=MODEL, its directory or a run's")
-        return init_from
 
     @field_validator("objective", mode="before")
     @classmethod
@@ -105,15 +93,21 @@ class PretrainRecipe(Settings):
 
     def as_written(self) -> dict[str, Any]:
         """Every key, but of tokenizer and model beside `init_from`, whose own hold, those that are given; beside a
-        store, which has a tokenizer, nothing of one."""
+        store, which brings its own, nothing of a tokenizer."""
         values = super().as_written()
+        for name, part in (("tokenizer", self.tokenizer), ("model", self.model)):
+            if self.init_from is not None and isinstance(part, BaseModel):
+                values[name] = part.model_dump(mode="json", exclude_unset=True)
         if self.store is not None:
             del values["tokenizer"]
-        for name, part in (("tokenizer", self.tokenizer), ("model", self.model)):
-            if self.init_from is not None and isinstance(part, BaseModel) and name in values:
-                values[name] = part.model_dump(mode="json", exclude_unset=True)
         if isinstance(self.model, ElmoModelSettings):
             values["model"]["architecture"] = self.model.architecture  # by which it is told from other settings
+        return values
+
+    def as_compared(self) -> dict[str, Any]:
+        values = super().as_compared()
+        if self.store is not None:  # what a recipe says of a tokenizer is for training one on a corpus
+            del values["tokenizer"]
         return values
 
     @model_validator(mode="after")
@@ -333,7 +327,8 @@ def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
 
 
 def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuses settings of the other program's recipes, and those of phases that there are not.
+    """Refuses settings of the other program's recipes, those of phases that there are not, and no model for a recipe
+    that goes on from one, which names it by an empty `init_from`.
 
     Args:
         values: the recipe's.
@@ -343,12 +338,14 @@ def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given:
     for key in given:
         if key not in cls.model_fields and key in other.model_fields:
             raise SettingsError(f"{key} is set in recipes of `unmask {program}`, and {name} is none: leave it out")
-    phases = given.get("phases")
-    if isinstance(phases, Mapping) and not values.get("phases") and "phases" in cls.model_fields:
+    numbers = list(given["phases"]) if isinstance(given.get("phases"), Mapping) else []
+    if numbers and all(map(str.isdecimal, numbers)) and not values.get("phases"):
         raise SettingsError(
-            f"{name} has no phases, so there is no phases.{next(iter(phases))} to change: give them all, such as "
+            f"{name} has no phases, so there is no phases.{numbers[0]} to change: give them all, such as "
             "phases='[{until: 0.9, max_length: 64}, {until: 1}]'"
         )
+    if values.get("init_from") == "" and not given.get("init_from"):
+        raise SettingsError(f"{name} goes on from a model: give init_from=MODEL, its directory or a run's")
 
 
 def _without_other_names(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,8 +65,8 @@ class Extension:
             lines.append(f"{self.num_repeated:,} lines repeat a word of an earlier line")
         if self.unknown:
             lines.append(
-                f"{len(self.unknown):,} of the added, unknown before: {_listed(self.unknown)}; a model starts them all "
-                "as its unknown token"
+                f"{len(self.unknown):,} of the added could not be spelt before: {_listed(self.unknown)}; a model "
+                "starts each of them as its unknown token"
             )
         return "\n".join(lines)
 

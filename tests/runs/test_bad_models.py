@@ -57,8 +57,10 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
     "a model without a head": ({"d.tsv": TSV}, "evaluate {base} --data d.tsv",
      "{base} is a BertModel; expected a fine-tuned model, as `unmask finetune` saves it"),
     "a model of the Hub": ({"d.tsv": TSV}, "evaluate google-bert/bert-base-uncased --data d.tsv",
-        "google-bert/bert-base-uncased: no such directory: expected a model's, or that of the run that made it; models "
-        "are not fetched: `hf download google-bert/bert-base-uncased --local-dir DIR` fetches one"),
+        "google-bert/bert-base-uncased: no such directory: expected a model's, or that of the run that made it; a "
+        "model of the Hugging Face Hub is not fetched, but `hf download google-bert/bert-base-uncased --local-dir"),
+    "no path of the Hub": ({"d.tsv": TSV}, "evaluate ~/gone --data d.tsv",
+        "~/gone: no such directory: expected a model's, or that of the run that made it\n"),
     "no model": ({"d.tsv": TSV}, "evaluate gone --data d.tsv", "gone: no such directory: expected a model's"),
     "neither model nor predictions": ({"d.tsv": TSV}, "evaluate --data d.tsv",
      "give a MODEL to measure, or --predictions FILE to score without one: one of the two"),

@@ -32,10 +32,8 @@ def tell_unknown(store: TokenStore, *, is_own: bool = False, goes_on: bool = Fal
     else:
         told, kind, larger = "tokens of {} are unknown to its tokenizer, and [UNK] is", "", "alphabet"
     if goes_on:
-        mend = (
-            "the model's entries stay, so add words to them, `unmask tokenizer extend MODEL --words FILE --out DIR`, "
-            "or take a model of such text"
-        )
+        more = "" if store.has_words else "add words, `unmask tokenizer extend MODEL --words FILE --out DIR`, or "
+        mend = f"the model's entries stay: {more}take a model of such text"
     elif is_own:
         mend = f"give more text, or set a larger tokenizer.{'vocab_size' if store.has_words else 'alphabet_size'}"
     else:

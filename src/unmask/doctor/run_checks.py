@@ -31,6 +31,7 @@ from unmask.doctor.run_faults import find_causes, main_loss, unstable
 from unmask.errors import InputError, UserError
 from unmask.info import describe, read_recipe
 from unmask.models.hub_files import CONFIG
+from unmask.objectives.settings import ObjectiveSettings, ReplacedTokenSettings
 from unmask.paths import MODEL
 from unmask.recipe import FinetuneRecipe, PretrainRecipe
 from unmask.training.run_directory import RECIPE
@@ -242,10 +243,15 @@ def _clipping(record: Record) -> Iterator[Finding]:
             "note",
             f"gradients were over train.max_grad_norm={limit} in {over} of {len(record.training)} rows, in the median "
             f"{np.median(norms):.2g}",
-            "usual for small models, and where the discriminator's loss counts fifty-fold"
-            if record.recipe.objective.name == "replaced_token"
-            else "usual for small models; where the loss spikes as well, lower the learning rate",
+            f"usual for small models{_weighted(record.recipe.objective)}; where the loss spikes as well, lower the "
+            "learning rate",
         )
+
+
+def _weighted(objective: ObjectiveSettings) -> str:
+    if not isinstance(objective, ReplacedTokenSettings) or objective.schedule != "joint":
+        return ""
+    return f", and for a discriminator whose loss counts {objective.discriminator_weight:g}-fold"
 
 
 def _throughput(training: Sequence[Row]) -> Iterator[Finding]:

@@ -98,7 +98,7 @@ class MaskedLMSettings(_OfAnyObjective):
     span_length_prob: float = Field(0.2, gt=0, lt=1)
     """p of the geometric distribution that a span's length in words is drawn from."""
 
-    max_span_words: int = Field(10, ge=1)
+    max_span_words: int = Field(10, ge=1, le=1_000_000)
     """Where that distribution is cut off and renormalised: with .2 and 10 the mean is 3.80 words."""
 
     max_boundary_targets: int = Field(20, ge=1)

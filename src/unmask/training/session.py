@@ -58,6 +58,7 @@ def run_session(
     longest: int | None = None,
     compiles: bool = False,
     before_step: Callable[[TrainState, Schedule], bool] | None = None,
+    in_parts: bool = False,
 ) -> dict[str, float]:
     """Trains a module to the end of its budget, from a checkpoint where there is one.
 
@@ -79,6 +80,7 @@ def run_session(
         compiles: whether recorded steps are compiled where the recipe leaves it open.
         before_step: as in `unmask.training.loop.train`; it returns whether a stage begins, so that the steps before it
             get a row of their own.
+        in_parts: as in `unmask.training.session_notes.tell_resumed`.
 
     Returns:
         The held-out figures of the weights that the module ends with, by name.
@@ -97,7 +99,7 @@ def run_session(
         for damage in checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
         state = restore(checkpoint, module, the_optimizer, the_schedule)
-        tell_resumed(state, settings)
+        tell_resumed(state, settings, in_parts=in_parts)
     tell_limits(settings, schedule, is_resumed=checkpoint is not None)
     micro_batches = MicroBatches(steps, module, compute, lambda: state.progress(settings))
     if settings.micro_batch_size == "auto" and state.micro_batch_tokens is None:

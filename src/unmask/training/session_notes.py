@@ -10,17 +10,22 @@ from unmask.training.settings import BUDGETS, ScheduleSettings, TrainSettings, w
 logger = logging.getLogger("unmask")
 
 
-def tell_resumed(state: TrainState, settings: TrainSettings) -> None:
-    """Says where a run goes on, or that there is nothing left of it."""
+def tell_resumed(state: TrainState, settings: TrainSettings, *, in_parts: bool) -> None:
+    """Says where a run goes on, or that there is nothing left of it.
+
+    Args:
+        in_parts: the run has phases or stages, whose places depend on the budget, so that it cannot get a larger one.
+    """
     if state.progress(settings) >= 1:
         budget = next(name for name in BUDGETS if getattr(settings, name) is not None)
         logger.info(
-            "nothing is left to train: the run has taken its %s steps, all of train.%s=%s; with a larger train.%s it "
-            "goes on from there, unless it has phases or stages, which would have begun later",
+            "nothing is left to train: the run has taken its %s steps, all of train.%s=%s; %s",
             f"{state.step:,}",
             budget,
             getattr(settings, budget),
-            budget,
+            "a new run goes on from its model with init_from="
+            if in_parts
+            else f"a larger train.{budget} goes on from there",
         )
     elif state.is_over(settings):
         logger.info("nothing is left to train: the run has ended at step %s by train.patience", f"{state.step:,}")

@@ -55,7 +55,9 @@ def test_what_to_do_depends_on_whose_tokenizer_it_is() -> None:
     assert "give more text, or set a larger tokenizer.alphabet_size;" in own
     assert "give more text, or set a larger tokenizer.vocab_size;" in words
     for is_own in (False, True):
-        line = tell_unknown(Counted(329), is_own=is_own, goes_on=True)
-        assert line is not None
-        assert "`unmask tokenizer extend MODEL --words FILE --out DIR`" in line
-        assert "train TEXT" not in line
+        for of_words in (False, True):  # words are not added to a tokenizer of words
+            line = tell_unknown(Counted(329, of_words), is_own=is_own, goes_on=True)
+            assert line is not None
+            assert ("`unmask tokenizer extend MODEL --words FILE --out DIR`" in line) != of_words
+            assert "take a model of such text;" in line
+            assert "train TEXT" not in line

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from unmask.batch import pack
+from unmask.doctor import run_checks
 from unmask.doctor.loss_floors import (
     Floor,
     check_floor,
@@ -22,7 +23,9 @@ from unmask.doctor.loss_floors import (
     span_boundary_floors,
 )
 from unmask.doctor.run_checks import check_run, more_tokens
+from unmask.doctor.run_evidence import Record
 from unmask.objectives.settings import MaskedLMSettings
+from unmask.recipe import load_pretrain_recipe
 from unmask.tokenization.vocabulary import Vocabulary
 
 FLOOR = Floor("mlm-unigram-floor", "knowing frequencies", 5.0, 0.02, "loss/mlm", "eval/mlm_loss", True, "warning")
@@ -230,6 +233,26 @@ def test_what_was_clipped_is_told_where_something_was(
     assert ("clipping" in message) == (told is not None)
     assert told is None or told in message
     assert "always-clipped" not in {finding.name for finding in check_run(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "usual for small models; where the loss spikes"),
+        (
+            ["objective={name: replaced_token}", "model.architecture=electra", "packing.format=single_segment"],
+            "usual for small models, and for a discriminator whose loss counts 50-fold; where the loss spikes",
+        ),
+    ],
+    ids=["masked_lm", "replaced_token"],
+)
+def test_why_all_rows_are_clipped_is_said_of_the_discriminators_weight_too(words: list[str], told: str) -> None:
+    recipe = load_pretrain_recipe("pretrain/bert_tiny", ["store=nowhere", *words])
+    training = [{"step": step, "loss": 5.0, "gradient_norm": 7.0} for step in range(10)]
+    [finding] = run_checks._clipping(Record(Path("run"), recipe, training, [], None, None, [], []))
+    assert finding.name == "always-clipped"
+    assert finding.message == "gradients were over train.max_grad_norm=1.0 in 10 of 10 rows, in the median 7"
+    assert finding.advice.startswith(told)
 
 
 def test_a_diverged_run_is_not_told_to_go_on(tmp_path: Path) -> None:
