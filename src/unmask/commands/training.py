@@ -23,6 +23,9 @@ def pretrain_command(
     workers: Workers = None,
 ) -> None:
     """Pre-train a model from a store (store=DIR) or straight from text (corpus=FILE)."""
+    from unmask.recipe import load_pretrain_recipe
+
+    load_pretrain_recipe(recipe, overrides or [])  # tells a wrong setting before the seconds that torch takes to import
     from unmask.pretraining import pretrain
 
     model = pretrain(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite, workers=workers or cores())
@@ -51,6 +54,9 @@ def finetune_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Fine-tune a model on labelled examples (init_from=MODEL data.train=FILE data.dev=FILE)."""
+    from unmask.recipe import load_finetune_recipe
+
+    load_finetune_recipe(recipe, overrides or [])  # as above
     from unmask.finetuning import finetune
 
     model = finetune(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite)
