@@ -4,7 +4,7 @@
 
     unmask.train_tokenizer(["my-text/"], "runs/tokenizer")
     unmask.prepare(["my-text/"], "runs/tokenizer", "runs/store")
-    unmask.pretrain("pretrain/bert_mini", ["store=runs/store"], out="runs/bert")
+    unmask.pretrain("pretrain/bert_mini", ["store=runs/store", "train.tokens=20000000"], out="runs/bert")
     unmask.finetune("finetune/classification", ["init_from=runs/bert", "data.train=train.csv"], out="runs/classifier")
     unmask.evaluate("runs/classifier", "test.csv")["metrics"]
     for prediction in unmask.predict("runs/classifier", [{"text": "a fine film"}]):

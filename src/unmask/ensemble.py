@@ -34,6 +34,8 @@ _SAME_TASK = (
     "document_context",
     "unanswerable",
     "max_answer_length",
+    "encoder_top",
+    "two_orders",
 )
 """What a model remembers of its task that decides how inputs are read and answered, once for all members."""
 

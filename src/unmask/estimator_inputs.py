@@ -111,17 +111,21 @@ def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
 
 
 def numbers_of(y: Any, num_texts: int) -> list[float]:
-    """The targets of a regression: a finite number for each text."""
+    """The targets of a regression: a finite number for each text, not the same for all."""
     listed = _listed(y, "y")
     _refuse_column(listed)
     values = [_number(value, number) for number, value in enumerate(listed)]
     _same_length(values, num_texts)
+    if len(values) > 1 and len(set(values)) == 1:
+        raise InputError(f"every value of y is {values[0]:g}: there is nothing to tell apart; give values that differ")
     return values
 
 
 def _number(value: Any, number: int) -> float:
     if isinstance(value, str | bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
         raise InputError(f"y[{number}] is {value!r}: expected a finite number")
+    if not math.isfinite(np.float32(value)):
+        raise InputError(f"y[{number}] is {value!r}: too large for float32; scale y")
     return float(value)
 
 

@@ -179,8 +179,11 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             torch.manual_seed(settings.seed)
             module: Any = build_module(settings, task, source, tokenizer, len(new_entries))
             segments = module.encoder.settings.type_vocab_size
-            windows = encode_windows(task, examples, tokenizer, ExampleCounts(), segments)
+            counts = ExampleCounts()
+            windows = encode_windows(task, examples, tokenizer, counts, segments)
             training = concatenate([window.encoded.without_alignment() for window in windows])
+            if counts.anything_mended:
+                logger.warning("X: %s", counts.summary())
             loader = ExampleLoader(training, settings.seed, settings.train.batch_size, settings.train.batch_size)
             progress = _LossCurve()
             train(

@@ -6,12 +6,10 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 
 from __future__ import annotations
 
-import filecmp
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -22,6 +20,7 @@ from torch import nn
 from unmask.batch import Batch
 from unmask.evaluation import tell_degenerate
 from unmask.files import write_json
+from unmask.finetuning_files import check_unchanged, shared_files
 from unmask.finetuning_inputs import ExampleSteps, Inputs, add_features, open_inputs
 from unmask.inference import Window, measure, predict_window
 from unmask.interruption import Interruption
@@ -34,7 +33,6 @@ from unmask.report import write_report
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.frozen_features import COLUMN as FEATURES
-from unmask.tasks.settings import DataSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.best import choose_metric
 from unmask.training.device import Compute, choose_compute
@@ -111,9 +109,10 @@ def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs
     """The inputs of a run; a metric that the task does not have is refused now, not at the first evaluation.
 
     Raises:
-        UserError: see `open_inputs`; or `train.metric` is not one of the figures on dev.
+        UserError: see `open_inputs` and `check_unchanged`; or `train.metric` is not one of the figures on dev.
     """
     run = open_inputs(settings, directory)
+    check_unchanged(settings.data, directory)
     for warning in shared_files(settings.data):
         logger.warning("%s", warning)
     is_named = settings.train.metric is not None and run.checkpoint is None
@@ -122,21 +121,6 @@ def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs
         loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, _plain(compute.device))
         choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
     return run
-
-
-def shared_files(data: DataSettings) -> Iterator[str]:
-    """Warnings about figures that mislead because two of a run's files are the same file, or equal in every byte."""
-    named = [(name, Path(file)) for name in ("train", "dev", "test") if (file := getattr(data, name)) is not None]
-    for (name, first), (other, second) in combinations(named, 2):
-        is_one = first.samefile(second)
-        if is_one or (first.is_file() and second.is_file() and filecmp.cmp(first, second, shallow=False)):
-            what = "is the same file as" if is_one else "holds the very bytes of"
-            why = (
-                f"its figures are of what was learned, and say nothing of new examples: give others as data.{other}"
-                if name == "train"
-                else "what is chosen by the one is flattered by the other: give examples of their own for each"
-            )
-            yield f"data.{other}={second} {what} data.{name}={first}: {why}"
 
 
 def _plain(device: torch.device) -> Compute:

@@ -12,7 +12,7 @@ import torch
 
 from unmask.errors import CheckpointError, ModelError, SettingsError
 from unmask.inference import Window, encode_windows, introduce
-from unmask.models.conversion import widen_vocabulary
+from unmask.models.conversion import widen_vocabulary, with_dropout
 from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads import needs_pooler
@@ -132,7 +132,7 @@ def build_module(
         SettingsError: examples may be longer than the model can take, or a setting asks for something that it lacks.
     """
     loaded = load_encoder(source, head=task.head_kind)
-    encoder = loaded.encoder
+    encoder = with_dropout(loaded.encoder, settings.model.model_dump(exclude_none=True), settings.init_from)
     if num_new_entries and tokenizer.vocab_size - num_new_entries <= encoder.settings.vocab_size:
         _add_rows(encoder, tokenizer, num_new_entries)
     sizes = encoder.settings

@@ -19,6 +19,7 @@ from unmask.model_uses import use_of
 from unmask.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
 from unmask.progress import human_bytes, human_count
 from unmask.recipe import FinetuneRecipe, PretrainRecipe
+from unmask.recipe_names import known_recipes
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run_log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 from unmask.training.settings import BUDGETS
@@ -43,7 +44,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     """What a path holds.
 
     Args:
-        path: a directory that `unmask` or `transformers` wrote, or a recipe's file.
+        path: a directory that `unmask` or `transformers` wrote, or a recipe's file or name.
 
     Returns:
         `kind` (a key of `KINDS`: `run`, `model`, `store` ...), `path`, and what there is to know about that kind, as
@@ -55,7 +56,9 @@ def describe(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: no such file or directory")
+        if str(path) not in known_recipes():
+            raise InputError(f"{path}: no such file or directory")
+        path = known_recipes()[str(path)]
     for kind, (is_one, describe_one) in KINDS.items():
         if is_one(path):
             return {"kind": kind, "path": str(path), **describe_one(path)}

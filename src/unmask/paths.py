@@ -30,7 +30,9 @@ def model_directory(path: str | Path) -> Path:
         raise ModelError(f"{path}: this run has made no model yet: its command with --resume goes on to the end")
     if not path.exists():
         hint = ""
-        if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path)) and not path.parent.exists():  # perhaps OWNER/NAME
-            hint = f"; a model of the Hugging Face Hub is not fetched, but `hf download {path} --local-dir DIR` does so"
+        is_old_name = re.fullmatch(r"[a-z]+-[\w-]+", str(path)) is not None  # bert-base-uncased
+        if is_old_name or (re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path)) and not path.parent.exists()):
+            full = f"OWNER/{path}" if is_old_name else str(path)
+            hint = f"; a model of the Hugging Face Hub is not fetched, but `hf download {full} --local-dir DIR` does so"
         raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it{hint}")
     raise ModelError(f"{path}: no model here (no config.json): expected a model's directory, or a run's")

@@ -18,10 +18,11 @@ from unmask.inference import Window, encode_windows, introduce, predict_window, 
 from unmask.inference_precision import freeze, take_faster
 from unmask.models.hub import load_finetuned
 from unmask.paths import model_directory
-from unmask.prediction_inputs import read_task_inputs
+from unmask.prediction_inputs import having_field, read_task_inputs
 from unmask.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns_by_option
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.tasks.fields import find_field
 from unmask.tasks.qa import QaTask
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
@@ -81,7 +82,7 @@ class Predictor:
     def _predict_window(self, window: Window) -> Iterator[dict[str, Any]]:
         predictions = predict_window(self.task, self.module, window, self.compute)
         for example, prediction in zip(window.examples, predictions, strict=True):
-            given_id = example.fields.get(self.task.id_column)
+            given_id = find_field(example.fields, self.task.id_column)
             told = {"id": given_id, "input": dict(example.fields), **prediction}
             yield {name: value for name, value in told.items() if name != "id" or value is not None}
 
@@ -184,8 +185,17 @@ def predict(
         UserError: the model does not load, or an input lacks its text or is too long for a model that does not cut.
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
-    numbered = (Row(row, f"input {number}") for number, row in enumerate(rows, start=1))
-    return predictor(numbered)
+    return predictor(_numbered(rows))
+
+
+def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise InputError(
+                f"input {number} is {str(row)[:60]!r}: expected a list of inputs, each with named fields, such as "
+                '[{"text": "a fine film"}]'
+            )
+        yield Row(row, f"input {number}")
 
 
 def predict_file(
@@ -210,7 +220,8 @@ def predict_file(
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
     predictor = predictor.with_options(columns, settings)
-    return predictor(read_task_inputs(path, predictor.task, format))
+    rows = read_task_inputs(path, predictor.task, format)
+    return predictor(rows if columns.id is None else having_field(rows, columns.id))
 
 
 def write_predictions(

@@ -18,6 +18,7 @@ from unmask.tasks.base import Task
 from unmask.tasks.choice import Choice
 from unmask.tasks.qa import QaTask
 from unmask.tasks.rows import FORMATS, NumberedLines, Row, read_jsonl, read_rows
+from unmask.tasks.spelling import similar_columns
 from unmask.tasks.tag_schemes import split_tag
 from unmask.tasks.tagging import Tagging
 
@@ -35,6 +36,21 @@ _SAID_BY_SUFFIX = (*FORMATS, ".json", ".parquet")
 @dataclass(frozen=True)
 class PlainText(Row):
     """A line that is a text and nothing else; its one field is `text`."""
+
+
+def having_field(rows: Iterable[Row], name: str) -> Iterator[Row]:
+    """The same rows.
+
+    Raises:
+        InputError: one lacks the field that the user has named.
+    """
+    for row in rows:
+        if name not in row:
+            raise InputError(
+                f"{row.source}: no column {name!r}: there is {', '.join(row.fields)}.{similar_columns([name], row)} "
+                "Name it with --column id=..."
+            )
+        yield row
 
 
 def read_inputs(

@@ -5,28 +5,27 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ValidationError
 from tokenizers.models import WordPiece
 
 from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder
-from unmask.models.conversion import bert_as_electra, widen_vocabulary
+from unmask.models.conversion import bert_as_electra, sizes_with_dropout, widen_vocabulary, with_dropout
 from unmask.models.electra import share_embeddings
 from unmask.models.elmo import ElmoEncoder
 from unmask.models.elmo_settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, ElmoSettings
-from unmask.models.encoder import Encoder, new_encoder
+from unmask.models.encoder import new_encoder
 from unmask.models.heads import MaskedLMHead
 from unmask.models.hub import load_encoder
 from unmask.models.hub_source import read_settings
 from unmask.models.settings import (
+    DROPOUTS,
     FEED_FORWARD_FACTOR,
     PRESETS_OF,
     AnyArchitecture,
     EncoderSettings,
     ModelSettings,
-    reasons,
 )
 from unmask.models.span_boundary_head import SpanBoundaryHead
 from unmask.objectives.base import Objective, ObjectiveModule
@@ -45,12 +44,6 @@ from unmask.tokenization.word_characters import WordTokenizer
 logger = logging.getLogger("unmask")
 
 _MOST_SHOWN = 5
-
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-"""Settings of `model.*` that are no sizes: beside `init_from` they replace that model's."""
-
-AnySizes = TypeVar("AnySizes", EncoderSettings, ElmoSettings, EncoderSettings | ElmoSettings)
-EncoderT = TypeVar("EncoderT", bound=Encoder)
 
 
 def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
@@ -89,7 +82,8 @@ def check_model(settings: PretrainRecipe) -> None:
     if settings.init_from is None:
         _check_positions(settings, settings.model.resolve(settings.model.vocab_size or TokenizerSettings().vocab_size))
         return
-    sizes = _starting_sizes(settings, read_settings(model_directory(settings.init_from)))
+    sizes = read_settings(model_directory(settings.init_from))
+    sizes = sizes_with_dropout(sizes, _dropout(settings.model), settings.init_from)
     family = BECOMES.get((settings.objective.name, sizes.architecture), sizes.architecture)
     wrong = contradiction(settings.objective, family, sizes.is_causal, settings.packing, settings.init_from)
     if wrong is not None:
@@ -116,7 +110,8 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
         return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
     check_model(settings)
     directory = model_directory(settings.init_from)
-    encoder = _with_dropout(settings, load_encoder(directory, pooler=objective.needs_pooler).encoder)
+    dropout = _dropout(settings.model)
+    encoder = with_dropout(load_encoder(directory, pooler=objective.needs_pooler).encoder, dropout, settings.init_from)
     pieces = _new_entries(settings, directory, encoder.settings, tokenizer)
     if trained_architecture(settings) != encoder.settings.architecture:
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
@@ -124,7 +119,7 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
     module = objective.build(encoder)
     objective.restore_heads(module, directory)
     if isinstance(module, ReplacedTokenModule):
-        module.generator = _with_dropout(settings, module.generator)
+        module.generator = with_dropout(module.generator, dropout, settings.init_from)
         if module.is_tied:
             share_embeddings(module.generator, module.encoder)
     for kept in module.saved().values() if pieces else ():
@@ -188,35 +183,9 @@ def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, 
     return {"intermediate_size": FEED_FORWARD_FACTOR * sizes["hidden_size"]} | sizes
 
 
-def _starting_sizes(settings: PretrainRecipe, sizes: AnySizes) -> AnySizes:
-    """The sizes of `init_from`, with the dropout that `model.*` gives.
-
-    Raises:
-        SettingsError: the family has no such dropout.
-    """
-    model = settings.model
-    given = model.model_dump(include=model.model_fields_set.intersection(DROPOUTS), exclude_none=True)
-    if not given:
-        return sizes
-    if isinstance(sizes, EncoderSettings) and "hidden_dropout_prob" in given:
-        given["embedding_dropout_prob"] = None  # `model.*` has one key for both
-    try:
-        return type(sizes).model_validate(sizes.model_dump() | given)
-    except ValidationError as error:
-        raise SettingsError(
-            f"model.* does not fit init_from={settings.init_from}, of the family {sizes.architecture}: {reasons(error)}"
-        ) from error
-
-
-def _with_dropout(settings: PretrainRecipe, encoder: EncoderT) -> EncoderT:
-    """An encoder of `init_from` with the dropout that `model.*` gives, and the same parameters."""
-    sizes = _starting_sizes(settings, encoder.settings)
-    if sizes == encoder.settings:
-        return encoder
-    other = new_encoder(sizes, pooler=encoder.pooler is not None)
-    other.load_state_dict(encoder.state_dict(keep_vars=True), assign=True)
-    assert isinstance(other, type(encoder)), "the family is the same"
-    return other.train(encoder.training)
+def _dropout(model: AnyModelSettings) -> dict[str, float]:
+    """The dropout that `model.*` gives in place of that of `init_from`."""
+    return model.model_dump(include=model.model_fields_set.intersection(DROPOUTS), exclude_none=True)
 
 
 def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str = "the store's tokenizer") -> None:

@@ -17,7 +17,7 @@ from unmask.config import Settings, as_given, build_settings, merge, nearest, pa
 from unmask.data.settings import CleaningSettings, PackingSettings, Phases, ReadingSettings
 from unmask.errors import SettingsError
 from unmask.models.elmo_settings import AnyModelSettings, ElmoModelSettings
-from unmask.models.settings import ModelSettings
+from unmask.models.settings import DropoutSettings, ModelSettings
 from unmask.objectives.settings import CALLED_OTHERWISE, MaskedLMSettings, ObjectiveName, ObjectiveSettings
 from unmask.pairings import contradiction, overflow, too_many_tokens
 from unmask.recipe_names import find_recipe
@@ -198,6 +198,7 @@ class FinetuneRecipe(Settings):
     5); null takes all, and the pooler."""
     freeze_layers: int | Literal["all"] | None = None
     """0 freezes the embeddings, n also the first n layers, `all` the whole encoder; null nothing."""
+    model: DropoutSettings = DropoutSettings()
 
     task: TaskSettings = TaskSettings()
     data: DataSettings

@@ -21,7 +21,7 @@ def find_recipe(name: str, program: str | None = None) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    known = _known_recipes()
+    known = known_recipes()
     if name in known:
         return known[name]
     theirs = sorted(each for each in known if program is None or each.startswith(f"{program}/"))
@@ -36,10 +36,10 @@ def find_recipe(name: str, program: str | None = None) -> Path:
 
 def similar_recipes(name: str) -> list[str]:
     """Up to three recipes that come with `unmask` and have a similar name, the nearest first."""
-    return _similar_names(name, sorted(_known_recipes()))
+    return _similar_names(name, sorted(known_recipes()))
 
 
-def _known_recipes() -> dict[str, Path]:
+def known_recipes() -> dict[str, Path]:
     """The recipes that come with `unmask`, by name."""
     return {
         str(file.relative_to(folder).with_suffix("")): file for folder in _folders() for file in folder.glob("*/*.yaml")

@@ -1,7 +1,7 @@
 """How similar texts are: the cosine of their embeddings, for pairs, and for a query among many.
 
 An embedding is a pool of hidden states, divided by its length: by default the mean of the last layer's. An encoder that
-was only pre-trained gives weak embeddings; one fine-tuned on pairs of texts gives better ones.
+was only pre-trained gives weak embeddings: compare cosines with each other, not with a fixed threshold.
 """
 
 from __future__ import annotations

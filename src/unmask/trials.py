@@ -261,8 +261,8 @@ def _outcomes(
     by_name = {trial.name: trial for trial in trials}
     ended: dict[str, Outcome] = {}
     for trial in trials:
-        if (results := _read_results(places[trial.name])) is not None:
-            ended[trial.name] = trial.outcome(results)
+        if _read_results(places[trial.name]) is not None:
+            ended[trial.name] = _outcome(trial, places[trial.name], None)
     if ended:
         _tell(directory, f"{len(ended)} of {len(trials)} trials are finished already")
 

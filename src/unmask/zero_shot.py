@@ -37,6 +37,7 @@ from unmask.tasks.choice import Choice
 from unmask.tasks.choice_layouts import ChoiceExample
 from unmask.tasks.classification import Classification, sorted_labels
 from unmask.tasks.examples import TextExample
+from unmask.tasks.fields import find_field
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import check_name, open_task
 
@@ -378,7 +379,8 @@ def predict_zero_shot(zero_shot: ZeroShot, data: str | Path) -> Iterator[dict[st
     """
     id_name = zero_shot.task.id_column
     for example, prediction in zero_shot.predict(data):
-        kept = {"id": example.fields[id_name]} if id_name in example.fields else {}
+        identity = find_field(example.fields, id_name)
+        kept = {} if identity is None else {"id": identity}
         yield {**kept, "input": dict(example.fields), **prediction}
 
 

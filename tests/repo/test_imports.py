@@ -39,6 +39,7 @@ LAYERS = (
             "pretraining_batches",
             "pretraining_start",
             "finetuning",
+            "finetuning_files",
             "finetuning_inputs",
             "evaluation",
             "prediction",

@@ -238,6 +238,9 @@ def test_a_run_is_not_overwritten_and_other_examples_are_noticed(words: list[str
     train.write_bytes(train.read_bytes() * 2)
     with pytest.raises(CheckpointError, match=r"train\.jsonl gives other examples than when this run was begun"):
         finetune("finetune/classification", changed, out=tmp_path / "run", resume=True)
+    train.write_bytes((data / "train.jsonl").read_bytes() + b" \n")  # the same examples
+    with pytest.raises(CheckpointError, match=r"data\.train=.* holds something else than when this run was begun"):
+        finetune("finetune/classification", changed, out=tmp_path / "run", resume=True)
     before = weights(tmp_path / "run" / "model")
     with pytest.raises(InputError, match="cannot be read"):
         finetune(

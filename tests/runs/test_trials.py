@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from unmask.ensemble import write_ensemble
-from unmask.errors import InputError, Interrupted, SettingsError
+from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError
 from unmask.evaluation import evaluate
 from unmask.finetuning import finetune
 from unmask.prediction import predict_file
@@ -192,6 +193,22 @@ def run(*arguments, **named):
 """
 """Runs that workers import. Those of seeds 0 and 1 wait for each other in their seventh step; then the second tells the
 parent to stop, and both wait for what it does."""
+
+
+def test_a_search_is_not_resumed_on_other_examples(recipe: str, words: list[str], tmp_path: Path) -> None:
+    given, out = [*words, "search.restarts=2", "train.epochs=1"], tmp_path / "out"
+    finetune(recipe, given, out=out)
+    done, other = sorted((out / "trials").iterdir())
+    shutil.rmtree(other)
+    (done / "checkpoints").mkdir()  # as if it had been killed before they were deleted
+    finetune(recipe, given, out=out, resume=True)
+    assert not (done / "checkpoints").exists()
+    shutil.rmtree(other)
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(dev.read_text().replace("good", "bad", 1))
+    with pytest.raises(CheckpointError, match=r"data\.dev=.*dev\.jsonl holds something else than when this run was"):
+        finetune(recipe, given, out=out, resume=True)
+    assert not other.exists()
 
 
 def test_side_by_side_stopped_and_resumed_is_as_one_after_another(

@@ -324,6 +324,25 @@ def test_targets_that_are_no_numbers(tiny_model: Path, value: Any) -> None:
         TextRegressor(tiny_model).fit(["a", "b"], [1.0, value])
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([1.0, 1e300], r"y\[1\] is 1e\+300: too large for float32; scale y"),
+        ([2.0, 2.0], "every value of y is 2: there is nothing to tell apart"),
+    ],
+)
+def test_targets_that_cannot_be_learned(tiny_model: Path, values: list[float], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        TextRegressor(tiny_model).fit(["a", "b"], values)
+
+
+def test_texts_that_are_cut_in_training_are_told(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    classifier(tiny_model, max_length=8, epochs=1).fit(["a dog " * 20, "a man"], ["x", "y"])
+    assert [line for line in caplog.messages if line.startswith("X: ")] == [
+        "X: 2 examples, 1 longer than task.max_length and cut"
+    ]
+
+
 def test_targets_in_a_column(tiny_model: Path) -> None:
     with pytest.raises(InputError, match=r"^y has one column: give y\.ravel\(\) "):
         TextRegressor(tiny_model).fit(["a", "b"], np.array([1.0, 2.0])[:, None])

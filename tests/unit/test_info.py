@@ -73,6 +73,12 @@ def test_a_tokenizer_and_a_recipe(tiny_model: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_recipe_that_comes_with_unmask_by_its_name() -> None:
+    description = describe("pretrain/bert_tiny")
+    assert description["kind"] == "recipe"
+    assert any(line.startswith("source: ") for line in description["about"])
+
+
 def test_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file or directory"):
         describe(tmp_path / "absent")

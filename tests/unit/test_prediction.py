@@ -317,6 +317,20 @@ def test_the_users_column_of_ids_is_kept(
         assert prediction["id"] == {"number": "7", "id": "8"}[name]
 
 
+def test_a_column_of_ids_may_be_within_another_and_has_to_be_there(answering: Path, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps({"question": "a", "context": "a dog", "meta": {"id": "q7"}}) + "\n")
+    (prediction,) = predict_file(answering, path, columns=ColumnSettings(id="meta.id"))
+    assert prediction["id"] == "q7"
+    with pytest.raises(InputError, match=r"in\.jsonl:1: no column 'nope': there is question, context, meta\."):
+        list(predict_file(answering, path, columns=ColumnSettings(id="nope")))
+
+
+def test_one_input_in_place_of_a_list_is_told(single: Path) -> None:
+    with pytest.raises(InputError, match=r"input 1 is 'text': expected a list of inputs, each with named fields"):
+        list(predict(single, {"text": "a"}))  # type: ignore[arg-type]
+
+
 # ---- Files of predictions
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from unmask.doctor.findings import Diagnosis, Finding, Table
 from unmask.errors import SettingsError, UserError
-from unmask.finetuning import shared_files
+from unmask.finetuning_files import shared_files
 from unmask.finetuning_inputs import Inputs, open_inputs
 from unmask.inference import Window
 from unmask.progress import human_count, human_duration

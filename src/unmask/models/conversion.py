@@ -1,22 +1,62 @@
-"""Converts encoders: BERT to ELECTRA, and any to one with more vocabulary entries.
+"""Converts encoders: BERT to ELECTRA, and any to one with more vocabulary entries or other dropout.
 
-For continued pre-training under another objective, or on text with new words. Hidden states are the same before and
-after, up to rounding.
+For continued pre-training under another objective, or on text with new words, and for fine-tuning. Hidden states are
+the same before and after, up to rounding and dropout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
+from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.electra import ElectraEncoder
-from unmask.models.encoder import TokenEncoder
+from unmask.models.elmo_settings import ElmoSettings
+from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
 from unmask.models.heads import MaskedLMHead
-from unmask.models.settings import EncoderSettings
+from unmask.models.settings import EncoderSettings, reasons
 from unmask.models.span_boundary_head import SpanBoundaryHead
+
+AnySizes = TypeVar("AnySizes", EncoderSettings, ElmoSettings, EncoderSettings | ElmoSettings)
+EncoderT = TypeVar("EncoderT", bound=Encoder)
+
+
+def sizes_with_dropout(sizes: AnySizes, dropout: Mapping[str, float], name: str) -> AnySizes:
+    """The same sizes with other dropout.
+
+    Args:
+        dropout: `hidden_dropout_prob` and `attention_probs_dropout_prob`, those that change. GPT-1's dropout after the
+            embeddings goes with the former.
+        name: of the model, for a message.
+
+    Raises:
+        SettingsError: the family has no such dropout.
+    """
+    given: dict[str, float | None] = dict(dropout)
+    if isinstance(sizes, EncoderSettings) and "hidden_dropout_prob" in given:
+        given["embedding_dropout_prob"] = None
+    try:
+        return type(sizes).model_validate(sizes.model_dump() | given) if given else sizes
+    except ValidationError as error:
+        raise SettingsError(
+            f"model.* does not fit init_from={name}, of the family {sizes.architecture}: {reasons(error)}"
+        ) from error
+
+
+def with_dropout(encoder: EncoderT, dropout: Mapping[str, float], name: str) -> EncoderT:
+    """An encoder with the same parameters and other dropout; see `sizes_with_dropout`."""
+    sizes = sizes_with_dropout(encoder.settings, dropout, name)
+    if sizes == encoder.settings:
+        return encoder
+    other = new_encoder(sizes, pooler=encoder.pooler is not None)
+    other.load_state_dict(encoder.state_dict(keep_vars=True), assign=True)
+    assert isinstance(other, type(encoder)), "the family is the same"
+    return other.train(encoder.training)
 
 
 def bert_as_electra(bert: BertEncoder) -> ElectraEncoder:

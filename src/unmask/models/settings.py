@@ -268,6 +268,23 @@ class EncoderSettings(BaseModel):
         return self.max_position_embeddings - self.first_position
 
 
+class DropoutSettings(BaseModel):
+    """`model.*` of a fine-tuning recipe: dropout in place of that in the `config.json` of `init_from` (None: as there).
+
+    A model that was pre-trained without dropout, as the `_mini` recipes do, is fine-tuned without it too, unless it is
+    given here.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    hidden_dropout_prob: Probability | None = None
+    attention_probs_dropout_prob: Probability | None = None
+
+
+DROPOUTS = tuple(DropoutSettings.model_fields)
+"""Settings of `model.*` that are no sizes: beside `init_from` they replace that model's."""
+
+
 class ModelSettings(BaseModel):
     """`model.*` of a recipe: a preset, and what differs from it (None: as in the preset).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,6 +40,7 @@ LabelledText = TextExample[str]
 
 DATA_SETS = {name: data_set for name, data_set in glue.DATA_SETS.items() if data_set.kind == "classification"}
 
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _PLAIN = TextDataSet("classification", TextFiles(), unlabelled=frozenset())
 
 _FEW_LABELS, _MOST_LABELS = 100, 1_000_000
@@ -224,10 +226,10 @@ class Classification(TextTask[str]):
 
 
 def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """The order of labels where nothing else says it: sorted as text, but by value if all are numbers."""
+    """The order of labels where nothing else says it: sorted as text, but by value if all are numbers (-1, 0.5, 10)."""
     found = set(labels)
-    numeric = all(label.isdecimal() for label in found)
-    return tuple(sorted(found, key=lambda label: (int(label) if numeric else 0, label)))
+    numeric = all(_NUMBER.fullmatch(label) for label in found)
+    return tuple(sorted(found, key=lambda label: (float(label) if numeric else 0, label)))
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 from unmask.errors import InputError, SettingsError
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, encoded
+from unmask.tasks.fields import list_in_cell
 from unmask.tasks.rows import Row, RowFaults, checked_text, read_rows, shown
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.spelling import as_seen, similar_columns
@@ -227,15 +228,18 @@ def read_label(row: Row, name: str) -> str:
 
 
 def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:
-    """Any number of labels, without repetitions: a JSON list, or in a table a text with separators; an empty text
-    means no labels.
+    """Any number of labels, without repetitions: a list (JSON in a table), or in a table a text with separators; an
+    empty text means no labels.
 
     Raises:
         InputError: they are missing, or one is empty or neither a string nor a number.
     """
     value = _labelled(row, name)
-    if isinstance(value, str):
-        parts: list[Any] = [part.strip() for part in value.split(separator)] if value.strip() else []
+    parts: list[Any]
+    if isinstance(value, str) and (listed := list_in_cell(value, name, row.source)) is not None:
+        parts = listed
+    elif isinstance(value, str):
+        parts = [part.strip() for part in value.split(separator)] if value.strip() else []
     elif isinstance(value, list):
         parts = value
     elif value is None or isinstance(value, dict):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from unmask.errors import InputError, SettingsError
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.fields import find_field
 from unmask.tasks.rows import Row, checked_text, shown
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.definition import Piece
@@ -112,7 +113,7 @@ def read_feature_input(row: Row, layouts: Sequence[ColumnSettings] = USUAL_LAYOU
         InputError: the row has none of them, or a value is not text.
     """
     columns = _choose_columns(row, layouts)
-    identity = row.fields.get(columns.id or "id")
+    identity = find_field(row.fields, columns.id or "id")
     if columns.tokens is None:
         texts = [checked_text(row[name], name, row.source) for name in columns.texts]
         return FeatureInput(texts[0], texts[1] if len(texts) == 2 else None, None, identity, row.source)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from unmask.errors import InputError
 from unmask.tasks.answer_places import Place, find_answer
+from unmask.tasks.fields import find_field
 from unmask.tasks.rows import Row, checked_text, shown
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.spelling import similar_columns
@@ -98,7 +100,7 @@ def read_question(row: Row, columns: QaColumns) -> QaExample:
     Raises:
         InputError: the question, the passage or the id is of the wrong type.
     """
-    identity = row.fields.get(columns.id)
+    identity = find_field(row.fields, columns.id)
     if isinstance(identity, bool) or not isinstance(identity, str | int | None):
         raise InputError(f"{row.source}: {columns.id} is {shown(identity)}: expected a text or a number")
     return QaExample(
@@ -222,7 +224,7 @@ def _listed(row: Row, name: str, value: Any) -> list[GivenAnswer]:
 def _offset(row: Row, value: Any) -> int | None:
     if value is None or value == "":
         return None
-    if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+    if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(

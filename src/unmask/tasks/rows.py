@@ -13,13 +13,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
 from unmask.errors import InputError
 from unmask.input_files import COMPRESSIONS, open_input, read_utf8_lines, split_suffixes
+from unmask.tasks.fields import find_field
 
 NumberedLines = Iterable[tuple[int, str]]
 Refuse = Callable[[InputError], None]
@@ -60,14 +61,7 @@ class Row:
         return value
 
     def _find(self, name: str) -> Any:
-        if name in self.fields:
-            return self.fields[name]
-        value: Any = self.fields
-        for part in name.split("."):
-            if not isinstance(value, Mapping) or part not in value:
-                return _ABSENT
-            value = value[part]
-        return value
+        return find_field(self.fields, name, _ABSENT)
 
 
 def checked_text(value: Any, name: str, source: str) -> str:
@@ -346,12 +340,14 @@ def read_parquet(path: Path) -> Iterator[Row]:
 
 
 def _as_json(value: Any, source: str) -> Any:
-    """A value as JSON could hold it."""
+    """A value as JSON could hold it; not a number is null."""
+    if isinstance(value, float) and value != value:
+        return None
     if isinstance(value, dict):
         return {name: _as_json(item, source) for name, item in value.items()}
     if isinstance(value, list):
         return [_as_json(item, source) for item in value]
-    if isinstance(value, datetime | date | time | Decimal):
+    if isinstance(value, datetime | date | time | timedelta | Decimal):
         return str(value)
     if isinstance(value, bytes):
         try:

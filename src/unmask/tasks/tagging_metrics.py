@@ -1,8 +1,9 @@
 """Metrics of tagging from counts, so that memory does not grow: of entities, with seqeval's names, and of single tags.
 
 An entity is right if its type, first and last unit agree; tags of every scheme are read as `conlleval` and seqeval's
-default mode read them. Of semantic roles, V and C-V, the predicate itself, do not count in the overall figures
-(CoNLL-2005's scorer). For KLUE-NER (Park et al. 2021) blanks are left out, and there are two more figures: F1 of
+default mode read them. Semantic roles are counted as CoNLL-2005's scorer does: a piece C-X belongs to the last X before
+it (without one it is an X), an argument is right if all its pieces are, and V, the predicate itself, does not count in
+the overall figures. For KLUE-NER (Park et al. 2021) blanks are left out, and there are two more figures: F1 of
 entities in seqeval's strict mode, averaged over types, and F1 of the tags of characters, averaged over tags including
 O. Two things differ from KLUE's own code: tags that neither occur nor are predicted do not count as 1, and the tokens
 [CLS] and [SEP] do not count as two characters tagged O. WNUT-17 (Derczynski et al. 2017) also compares surface forms:
@@ -19,7 +20,8 @@ from unmask.errors import InputError
 from unmask.tasks.tag_schemes import are_bio, find_entities, split_tag
 from unmask.tasks.tagging_rows import TaggingExample
 
-_PREDICATE_TYPES = frozenset({"V", "C-V"})
+_PREDICATE_TYPE = "V"
+_CONTINUED = "C-"
 
 
 class MatchCounts:
@@ -88,9 +90,10 @@ class TaggingScore:
             self._tags.said.update(said)
             self._tags.right.update(tag for tag, other in zip(true, said, strict=True) if tag == other)
             if self._of_entities:
-                _count_entities(self._entities, true, said, strict=False)
+                is_role = example.predicate is not None
+                _count(self._entities, *(_found(tags, joins_pieces=is_role) for tags in (true, said)))
                 if self._characters:
-                    _count_entities(self._strict_entities, true, said, strict=True)
+                    _count(self._strict_entities, *(_found(tags, strict=True) for tags in (true, said)))
                 if self._surface_forms:
                     self._true_forms.update(_surface_forms(example, true))
                     self._said_forms.update(_surface_forms(example, said))
@@ -119,8 +122,8 @@ class TaggingScore:
         accuracy = self._tags.right.total() / max(1, self._tags.true.total())
         if not self._of_entities:
             return {"accuracy": accuracy, "f1_macro": self._tags.f1_macro()}
-        left_out = _PREDICATE_TYPES if self._has_predicates else frozenset()
-        overall = self._entities.figures([name for name in self._entities.classes if name not in left_out])
+        left_out = _PREDICATE_TYPE if self._has_predicates else None
+        overall = self._entities.figures([name for name in self._entities.classes if name != left_out])
         metrics = {"overall_f1": overall[2]}
         metrics |= {f"overall_{name}": value for name, value in zip(_FIGURES, overall, strict=True)}
         metrics["overall_accuracy"] = accuracy
@@ -150,11 +153,30 @@ class TaggingScore:
 _FIGURES = ("precision", "recall", "f1")
 
 
-def _count_entities(counts: MatchCounts, true: Sequence[str], said: Sequence[str], strict: bool) -> None:
-    true_entities, said_entities = set(find_entities(true, strict)), set(find_entities(said, strict))
-    counts.true.update(entity.label for entity in true_entities)
-    counts.said.update(entity.label for entity in said_entities)
-    counts.right.update(entity.label for entity in true_entities & said_entities)
+_Found = tuple[str, tuple[tuple[int, int], ...]]
+"""A type, and the first unit and the one after the last of each piece."""
+
+
+def _found(tags: Sequence[str], *, strict: bool = False, joins_pieces: bool = False) -> set[_Found]:
+    found: list[tuple[str, list[tuple[int, int]]]] = []
+    last: dict[str, list[tuple[int, int]]] = {}
+    for entity in find_entities(tags, strict):
+        label, place = entity.label, (entity.first, entity.end)
+        is_piece = joins_pieces and label.startswith(_CONTINUED)
+        if is_piece:
+            label = label.removeprefix(_CONTINUED)
+        if is_piece and label in last:
+            last[label].append(place)
+        else:
+            last[label] = [place]
+            found.append((label, last[label]))
+    return {(label, tuple(places)) for label, places in found}
+
+
+def _count(counts: MatchCounts, true: set[_Found], said: set[_Found]) -> None:
+    counts.true.update(label for label, _ in true)
+    counts.said.update(label for label, _ in said)
+    counts.right.update(label for label, _ in true & said)
 
 
 def _surface_forms(example: TaggingExample, tags: Sequence[str]) -> set[tuple[str, str]]:

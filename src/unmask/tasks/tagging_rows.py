@@ -28,6 +28,7 @@ from unmask.tasks.conll import (
     read_wikiann,
 )
 from unmask.tasks.conll_roles import read_gold_conll, read_props
+from unmask.tasks.fields import list_in_cell
 from unmask.tasks.rows import Row, read_rows
 from unmask.tasks.spelling import similar_columns
 from unmask.tasks.tag_schemes import OUTSIDE, Scheme
@@ -183,7 +184,7 @@ def read_example(
         tokens = _listed(row, tokens_name)
         text, units = _joined(tokens, "" if characters else " ")
     elif text_name is not None:
-        text = _checked(row.fields[text_name], text_name, row.source)
+        text = _checked(row[text_name], text_name, row.source)
         units = [(place, place + 1) for place in range(len(text))] if characters else split_words(text, punctuation)
     else:
         raise InputError(
@@ -219,7 +220,7 @@ def read_example(
 def names_predicate(row: Row, columns: TaggingColumns) -> bool:
     """Whether a row names the predicate whose roles its tags are."""
     name = _first(row, (TaggingColumns() if isinstance(row, SentenceRow) else columns).predicate)
-    return name is not None and row.fields[name] != ""
+    return name is not None and row[name] != ""
 
 
 def place_of(row: Row, unit: int) -> str:
@@ -309,19 +310,18 @@ def _enough(sentences: Iterable[TaggingExample], max_words: int) -> tuple[str, .
 
 
 def _first(row: Row, names: Sequence[str]) -> str | None:
-    return next((name for name in names if row.fields.get(name) is not None), None)
+    return next((name for name in names if name in row and row[name] is not None), None)
 
 
 def _listed(row: Row, name: str) -> list[str]:
-    """A list of texts, or a text: the JSON of such a list, or words with blanks between them."""
-    value = row.fields[name]
+    """A list of texts, or a text: the JSON of such a list, or words with blanks between them, such as `[ 1 ]`."""
+    value = row[name]
     if isinstance(value, str):
-        try:
-            decoded = json.loads(value) if value.startswith("[") else None
-        except (ValueError, RecursionError):
-            decoded = None
-        is_list = isinstance(decoded, list) and all(isinstance(word, str) for word in decoded)
-        value = decoded if is_list else list(filter(None, value.split(" ")))
+        listed = list_in_cell(value, name, row.source)
+        is_list = listed is not None and (
+            all(isinstance(word, str) for word in listed) or (" " in value and not value.startswith("[ "))
+        )
+        value = listed if is_list else list(filter(None, value.split(" ")))
     if not isinstance(value, list):
         raise InputError(f"{row.source}: {name} is {json.dumps(value)[:60]}: expected a list of texts")
     return [_checked(word, f"{name}[{place}]", row.source) for place, word in enumerate(value)]
@@ -349,7 +349,7 @@ def _joined(tokens: Sequence[str], separator: str) -> tuple[str, list[Span]]:
 
 
 def _predicate(row: Row, name: str | None, num_units: int) -> int | None:
-    value = None if name is None else row.fields[name]
+    value = None if name is None else row[name]
     if value is None or value == "":
         return None
     number = int(value) if isinstance(value, str) and value.isdecimal() else value

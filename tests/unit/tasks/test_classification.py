@@ -20,7 +20,7 @@ from unmask.models.hub import load_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.tasks import classification
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.classification import Classification, open_task
+from unmask.tasks.classification import Classification, open_task, sorted_labels
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.examples import TextExample
 from unmask.tasks.rows import Row
@@ -108,6 +108,13 @@ def test_labels_that_differ_in_blanks_alone_are_refused(tmp_path: Path) -> None:
     assert opened().fit_to(write(path, "pos ", "neg")).labels == ("neg", "pos ")  # there is no other
     both = ["pos", "pos ", "\u00a0pos", "neg"]
     assert opened(labels=both).fit_to(write(path, "neg", "pos", "pos ")).labels == tuple(both)
+
+
+@pytest.mark.parametrize(
+    "labels", [("-10", "-2", "-1", "2"), ("0.5", "9.5", "10.5"), ("1", "2", "10"), ("-1", "0.5", "x"), ("1e3", "2")]
+)
+def test_labels_that_are_numbers_are_in_their_order(labels: tuple[str, ...]) -> None:
+    assert sorted_labels(reversed(labels)) == labels
 
 
 def test_labels_of_the_training_file_are_sorted(tmp_path: Path) -> None:

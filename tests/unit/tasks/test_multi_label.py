@@ -53,6 +53,12 @@ def test_lists_and_separated_labels_are_read(tmp_path: Path) -> None:
     table.write_text('text,label\na,x|y\nb,\nc,"y|x,z"\n')
     task = opened(label_separator="|").fit_to(table)
     assert [one.label for one in task.load(table, ExampleCounts())] == [("x", "y"), (), ("y", "x,z")]
+    table.write_text('text,label\na,"[""x"", ""y, z""]"\nb,[]\nc,"[x], y"\n')  # JSON, and what is none
+    task = opened().fit_to(table)
+    assert [one.label for one in task.load(table, ExampleCounts())] == [("x", "y, z"), (), ("[x]", "y")]
+    table.write_text("text,label\na,\"['x', 'y']\"\n")
+    with pytest.raises(InputError, match=r"a\.csv:2: label is .*: a list in the cell of a table is written as JSON"):
+        opened().fit_to(table)
 
 
 def test_labels_refused(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_whether_there_may_be_no_answer(tmp_path: Path) -> None:
         (row("kite", question=3), r"a\.jsonl:1: question is 3: expected a text"),
         (row("kite", context="\ud800"), r"a\.jsonl:1: context holds half of a surrogate pair, \\ud800"),
         (row("kite", id=[1]), r"a\.jsonl:1: id is \[1\]: expected a text or a number"),
+        (row("kite", answer_start="--5"), r'a\.jsonl:1: answer_start is "--5": expected the number of characters'),
         (row("kite", answer_start="x"), r'a\.jsonl:1: answer_start is "x": expected the number of characters'),
         (row({"text": ["kite"], "answer_start": []}), r"a\.jsonl:1: answers is .*: expected as many entries"),
         (row([1]), r"a\.jsonl:1: answers is \[1\]: expected"),

@@ -6,7 +6,8 @@ import csv
 import gzip
 import io
 import json
-from datetime import date
+import math
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -173,8 +174,10 @@ def test_parquet_gives_the_rows_of_every_row_group(tmp_path: Path, monkeypatch: 
 def test_parquet_values_are_as_json_has_them(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = {"text": [b"text"], "day": [date(2020, 1, 2)], "price": [Decimal("1.50")], "nothing": [None]}
+    table |= {"took": [timedelta(seconds=90)], "unknown": [math.nan]}
     parquet.write_table(pyarrow.table(table), path)
-    assert fields(path) == [{"text": "text", "day": "2020-01-02", "price": "1.50", "nothing": None}]
+    given = {"text": "text", "day": "2020-01-02", "price": "1.50", "nothing": None}
+    assert fields(path) == [given | {"took": "0:01:30", "unknown": None}]
     parquet.write_table(pyarrow.table({"image": [b"ok", b"\xff\xfe"]}), path)
     with pytest.raises(InputError, match=r"a\.parquet:2: a field of bytes that are no text"):
         fields(path)

@@ -109,6 +109,27 @@ def test_the_predicate_itself_does_not_count_among_roles() -> None:
     assert verbs.metrics()["overall_f1"] == 0.5  # no roles: V is a type like any other
 
 
+def test_an_argument_of_a_predicate_is_right_if_all_its_pieces_are() -> None:
+    """Worked out by hand from the rules of CoNLL-2005's scorer."""
+    labels = ("O", *(f"{letter}-{label}" for label in ("A0", "A1", "C-A1", "C-V", "V") for letter in "BI"))
+    true = ["B-A1", "I-A1", "O", "B-A0", "B-V", "O", "B-C-A1", "I-C-A1"]
+
+    def figures(said: list[str], predicate: int | None = 4) -> dict[str, float]:
+        score = TaggingScore(labels)
+        score.add([example(true, predicate=predicate)], [{"tags": said}])
+        return score.metrics()
+
+    assert figures(true)["overall_f1"] == 1.0
+    half = figures([*true[:6], "O", "O"])  # A0 is right; A1 lacks its second piece
+    assert (half["overall_f1"], half["overall_precision"], half["overall_recall"]) == (0.5, 0.5, 0.5)
+    assert (half["A1_f1"], "C-A1_f1" in half) == (0.0, False)
+    orphan = figures(["O", "O", "O", "B-A0", "B-V", "O", "B-C-A1", "I-C-A1"])  # counts as an A1, of other words
+    assert (orphan["overall_f1"], orphan["A1_recall"]) == (0.5, 0.0)
+    verb = figures([*true[:5], "B-C-V", *true[6:]])
+    assert (verb["overall_f1"], verb["V_f1"]) == (1.0, 0.0)
+    assert figures([*true[:6], "O", "O"], predicate=None)["overall_f1"] == pytest.approx(6 / 7)  # types as they are
+
+
 def test_figures_are_those_of_the_original_conlleval(data_dir: Path) -> None:
     folder = data_dir / "reference" / "conlleval"
     score = TaggingScore(DATA_SETS["wnut17"].labels)

@@ -70,6 +70,9 @@ def test_columns_by_name() -> None:
     assert read({"tokens": "a b", "ner": "O O", "verb": "1"}, columns).predicate == 1
     assert read({"words": "a b", "tokens": "c", "ner": "O O", "verb": 0}, columns).words == ["a", "b"]
     assert read({"text": "a b", "ner": "O O"}, columns).tags == ("O", "O")
+    nested = TaggingColumns(("doc.words", "tokens"), ("doc.tags",), ("text",), ("doc.verb",))
+    example = read({"doc": {"words": ["a", "b"], "tags": ["O", "B-X"], "verb": 1}}, nested)
+    assert (example.words, example.tags, example.predicate) == (["a", "b"], ("O", "B-X"), 1)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,12 @@ def test_columns_by_name() -> None:
         ({"tags": ["a"]}, r"x:7: no column 'tokens' \(a list of words\) and none 'text': there is tags"),
         ({"tokens": None, "tags": []}, "x:7: no column 'tokens'"),
         ({"tokens": [1], "tags": ["O"]}, r"x:7: tokens\[0\] is 1: expected a text"),
+        (
+            {"tokens": "['EU', 'rejects']", "tags": "O O"},
+            r"x:7: tokens is .*: a list in the cell .* is written as JSON",
+        ),
+        ({"tokens": "EU", "tags": "['O']"}, r"x:7: tags is .*: a list in the cell of a table is written as JSON"),
+        ({"tokens": "a b c", "tags": "[3, 0, 7]"}, r"x:7: tags\[0\] is 3: expected a text"),
         ({"tokens": {"a": 1}, "tags": ["O"]}, r'x:7: tokens is {"a": 1}: expected a list of texts'),
         ({"tokens": ["\ud83d"], "tags": ["O"]}, r"x:7: tokens\[0\] holds half of a surrogate pair, \\ud83d"),
         ({"text": 5, "tags": ["O"]}, "x:7: text is 5: expected a text"),
