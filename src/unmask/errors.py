@@ -5,6 +5,7 @@
     │   ├── InputError         a text or data file: missing, undecodable, empty, ragged ...
     │   ├── SettingsError      a recipe or a command line: unknown key, contradiction ...
     │   ├── OutputError        an output that exists already, cannot be written, or a full disk
+    │   │   └── AnotherProcess     a directory in which another process works
     │   ├── StoreError         a token store that is incomplete, damaged or of another tokenizer
     │   ├── ModelError         a model or tokenizer directory that does not load strictly
     │   └── CheckpointError    a run whose checkpoints cannot be used
@@ -43,6 +44,10 @@ class SettingsError(UserError):
 
 class OutputError(UserError):
     """An output exists already, cannot be written, or the disk is full."""
+
+
+class AnotherProcess(OutputError):  # noqa: N818  said as it is
+    """Another process works in a directory."""
 
 
 class StoreError(UserError):

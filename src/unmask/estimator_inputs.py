@@ -124,7 +124,7 @@ def numbers_of(y: Any, num_texts: int) -> list[float]:
 def _number(value: Any, number: int) -> float:
     if isinstance(value, str | bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
         raise InputError(f"y[{number}] is {value!r}: expected a finite number")
-    if not math.isfinite(np.float32(value)):
+    if abs(float(value)) > float(np.finfo(np.float32).max):
         raise InputError(f"y[{number}] is {value!r}: too large for float32; scale y")
     return float(value)
 

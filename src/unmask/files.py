@@ -16,7 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from unmask.errors import OutputError
+from unmask.errors import AnotherProcess, OutputError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 UNFINISHED = ".unfinished-"
 
@@ -42,6 +47,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(unfinished, path)
+            _flush_entries(path.parent)
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
@@ -66,6 +72,7 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
         unfinished.mkdir(parents=True)
         try:
             yield unfinished
+            _flush(unfinished)
             if path.exists():
                 replaced = path.with_name(f"{UNFINISHED}replaced-{path.name}")
                 shutil.rmtree(replaced, ignore_errors=True)
@@ -78,9 +85,58 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
                 shutil.rmtree(replaced)
             else:
                 os.replace(unfinished, path)
+            _flush_entries(path.parent)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
+
+
+def _flush(directory: Path) -> None:
+    """Brings every file below a directory to the disk, and the names of all of them."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as file:
+                os.fsync(file.fileno())
+        _flush_entries(Path(folder))
+
+
+def _flush_entries(directory: Path) -> None:
+    """Brings to the disk which names a directory holds, where the system can do so."""
+    if os.name == "posix":
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Holds a directory for this process. The system lets go of it when the process ends, however that happens.
+
+    Does nothing where the file system has no locks.
+
+    Raises:
+        AnotherProcess: another process holds it, or another thread of this one.
+    """
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AnotherProcess(
+                f"{directory}: another process works there at this moment: let it end, or choose another --out"
+            ) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def refuse_existing(path: Path, overwrite: bool, instead: str = "choose another name, or pass --overwrite") -> None:

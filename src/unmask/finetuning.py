@@ -19,8 +19,7 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.evaluation import tell_degenerate
-from unmask.files import write_json
-from unmask.finetuning_files import check_unchanged, shared_files
+from unmask.files import alone_in, write_json
 from unmask.finetuning_inputs import ExampleSteps, Inputs, add_features, open_inputs
 from unmask.inference import Window, measure, predict_window
 from unmask.interruption import Interruption
@@ -30,6 +29,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.progress import human_count
 from unmask.recipe import FinetuneRecipe, load_finetune_recipe
 from unmask.report import write_report
+from unmask.run_inputs import check_unchanged, fingerprints, shared_files
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.frozen_features import COLUMN as FEATURES
@@ -99,7 +99,7 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
         run = _open(settings, directory, compute)
         assert isinstance(run.module, nn.Module)
         compute.place(run.module)
-    with RunLog(directory, echo=True) as log:
+    with alone_in(directory), RunLog(directory, echo=True) as log:
         _train(settings, run, directory, compute, log)
     write_report(directory)
     return directory / "model"
@@ -112,7 +112,7 @@ def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs
         UserError: see `open_inputs` and `check_unchanged`; or `train.metric` is not one of the figures on dev.
     """
     run = open_inputs(settings, directory)
-    check_unchanged(settings.data, directory)
+    check_unchanged(directory, fingerprints(settings.data))
     for warning in shared_files(settings.data):
         logger.warning("%s", warning)
     is_named = settings.train.metric is not None and run.checkpoint is None

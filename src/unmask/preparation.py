@@ -36,7 +36,7 @@ from unmask.data.shard_writer import (
 )
 from unmask.data.skipped_list import SkippedList
 from unmask.data.store import SPAN_ARRAYS, TokenStore, token_dtype, word_arrays
-from unmask.data.store_directory import moved_aside, unfinished_store
+from unmask.data.store_directory import moved_aside, refuse_inputs_inside, unfinished_store
 from unmask.errors import InputError
 from unmask.files import refuse_existing, refuse_foreign, told_as_output_error
 from unmask.interruption import Interruption
@@ -106,11 +106,12 @@ def prepare(
     if resume and (out / "manifest.json").is_file():
         return _open_complete(job)
     refuse_foreign(out, STORE_FILES, "a token store")
+    refuse_inputs_inside(out, [*job.files, tokenizer_path])
     encoder = Encoder(text_tokenizer, splitter)
     replaces = overwrite and not resume and out.exists()
     with (
         Interruption() as interruption,  # entered first, so that Ctrl-C does not cut into the tidying up
-        moved_aside(out, [*job.files, tokenizer_path]) if replaces else nullcontext(),
+        moved_aside(out) if replaces else nullcontext(),
         unfinished_store(out, keeps_shards=not replaces),
     ):
         _tell_and_check_disk(job, encoder)

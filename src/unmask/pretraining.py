@@ -17,7 +17,7 @@ from torch import nn
 from unmask.batch import Batch
 from unmask.data.stream import target_counts
 from unmask.errors import SettingsError
-from unmask.files import write_json
+from unmask.files import alone_in, write_json
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
 from unmask.models.hub import save_model
@@ -70,6 +70,7 @@ def pretrain(
     Raises:
         UserError: anything wrong with the recipe, text, store or output, or nothing to learn from them. If it is found
             before the first step, nothing has been written, and a run that was to be overwritten is unchanged.
+        AnotherProcess: a run is under way at `out`.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
     settings = load_pretrain_recipe(recipe, overrides)
@@ -91,7 +92,7 @@ def pretrain(
         compute.place(run.module)
         if resume and run.checkpoint is None:
             logger.info("nothing to resume in %s: starts from the beginning", directory)
-    with RunLog(directory, echo=True) as log:
+    with alone_in(directory), RunLog(directory, echo=True) as log:
         _train(settings, run, directory, compute, log)
     write_report(directory)
     return directory / "model"

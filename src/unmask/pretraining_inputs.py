@@ -22,7 +22,7 @@ from unmask.data.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.data.packing import Split
 from unmask.data.store import TokenStore
 from unmask.data.unknown_tokens import tell_unknown
-from unmask.errors import SettingsError
+from unmask.errors import InputError, SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.table import OBJECTIVES
 from unmask.pairings import USUAL_TOKENIZERS, unasked_pairs, unusual_tokenizer
@@ -37,6 +37,7 @@ from unmask.pretraining_start import (
     trained_architecture,
 )
 from unmask.recipe import PretrainRecipe
+from unmask.run_inputs import check_unchanged, store_fingerprint
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.word_characters import WordTokenizer
@@ -81,7 +82,8 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
     """
     checkpoint = find_checkpoint(directory / "checkpoints")
     check_model(settings)
-    store = open_store(settings, directory, workers)
+    store = open_store(settings, directory, workers, begun=checkpoint is not None)
+    check_unchanged(directory, store_fingerprint(store))
     tokenizer = open_tokenizer(store.tokenizer_directory)
     check_tokenizer(settings, tokenizer, store.directory)
     objective = open_objective(settings, tokenizer, store.directory)
@@ -117,8 +119,11 @@ def tell_beforehand(settings: PretrainRecipe, store: TokenStore, tokenizer: Toke
         logger.warning(told)
 
 
-def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> TokenStore:
+def open_store(settings: PretrainRecipe, directory: Path, workers: int, begun: bool = False) -> TokenStore:
     """The recipe's store, or one made from its corpus inside the run directory: tokenizer first, then the tokens.
+
+    Args:
+        begun: True: the run has trained on its store, so that its corpus may be gone.
 
     Raises:
         UserError: an input is missing or damaged, or lacks what the objective learns from. A new store that turns out
@@ -130,7 +135,19 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
         if masking is not None:
             check_annotations(store, masking)
         return store
-    assert settings.corpus is not None, "the recipe has one or the other"
+    own = directory / "store"
+    try:
+        return _store_of_corpus(settings, directory, own, workers)
+    except InputError as error:
+        if not begun or not (own / "manifest.json").is_file():
+            raise
+        logger.warning("goes on with %s, which was made of the corpus that is there no more (%s)", own, error)
+        return TokenStore(own)
+
+
+def _store_of_corpus(settings: PretrainRecipe, directory: Path, own: Path, workers: int) -> TokenStore:
+    assert settings.corpus is not None, "the recipe has a corpus or a store"
+    masking = settings.objective.annotations
     tokenizer = find_tokenizer(settings, directory)
     check_corpus(settings)
     if tokenizer is None:
@@ -155,7 +172,7 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int) -> Token
     store = prepare(
         settings.corpus,
         tokenizer,
-        directory / "store",
+        own,
         workers=workers,
         resume=True,
         reading=settings.reading,

@@ -117,6 +117,11 @@ class PretrainRecipe(Settings):
             raise ValueError(f"the text comes from `corpus` (files) or from `store` (made by `unmask prepare`): {both}")
         if self.store is not None and isinstance(self.tokenizer, str):
             raise ValueError(f"store={self.store!r} brings its own tokenizer: leave out tokenizer={self.tokenizer!r}")
+        if self.corpus is not None and "-" in self.corpus:
+            raise ValueError(
+                "corpus=-: standard input cannot be read again, for the tokenizer, the store and when the run is "
+                "resumed; make a store of it with `unmask prepare -`, and give store="
+            )
         if self.store is not None and (self.reading, self.cleaning) != (ReadingSettings(), CleaningSettings()):
             raise ValueError("reading and cleaning are for a `corpus`: the text of a store has been read and cleaned")
         if self.init_from is None:  # else `unmask.pretraining_start.check_model` checks against that model

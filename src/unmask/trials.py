@@ -35,7 +35,7 @@ from unmask.config import build_settings, merge
 from unmask.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.evaluation import evaluate
-from unmask.files import write_json, writing_directory
+from unmask.files import alone_in, write_json, writing_directory
 from unmask.inference import encode_windows, measure
 from unmask.parallel_trials import Job, RunOne, attempt, run_side_by_side
 from unmask.paths import MODEL, SUMMARY, model_directory
@@ -147,7 +147,7 @@ def run_trials(
             num_threads=torch.get_num_threads(),
         )
     try:
-        with input_warnings.hushing():
+        with alone_in(directory), input_warnings.hushing():
             return _run_all(settings, trials, directory, recipe, run, input_warnings.shown)
     except KeyboardInterrupt as error:
         raise Interrupted(

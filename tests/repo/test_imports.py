@@ -39,7 +39,6 @@ LAYERS = (
             "pretraining_batches",
             "pretraining_start",
             "finetuning",
-            "finetuning_files",
             "finetuning_inputs",
             "evaluation",
             "prediction",
@@ -81,7 +80,7 @@ LAYERS = (
             "estimator_inputs",
         ),
         *("tokenizer_tables", "tokenizer_page", "corpus_account"),
-        *("report", "figure", "samples"),  # what programs share when they tell of a run
+        *("report", "figure", "samples", "run_inputs"),  # what programs share when they tell of a run
     },
     {"cli", "commands", "__init__", "__main__", "__version__"},
 )

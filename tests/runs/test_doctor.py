@@ -296,6 +296,17 @@ def test_of_several_phases_the_largest_is_examined(tiny_recipe: Path, tmp_path: 
     assert "packing.max_length 32 and train.batch_size 6" in told  # 2 x 32 tokens at once, where 3 x 16 are fewer
 
 
+@pytest.mark.parametrize("with_model", [True, False])
+def test_a_run_with_a_damaged_checkpoint(whole: Path, tmp_path: Path, with_model: bool) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    if not with_model:
+        shutil.rmtree(run / "model")
+    newest = run / "checkpoints" / "step-00000012" / "weights.safetensors"
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert diagnose(run).findings
+
+
 def test_a_run_is_handed_to_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 5}\n")
     findings = [Finding("mlm", "good", "below"), Finding("frozen-encoder", "fault", "it has not moved")]

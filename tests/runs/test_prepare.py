@@ -223,6 +223,16 @@ def test_overwriting_that_fails_gives_the_store_back(folder: Path, whole: Path, 
     assert names(tmp_path) == ["bad.txt", "store"]
 
 
+def test_a_tokenizer_in_the_place_of_the_store_is_not_removed(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    shutil.copytree(folder / "tokenizer", out / "tokenizer")
+    with pytest.raises(OutputError, match=r"tokenizer is needed and lies in .*store, which would be overwritten"):
+        prepare([folder / "text.jsonl"], out / "tokenizer", out, resume=True)
+    assert {path.name for path in (out / "tokenizer").iterdir()} == {
+        path.name for path in (folder / "tokenizer").iterdir()
+    }
+
+
 def test_what_the_store_is_made_from_is_not_overwritten(folder: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     shutil.copytree(whole, out)

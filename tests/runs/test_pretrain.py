@@ -31,7 +31,7 @@ METRICS = ["mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "mlm_perplexi
 def test_the_run_directory_has_all_that_others_rely_on(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} == {
         *("recipe.yaml", "environment.json", "metrics.jsonl", "log.txt", "report.html", "tensorboard"),
-        *("checkpoints", "model", "results.json", "samples.json"),
+        *("checkpoints", "data.json", "model", "results.json", "samples.json"),
     }
     assert {path.name for path in (whole / "checkpoints").iterdir()} == {"step-00000008", "step-00000012"}
     for directory in (whole / "checkpoints").iterdir():

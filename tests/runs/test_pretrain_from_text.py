@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from safetensors.torch import load_file
 
 from unmask import pretraining_inputs
 from unmask.data.store import TokenStore
-from unmask.errors import Interrupted, SettingsError, StoreError
+from unmask.errors import CheckpointError, Interrupted, SettingsError, StoreError
 from unmask.objectives.table import OBJECTIVES
+from unmask.preparation import prepare
 from unmask.pretraining import pretrain, save_pretrained
 from unmask.pretraining_start import build_module
 from unmask.recipe import load_pretrain_recipe
@@ -133,6 +135,36 @@ def test_another_text_under_the_same_name_is_refused_at_a_resume(
 
 
 # From another model's weights
+
+
+def test_a_run_that_has_its_store_goes_on_without_the_corpus(
+    from_text: tuple[str, list[str]], tiny_text: Path, tmp_path: Path
+) -> None:
+    recipe, corpus = from_text[0], tmp_path / "text.jsonl"
+    corpus.write_bytes(tiny_text.read_bytes())
+    words = [f"corpus={corpus}"]
+    pretrain(recipe, [*words, "train.steps=4"], out=tmp_path / "run")
+    corpus.unlink()
+    pretrain(recipe, [*words, "train.steps=8"], out=tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "checkpoints" / "step-00000008").is_dir()
+
+
+def test_standard_input_is_no_corpus_of_a_run(from_text: tuple[str, list[str]], tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"corpus=-: standard input cannot be read again.* `unmask prepare -`"):
+        pretrain(from_text[0], ["corpus=-", "train.steps=4"], out=tmp_path / "run")
+
+
+def test_a_run_does_not_go_on_with_another_store(
+    from_store: tuple[str, list[str]], tiny_store: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    recipe, words = from_store[0], [f"store={tmp_path / 'store'}"]
+    shutil.copytree(tiny_store, tmp_path / "store")
+    pretrain(recipe, [*words, "train.steps=4"], out=tmp_path / "run")
+    text = tmp_path / "other.jsonl"
+    text.write_text("".join(reversed(tiny_text.read_text().splitlines(keepends=True))))
+    prepare([text], tiny_store / "tokenizer", tmp_path / "store", overwrite=True)
+    with pytest.raises(CheckpointError, match=r"store=.*store holds something else than when this run was begun"):
+        pretrain(recipe, [*words, "train.steps=8"], out=tmp_path / "run", resume=True)
 
 
 def test_the_weights_of_another_model_are_the_start(from_store: tuple[str, list[str]], tmp_path: Path) -> None:

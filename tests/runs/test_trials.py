@@ -196,7 +196,7 @@ parent to stop, and both wait for what it does."""
 
 
 def test_a_search_is_not_resumed_on_other_examples(recipe: str, words: list[str], tmp_path: Path) -> None:
-    given, out = [*words, "search.restarts=2", "train.epochs=1"], tmp_path / "out"
+    given, out = [*words, "search.restarts=2"], tmp_path / "out"
     finetune(recipe, given, out=out)
     done, other = sorted((out / "trials").iterdir())
     shutil.rmtree(other)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.finetuning_files import shared_files
+from unmask.run_inputs import shared_files
 from unmask.tasks.settings import DataSettings
 
 

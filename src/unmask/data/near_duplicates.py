@@ -17,7 +17,6 @@ from typing import Any
 
 from unmask.data.draft import Draft
 from unmask.errors import SettingsError
-from unmask.progress import human_bytes, human_count
 
 SHINGLE_WORDS = 5
 NUM_HASHES = 128
@@ -53,14 +52,6 @@ def estimate_memory(num_documents: int, threshold: float = 0.8) -> int:
     this.
     """
     return num_documents * (1000 + 125 * num_bands(threshold))
-
-
-def describe_memory(num_documents: int, threshold: float = 0.8) -> str:
-    """A message for before a program starts: bytes per document, and for all of them together."""
-    return (
-        f"near-duplicates: {estimate_memory(1, threshold)} bytes of memory a document, about "
-        f"{human_bytes(estimate_memory(num_documents, threshold))} for about {human_count(num_documents)} documents"
-    )
 
 
 def num_bands(threshold: float) -> int:

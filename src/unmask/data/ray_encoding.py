@@ -13,6 +13,7 @@ import socket
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,12 @@ def write_shards_on_ray(
                 tell(future["tokens"])
         return future  # type: ignore[no-any-return]
 
+    def first_finished() -> Iterator[dict[str, Any]]:
+        record = finished(waiting[0])  # stays in line while it is waited for, to be cancelled at an interruption
+        waiting.popleft()
+        yield record
+
+    encoder = replace(job.encoder, tokenizer=job.encoder.tokenizer.resolve())  # workers have folders of their own
     try:
         for shard, of_shard in groupby(chunks, lambda chunk: chunk.shard):
             digest = TextDigest()
@@ -85,20 +92,21 @@ def write_shards_on_ray(
             else:
                 text = [ray.put(chunk) for chunk in digested(of_shard, digest)]
                 waiting.append(
-                    write_shard.remote(
-                        job.encoder, job.out.resolve(), shard, job.dtype.str, job.made_from(digest), text
-                    )
+                    write_shard.remote(encoder, job.out.resolve(), shard, job.dtype.str, job.made_from(digest), text)
                 )
                 del text
             if len(waiting) >= most:
-                yield finished(waiting.popleft())
+                yield from first_finished()
         while waiting:
-            yield finished(waiting.popleft())
+            yield from first_finished()
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, UserError):
             raise error.cause from None
         raise
-    except (ray.exceptions.RaySystemError, ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+    except (
+        *(ray.exceptions.RaySystemError, ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError),
+        *(ray.exceptions.OutOfMemoryError, ray.exceptions.ObjectLostError),
+    ) as error:
         raise OutputError(f"the machines that encode were lost {_MOST_RETRIES + 1} times ({error})") from error
     finally:
         for future in waiting:

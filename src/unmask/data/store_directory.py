@@ -10,22 +10,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unmask.data.shard_writer import remove_unfinished
-from unmask.errors import InputError, Interrupted, OutputError
-from unmask.files import UNFINISHED, told_as_output_error
+from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError
+from unmask.files import UNFINISHED, alone_in, told_as_output_error
 
 
-@contextmanager
-def moved_aside(out: Path, inputs: list[Path]) -> Iterator[None]:
-    """Moves what is at `out` out of the way, and back unless a complete store takes its place.
-
-    If an earlier attempt was killed before it could move its store back, that store is the one kept aside.
-
-    Raises:
-        OutputError: something that the new store is made from would be moved too.
-    """
+def refuse_inputs_inside(out: Path, inputs: list[Path]) -> None:
+    """Raises OutputError if something that a store is made from lies where the store is made, and would be removed."""
     for path in inputs:
         if path.resolve().is_relative_to(out.resolve()):
             raise OutputError(f"{path} is needed and lies in {out}, which would be overwritten: choose another --out")
+
+
+@contextmanager
+def moved_aside(out: Path) -> Iterator[None]:
+    """Moves what is at `out` out of the way, and back unless a complete store takes its place.
+
+    If an earlier attempt was killed before it could move its store back, that store is the one kept aside.
+    """
     aside = out.with_name(f"{UNFINISHED}replaced-{out.name}")
     with told_as_output_error(out):
         if _is_complete(out) or not _is_complete(aside):
@@ -58,9 +59,12 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
     existed = out.is_dir()
     with told_as_output_error(out):
         out.mkdir(parents=True, exist_ok=True)
-        remove_unfinished(out)  # of an attempt that was killed
     try:
-        yield
+        with alone_in(out):
+            remove_unfinished(out)  # of an attempt that was killed
+            yield
+    except AnotherProcess:
+        raise
     except BaseException as error:
         if _is_complete(out):  # it was complete before something went wrong
             raise

@@ -16,11 +16,11 @@ from torch import nn
 
 from unmask.doctor.findings import Diagnosis, Finding, Table
 from unmask.errors import SettingsError, UserError
-from unmask.finetuning_files import shared_files
 from unmask.finetuning_inputs import Inputs, open_inputs
 from unmask.inference import Window
 from unmask.progress import human_count, human_duration
 from unmask.recipe import FinetuneRecipe, load_finetune_recipe
+from unmask.run_inputs import shared_files
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import StepResult, TrainState, train

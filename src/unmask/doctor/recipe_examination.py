@@ -211,8 +211,16 @@ def available_memory(compute: Compute) -> int:
         free.append(int(lines["MemAvailable"].split()[0]) * 1024)
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
-        free.append(int(most) - int(used.read_text()))
+        free.append(int(most) - int(used.read_text()) + _file_cache(used.with_name("memory.stat")))
     return min(free)
+
+
+def _file_cache(statistics: Path) -> int:
+    """Bytes that a control group is charged for and that the system takes back when they are needed."""
+    if not statistics.exists():
+        return 0
+    values = dict(line.split() for line in statistics.read_text().splitlines())
+    return int(values.get("inactive_file", 0))
 
 
 # ---- Tables

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,7 +43,14 @@ from unmask.pretraining_start import build_module
 from unmask.recipe import PretrainRecipe
 from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
-from unmask.training.checkpoint import WEIGHTS, Checkpoint, find_checkpoint, load_weights
+from unmask.training.checkpoint import (
+    WEIGHTS,
+    Checkpoint,
+    find_checkpoint,
+    list_steps,
+    load_weights,
+    open_checkpoint,
+)
 from unmask.training.device import Compute, choose_compute
 from unmask.training.run_log import LOG, METRICS, is_of_training, read_metrics
 
@@ -324,6 +332,14 @@ PROBED = {
 """A weight that moves if there is anything to learn, by the objective's name."""
 
 
+def _oldest_sound(checkpoints: Path, before: int) -> Checkpoint | None:
+    for step in list_steps(checkpoints):
+        if step < before:
+            with suppress(CheckpointError):
+                return open_checkpoint(checkpoints, step)
+    return None
+
+
 def _find_unchanged(record: Record, module: ObjectiveModule | None, start: ObjectiveModule | None) -> list[str]:
     """The encoder's weights that are bit for bit as before the first step, or as in an older checkpoint.
 
@@ -333,9 +349,9 @@ def _find_unchanged(record: Record, module: ObjectiveModule | None, start: Objec
     pairs: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
     if isinstance(module, nn.Module) and isinstance(start, nn.Module):
         pairs.append((start.state_dict(), module.state_dict()))
-    checkpoints = sorted((record.directory / "checkpoints").glob("step-*"))
-    if len(checkpoints) > 1 and all((path / WEIGHTS).is_file() for path in checkpoints):
-        pairs.append((load_file(checkpoints[0] / WEIGHTS), load_file(checkpoints[-1] / WEIGHTS)))
+    newest = record.checkpoint
+    if newest is not None and (oldest := _oldest_sound(record.directory / "checkpoints", newest.step)) is not None:
+        pairs.append((load_file(oldest.directory / WEIGHTS), load_file(newest.directory / WEIGHTS)))
     for before, after in pairs:
         same = [name for name, weight in after.items() if name in before and torch.equal(before[name], weight.cpu())]
         unchanged = [name for name in same if name.startswith("encoder.")]

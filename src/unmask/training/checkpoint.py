@@ -158,7 +158,7 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
 
 def list_steps(checkpoints: Path) -> list[int]:
     """The steps that there are checkpoints of, sound or not, ascending."""
-    return sorted(map(_step_of, checkpoints.glob("step-*")))
+    return sorted(map(_step_of, _newest_first(checkpoints)))
 
 
 def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:

@@ -81,6 +81,11 @@ class Compute:
         return f"{about}, {precision} ({self.reason}), {_counted_threads(torch.get_num_threads())}, {versions}"
 
 
+def without_free_memory(description: str) -> str:
+    """What `Compute.describe` said, but for how much of a GPU's memory was free, so that two can be compared."""
+    return re.sub(r"[^;(]* of [^;)]* free", "", description)
+
+
 @dataclass(frozen=True)
 class Gpu:
     """A GPU as it is at this moment.

@@ -20,15 +20,18 @@ import torch
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import Interrupted, SettingsError, UserError
-from unmask.files import UNFINISHED, refuse_existing, remove_own, told_as_output_error, write_text
+from unmask.files import UNFINISHED, alone_in, refuse_existing, remove_own, told_as_output_error, write_text
 from unmask.training.checkpoint import Checkpoint, find_checkpoint
+from unmask.training.device import without_free_memory
 from unmask.training.optimizer import share_done
-from unmask.training.run_log import RunLog, write_environment
+from unmask.training.run_log import ENVIRONMENT, RunLog, read_sessions, write_environment
 from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
 
 RECIPE = "recipe.yaml"
+_RESULTS = ("checkpoints", "model", "trials")
+"""What a run's directory holds once it is worth keeping."""
 
 RESUMABLE_KEYS = frozenset(
     f"train.{name}"
@@ -97,19 +100,27 @@ def opening_run(
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
+        AnotherProcess: a run is under way there.
     """
     is_overwritten = overwrite and not resume and (directory / RECIPE).is_file()
     is_new = not (resume and (directory / RECIPE).is_file())
     aside = directory.with_name(f"{UNFINISHED}replaced-{directory.name}")
+    if directory.is_dir():
+        with alone_in(directory):
+            pass
     if is_overwritten:
-        shutil.rmtree(aside, ignore_errors=True)
         with told_as_output_error(directory):
-            os.replace(directory, aside)
+            if aside.exists() and not _holds_any(directory, _RESULTS):  # of an attempt to replace it that was killed
+                shutil.rmtree(directory)
+            else:
+                shutil.rmtree(aside, ignore_errors=True)
+                os.replace(directory, aside)
     is_open = False
     try:
         changes = open_run(directory, recipe, resume=resume, overwrite=overwrite)
         is_open = True
-        yield changes
+        with alone_in(directory):
+            yield changes
     except BaseException as error:
         if is_overwritten:
             shutil.rmtree(directory, ignore_errors=True)
@@ -149,6 +160,7 @@ def beginning_run(
     ):
         for change in changes:
             logger.info(change)
+        _tell_other_machine(directory, device)
         write_environment(
             directory,
             recipe=name,
@@ -158,6 +170,19 @@ def beginning_run(
             num_threads=torch.get_num_threads(),
         )
         yield
+
+
+def _tell_other_machine(directory: Path, device: str) -> None:
+    """Warns where a resumed run computes elsewhere, or otherwise, than before: sums are then rounded otherwise."""
+    sessions = read_sessions(directory / ENVIRONMENT)
+    before = sessions[-1].get("device") if sessions else None
+    if before is not None and without_free_memory(before) != without_free_memory(device):
+        logger.warning(
+            "goes on with %s, where it was %s: not bit for bit as if it had never stopped, for sums are rounded "
+            "otherwise",
+            device,
+            before,
+        )
 
 
 def _holds_any(directory: Path, names: Sequence[str]) -> bool:

@@ -10,7 +10,6 @@ import pytest
 import unmask.data.near_duplicates as near_duplicates
 from unmask.data.draft import Draft
 from unmask.data.near_duplicates import (
-    describe_memory,
     drop_near_duplicates,
     estimate_memory,
     num_bands,
@@ -112,9 +111,6 @@ def test_bands_find_most_pairs_at_the_threshold() -> None:
 def test_memory_is_told_by_document_and_as_a_whole() -> None:
     assert estimate_memory(1_000_000, 0.8) == 3_000_000_000
     assert estimate_memory(10, 0.5) > estimate_memory(10, 0.8) > estimate_memory(9, 0.8)
-    assert describe_memory(1_500_000, 0.8) == (
-        "near-duplicates: 3000 bytes of memory a document, about 4.19 GiB for about 1.5M documents"
-    )
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

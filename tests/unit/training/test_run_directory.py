@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,12 +12,13 @@ import pytest
 from torch import nn
 
 from unmask.config import build_settings, read_settings_file
-from unmask.errors import InputError, Interrupted, OutputError, SettingsError
+from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError, SettingsError
 from unmask.recipe import PretrainRecipe
 from unmask.training.checkpoint import save_checkpoint
+from unmask.training.device import without_free_memory
 from unmask.training.loop import TrainState
 from unmask.training.optimizer import Schedule, Stage, build_optimizer
-from unmask.training.run_directory import RECIPE, open_run, opening_run
+from unmask.training.run_directory import RECIPE, beginning_run, open_run, opening_run
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
 
@@ -234,6 +237,72 @@ def test_a_refused_run_does_not_destroy_the_one_it_would_have_overwritten(tmp_pa
     with pytest.raises(InputError):
         open_and(lambda: (run / "log.txt").write_text("a new one"), run, overwrite=True)
     assert files_in(tmp_path) == before
+
+
+def test_a_killed_attempt_to_overwrite_a_run_does_not_cost_it(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "weights").write_text("days of work")
+    before = files_in(tmp_path / "run")
+    killed = "import os, sys; from pathlib import Path; from unmask.recipe import PretrainRecipe\n"
+    killed += "from unmask.training.run_directory import opening_run\n"
+    killed += "recipe = PretrainRecipe.model_validate({'store': 's', 'train': {'steps': 20}})\n"
+    killed += "with opening_run(Path(sys.argv[1]), recipe, resume=False, overwrite=True): os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", killed, str(tmp_path / "run")]).returncode == 9
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    with (
+        pytest.raises(InputError, match="no text"),
+        opening_run(tmp_path / "run", recipe(seed=2), resume=False, overwrite=True),
+    ):
+        raise InputError("no text")
+    assert files_in(tmp_path / "run") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_directory_in_which_another_process_works_is_left_alone(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    before = files_in(tmp_path / "run")
+    holding = "import sys; from pathlib import Path; from unmask.files import alone_in\n"
+    holding += "with alone_in(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", holding, str(tmp_path / "run")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        for how in ({"resume": True, "overwrite": False}, {"resume": False, "overwrite": True}):
+            with (
+                pytest.raises(AnotherProcess, match=r"run: another process works there at this moment: let it end"),
+                opening_run(tmp_path / "run", recipe(), **how),
+            ):
+                pytest.fail("opened")
+        assert files_in(tmp_path / "run") == before
+        other.kill()
+    with opening_run(tmp_path / "run", recipe(), resume=True, overwrite=False):
+        pass  # the lock went with the process
+
+
+@pytest.mark.parametrize(
+    ("device", "is_told"),
+    [
+        ("CPU (x, AMX), bfloat16 (y), 2 threads, torch 2.13", False),
+        ("CPU (x, AMX), bfloat16 (y), 1 thread, torch 2.13", True),
+    ],
+)
+def test_a_run_that_goes_on_otherwise_than_it_began_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, device: str, is_told: bool
+) -> None:
+    for resume, its_device in ((False, "CPU (x, AMX), bfloat16 (y), 2 threads, torch 2.13"), (True, device)):
+        with beginning_run(
+            tmp_path / "run", recipe(), name="r", seed=0, device=its_device, resume=resume, overwrite=False
+        ):
+            pass
+    told = [line for line in caplog.messages if "not bit for bit as if it had never stopped" in line]
+    assert len(told) == is_told
+
+
+def test_how_much_of_a_gpu_was_free_is_no_difference() -> None:
+    one = "H100 (compute capability 9.0; 70 GiB of 79 GiB free; number 0 of 2), bfloat16, 4 threads"
+    assert without_free_memory(one) == without_free_memory(one.replace("70 GiB", "69.5 GiB"))
+    assert without_free_memory(one) != without_free_memory(one.replace("H100", "H200"))
+    assert "number 0 of 2" in without_free_memory(one)
 
 
 def test_what_is_worth_keeping_of_a_refused_run_is_kept(tmp_path: Path) -> None:

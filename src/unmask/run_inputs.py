@@ -1,0 +1,80 @@
+"""The files that a run reads: refuses a resume where one has changed, and warns where two are one."""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+
+from unmask.data.store import TokenStore
+from unmask.errors import CheckpointError
+from unmask.files import sha256, write_json
+from unmask.tasks.settings import DataSettings
+
+DATA = "data.json"
+"""In the directory of a run or search: a fingerprint of each of its inputs."""
+
+
+def check_unchanged(directory: Path, found: Mapping[str, str]) -> None:
+    """Writes down what a run's inputs hold, or compares them with what was written when it was begun.
+
+    Args:
+        directory: the run's.
+        found: a fingerprint of each input, under its key and path, `data.dev=dev.tsv`.
+
+    Raises:
+        CheckpointError: one differs: what came before and after it would not be one run.
+    """
+    record = directory / DATA
+    if not record.is_file():
+        write_json(record, dict(found))
+        return
+    before = json.loads(record.read_bytes())
+    if changed := [name for name, fingerprint in found.items() if before.get(name) != fingerprint]:
+        raise CheckpointError(
+            f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, or "
+            "start again with --overwrite"
+        )
+
+
+def store_fingerprint(store: TokenStore) -> dict[str, str]:
+    """Of a token store, for `check_unchanged`: of the checksums of its files, its tokenizer's among them."""
+    files = json.dumps(store.manifest["files"], sort_keys=True)
+    return {f"store={store.directory}": hashlib.sha256(files.encode()).hexdigest()}
+
+
+def fingerprints(data: DataSettings) -> dict[str, str]:
+    """Of a fine-tuning run's files, for `check_unchanged`."""
+    return {f"{name}={path}": _fingerprint(path) for name, path in _files(data).items()}
+
+
+def shared_files(data: DataSettings) -> Iterator[str]:
+    """Warnings about figures that mislead because two of a run's files are the same file, or equal in every byte."""
+    for (name, first), (other, second) in combinations(_files(data).items(), 2):
+        is_one = first.samefile(second)
+        if is_one or (first.is_file() and second.is_file() and filecmp.cmp(first, second, shallow=False)):
+            what = "is the same file as" if is_one else "holds the very bytes of"
+            why = (
+                f"its figures are of what was learned, and say nothing of new examples: give others as {other}"
+                if name == "data.train"
+                else "what is chosen by the one is flattered by the other: give examples of their own for each"
+            )
+            yield f"{other}={second} {what} {name}={first}: {why}"
+
+
+def _files(data: DataSettings) -> dict[str, Path]:
+    """A fine-tuning run's files, by their keys in the recipe."""
+    given = {"data.train": data.train, "data.dev": data.dev, "data.test": data.test}
+    return {name: Path(file) for name, file in given.items() if file is not None}
+
+
+def _fingerprint(path: Path) -> str:
+    """The SHA-256 of a file; of a folder, that of the names and fingerprints of all its files."""
+    if not path.is_dir():
+        return sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    told = "".join(f"{file.relative_to(path)}\0{sha256(file)}\n" for file in files)
+    return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()

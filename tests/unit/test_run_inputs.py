@@ -1,0 +1,35 @@
+"""A run's inputs are noticed if they change before it is resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import CheckpointError
+from unmask.run_inputs import DATA, check_unchanged, fingerprints
+from unmask.tasks.settings import DataSettings
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataSettings:
+    (tmp_path / "train.tsv").write_text("text\tlabel\na\tb\n")
+    (tmp_path / "dev" / "deep").mkdir(parents=True)
+    (tmp_path / "dev" / "deep" / "1.txt").write_text("one")
+    return DataSettings(train=str(tmp_path / "train.tsv"), dev=str(tmp_path / "dev"))
+
+
+def test_files_and_folders_that_are_the_same_are_accepted(data: DataSettings, tmp_path: Path) -> None:
+    for _ in range(2):
+        check_unchanged(tmp_path, fingerprints(data))
+    assert list(json.loads((tmp_path / DATA).read_text())) == [f"data.train={data.train}", f"data.dev={data.dev}"]
+
+
+@pytest.mark.parametrize("name", ["train.tsv", "dev/deep/1.txt", "dev/deep/2.txt"])
+def test_one_that_has_changed_is_named(data: DataSettings, tmp_path: Path, name: str) -> None:
+    check_unchanged(tmp_path, fingerprints(data))
+    (tmp_path / name).write_text("else")
+    key = f"data.{name.partition('/')[0].partition('.')[0]}"
+    with pytest.raises(CheckpointError, match=rf"{key}=\S+ holds something else than when this run was begun: restore"):
+        check_unchanged(tmp_path, fingerprints(data))
