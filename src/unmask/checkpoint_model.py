@@ -56,5 +56,5 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     with writing_directory(out, overwrite=overwrite) as directory:
-        save_pretrained(module, tokenizer, directory)
+        save_pretrained(module, tokenizer, directory, settings)
     return out

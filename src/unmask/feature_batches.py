@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.batch import Batch
-from unmask.errors import InputError
+from unmask.errors import InputError, ModelError
 from unmask.inference import WINDOW, Coverage, map_ahead, windows
+from unmask.model_uses import NOT_FINITE
 from unmask.models.encoder import Encoder
 from unmask.models.layer_mixture import LayerChoice
 from unmask.tasks.base import ExampleCounts
@@ -127,8 +128,11 @@ def token_vectors(
     """
     places: NDArray[Any] = encoded.rows.alignment[PLACE]
     for units, batch in encoded.batches(model.compute):
-        states = np.split(_states(model, batch).cpu().numpy(), np.cumsum(batch.lengths)[:-1])
-        for unit, its in zip(units.tolist(), states, strict=True):
+        states = _states(model, batch).cpu().numpy()
+        if not np.isfinite(states).all():
+            raise ModelError(NOT_FINITE)
+        by_row = np.split(states, np.cumsum(batch.lengths)[:-1])
+        for unit, its in zip(units.tolist(), by_row, strict=True):
             place = places[encoded.rows.tokens_of(unit)]
             yield int(encoded.rows.examples[unit]), place[place >= 0], its[place >= 0]
 
@@ -164,6 +168,8 @@ def pooled_vectors(model: FeatureModel, encoded: EncodedInputs, pool: Pool) -> N
         if sum(len(its) for its, _ in parts) >= WINDOW:  # looking at values waits for the device: seldom, but not never
             take()
     take()
+    if (pooled.isnan() | pooled.isposinf()).any():
+        raise ModelError(NOT_FINITE)
     if pool == "mean":
         sizes = torch.tensor([max(1, len(its.ids)) for its in encoded.tokens])
         pooled /= sizes.view(-1, *[1] * len(model.shape))

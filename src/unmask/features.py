@@ -36,6 +36,7 @@ from unmask.files import refuse_existing, refuse_foreign, writing, writing_direc
 from unmask.inference import WINDOW, Coverage, introduce, windows
 from unmask.inference_precision import freeze, take_faster
 from unmask.models.hub import load_encoder
+from unmask.models.hub_config import usual_length
 from unmask.models.layer_mixture import find_choice
 from unmask.paths import model_directory
 from unmask.prediction_inputs import read_inputs
@@ -84,7 +85,8 @@ def load_feature_model(
         layers: a key of `unmask.models.layer_mixture.CHOICES`.
         columns: a table's columns for `text`, `text_a` and `text_b`, or `tokens`; and for `id`. One that is not named
             is the one that a fine-tuned model remembers, or has that very name.
-        max_length: most tokens read at once, special tokens included; None takes all positions of the encoder.
+        max_length: most tokens read at once, special tokens included; None takes as many as it
+            was pre-trained on, or has positions for.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32`, `bf16`, or `auto` (see `FeatureModel.chooses`); features are float32 in any case.
 
@@ -102,7 +104,7 @@ def load_feature_model(
     encoder = loaded.encoder.to(compute.device).eval()
     introduce(encoder, tokenizer, directory)
     settings = encoder.settings
-    longest = settings.num_positions if max_length is None else max_length
+    longest = usual_length(settings, loaded.config or {}) if max_length is None else max_length
     if longest > settings.num_positions:
         raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
     choice = find_choice(layers, settings.num_hidden_layers)

@@ -6,7 +6,6 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +33,7 @@ from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.frozen_features import COLUMN as FEATURES
 from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.best import choose_metric
 from unmask.training.device import Compute, choose_compute
 from unmask.training.run_directory import beginning_run
@@ -270,16 +270,5 @@ def save_finetuned(module: TaskModule, task: Task[Any], tokenizer: Tokenizer, di
         extra_config={"unmask_task": task.remembered()},
     )
     tokenizer.save(directory)
-    if module.encoder.settings.type_vocab_size < 2:
-        _leave_out_segments(directory / "tokenizer_config.json")
-
-
-def _leave_out_segments(path: Path) -> None:
-    """Stops `transformers` from giving a one-segment model `token_type_ids`, for which it has no embeddings."""
-    config = json.loads(path.read_bytes()) if path.is_file() else {}
-    names = config.get("model_input_names")
-    if names is None and str(config.get("tokenizer_class")).startswith("Bert"):
-        names = ["input_ids", "token_type_ids", "attention_mask"]
-    if isinstance(names, list) and "token_type_ids" in names:
-        kept = [name for name in names if name != "token_type_ids"]
-        write_json(path, config | {"model_input_names": kept})
+    sizes = module.encoder.settings
+    fit_to_model(directory, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

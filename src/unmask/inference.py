@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from unmask.batch import LossTerm
 from unmask.errors import ModelError
+from unmask.model_uses import check_entries
 from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
@@ -129,8 +130,7 @@ def introduce(encoder: Encoder, tokenizer: Tokenizer, where: object) -> None:
             else "pieces of words, the tokenizer whole ones"
         )
         raise ModelError(f"{where}: the model reads {what}: they do not belong together; get the directory again")
-    if tokenizer.vocab_size > encoder.settings.vocab_size:
-        raise ModelError(f"{where}: the tokenizer has more entries than the model: they do not belong together")
+    check_entries(tokenizer.vocab_size, encoder.settings.vocab_size, where)
     if isinstance(encoder, ElmoEncoder) and isinstance(tokenizer, WordTokenizer):
         encoder.set_words(tokenizer.table)
 

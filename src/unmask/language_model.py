@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import pack
-from unmask.model_uses import CAUSAL, check_kind
+from unmask.model_uses import CAUSAL, check_entries, check_kind
 from unmask.models.decoder_loss import score_decoder
 from unmask.models.encoder import Encoder
 from unmask.models.heads import MaskedLMHead
 from unmask.models.hub import load_causal_lm
+from unmask.models.hub_config import usual_length
 from unmask.models.settings import LEFT_TO_RIGHT
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.paths import model_directory
@@ -32,6 +33,7 @@ class LanguageModel:
         masked_lm_head: for BERT's family; None where the word embeddings decode alone.
         prefix: ids before every text, as in pre-training: `[CLS]` for BERT's family; none for GPT-1 and LSTMs, which
             read bare text.
+        window: most tokens read at once: as many as the model was pre-trained on, or has positions for.
     """
 
     encoder: Encoder
@@ -39,12 +41,13 @@ class LanguageModel:
     tokenizer: TextTokenizer
     compute: Compute
     prefix: tuple[int, ...]
+    window: int
 
     @torch.no_grad()
     def next_logits(self, ids: Sequence[int]) -> Tensor:
         """(vocab,) float32 on the CPU: logits of the token after `ids` (at least one), of which the last that fit are
         read. Outputs beyond the tokenizer's entries are left out."""
-        window = list(ids[-self.encoder.settings.num_positions :])
+        window = list(ids[-self.window :])
         batch = pack([window]).to(self.compute.device)
         with self.compute.autocast():
             hidden = self.encoder(batch, torch.tensor([len(window) - 1], device=self.compute.device))
@@ -57,7 +60,7 @@ class LanguageModel:
         """Log-probabilities of each sequence's tokens but the first, given those before: (tokens - 1,) float32, CPU.
 
         Args:
-            sequences: ids, at least one each; no longer than `num_positions`.
+            sequences: ids, at least one each; no longer than `window`.
         """
         results: list[Tensor] = [torch.zeros(0)] * len(sequences)
         by_length = sorted(range(len(sequences)), key=lambda number: -len(sequences[number]))
@@ -93,7 +96,9 @@ def load_language_model(model: str | Path, *, device: str = "auto", precision: s
     check_kind(directory, CAUSAL)
     loaded = load_causal_lm(directory)
     tokenizer = load_tokenizer(directory)
+    check_entries(tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
     reads_bare_text = loaded.encoder.settings.architecture in LEFT_TO_RIGHT
     prefix = () if reads_bare_text else tokenizer.framing.single[0].ids
     head = None if loaded.masked_lm_head is None else loaded.masked_lm_head.to(compute.device).eval()
-    return LanguageModel(loaded.encoder.to(compute.device).eval(), head, tokenizer, compute, prefix)
+    window = usual_length(loaded.encoder.settings, loaded.config or {})
+    return LanguageModel(loaded.encoder.to(compute.device).eval(), head, tokenizer, compute, prefix, window)

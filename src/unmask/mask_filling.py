@@ -14,7 +14,7 @@ import torch
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError
 from unmask.input_files import read_utf8_lines
-from unmask.model_uses import MASKED, check_kind
+from unmask.model_uses import MASKED, NOT_FINITE, check_entries, check_kind
 from unmask.models.hub import load_masked_lm
 from unmask.paths import model_directory
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -56,6 +56,7 @@ class MaskFiller:
         self._tokenizer = load_tokenizer(directory)
         loaded = load_masked_lm(directory)
         assert loaded.masked_lm_head is not None
+        check_entries(self._tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
         self._encoder = loaded.encoder.eval()
         self._head = loaded.masked_lm_head.eval()
 
@@ -80,6 +81,8 @@ class MaskFiller:
             raise InputError(f"{where}the text has {len(ids)} tokens and the model takes {limit}: shorten it")
         hidden = self._encoder(pack([ids]), torch.tensor(places))
         probabilities = torch.softmax(self._head(hidden, self._encoder.word_embeddings), -1)  # (masks, vocabulary)
+        if not probabilities.isfinite().all():
+            raise ModelError(NOT_FINITE)
         scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
         is_single = len(places) == 1
         answers = []

@@ -48,6 +48,8 @@ _ENDINGS = {
     "Model": Use("an encoder without a head", _ANY),
 }
 
+NOT_FINITE = "what the model computes is not finite: its weights are damaged, or its training diverged"
+
 HINTS = {
     CAUSAL: "as `unmask pretrain` with objective.name=causal_lm makes one",
     MASKED: "as `unmask pretrain` with objective.name=masked_lm makes one",
@@ -62,6 +64,12 @@ def use_of(config: Mapping[str, Any]) -> Use | None:
     classes = config.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else ""
     return _CLASSES.get(name) or next((use for ending, use in _ENDINGS.items() if name.endswith(ending)), None)
+
+
+def check_entries(num_entries: int, vocab_size: int, where: object) -> None:
+    """Raises ModelError if a tokenizer has more entries than the model beside it."""
+    if num_entries > vocab_size:
+        raise ModelError(f"{where}: the tokenizer has more entries than the model: they do not belong together")
 
 
 def check_kind(directory: Path, wanted: str) -> None:

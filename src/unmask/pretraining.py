@@ -21,15 +21,18 @@ from unmask.files import alone_in, write_json
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
 from unmask.models.hub import save_model
+from unmask.models.hub_config import TRAINED_LENGTH
 from unmask.models.settings import LEFT_TO_RIGHT, EncoderSettings
 from unmask.objectives.base import Objective, ObjectiveModule, StagedModule
 from unmask.pretraining_inputs import Inputs, open_inputs
+from unmask.pretraining_start import trained_length
 from unmask.progress import human_count
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.report import write_report
 from unmask.samples import samples_of
 from unmask.tokenization.gpt1_framing import unframed
 from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.saved_config import fit_to_model
 from unmask.tokenization.word_characters import WordTokenizer
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import TrainState
@@ -170,7 +173,7 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             compiles=True,
             in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
         )
-        save_pretrained(module, run.tokenizer, directory / "model")
+        save_pretrained(module, run.tokenizer, directory / "model", settings)
         words = run.tokenizer if isinstance(run.tokenizer, WordTokenizer) else None
         counts = run.store.token_counts() if words is None else target_counts(run.store, words)
         floors = run.objective.floors(counts)
@@ -236,13 +239,19 @@ def evaluator(
     return evaluate
 
 
-def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Path) -> None:
+def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Path, settings: PretrainRecipe) -> None:
     """Writes the model directory: encoder, heads and tokenizer, in the layout that `transformers` opens, and whatever
     belongs beside them (ELECTRA's generator in `generator/`).
 
     The tokenizer of a model that reads bare text adds no special tokens: see `unmask.tokenization.gpt1_framing`.
     """
+    trained = trained_length(settings)
     for folder, kept in module.saved().items():
-        save_model(directory / folder, kept.encoder, **kept.parts)
-        reads_bare_text = kept.encoder.settings.architecture in LEFT_TO_RIGHT
+        sizes = kept.encoder.settings
+        has_less = trained is not None and sizes.architecture not in ("elmo", "lstm") and trained < sizes.num_positions
+        save_model(
+            directory / folder, kept.encoder, **kept.parts, extra_config={TRAINED_LENGTH: trained} if has_less else None
+        )
+        reads_bare_text = sizes.architecture in LEFT_TO_RIGHT
         (unframed(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)
+        fit_to_model(directory / folder, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

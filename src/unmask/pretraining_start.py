@@ -18,6 +18,8 @@ from unmask.models.elmo_settings import ELMO_PRESETS, AnyModelSettings, ElmoMode
 from unmask.models.encoder import new_encoder
 from unmask.models.heads import MaskedLMHead
 from unmask.models.hub import load_encoder
+from unmask.models.hub_config import TRAINED_LENGTH
+from unmask.models.hub_files import read_config
 from unmask.models.hub_source import read_settings
 from unmask.models.settings import (
     DROPOUTS,
@@ -90,6 +92,16 @@ def check_model(settings: PretrainRecipe) -> None:
         raise SettingsError(wrong)
     _check_sizes(settings, sizes)
     _check_positions(settings, sizes)
+
+
+def trained_length(settings: PretrainRecipe) -> int | None:
+    """The longest sequence that a run's model has seen, in tokens: position embeddings beyond it are as they were
+    drawn. None: all positions of `init_from` have been trained, as far as its `config.json` says."""
+    longest = settings.longest[1]
+    if settings.init_from is None:
+        return longest
+    before = read_config(model_directory(settings.init_from)).get(TRAINED_LENGTH)
+    return max(before, longest) if isinstance(before, int) else None
 
 
 def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Tokenizer) -> ObjectiveModule:

@@ -1,7 +1,7 @@
 """Text that continues a prompt, sampled from a left-to-right language model: GPT-1, an LSTM, a left-to-right BERT.
 
-The model reads the last `num_positions` tokens: if the text is longer, the window slides on and everything before it is
-forgotten. Every step reads the window anew; nothing is kept between steps.
+The model reads the last `LanguageModel.window` tokens: if the text is longer, the window slides on and everything
+before it is forgotten. Every step reads the window anew; nothing is kept between steps.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.language_model import LanguageModel, load_language_model
+from unmask.model_uses import NOT_FINITE
 
 _REPLACEMENT = "\ufffd"
 """What bytes that do not form a character are decoded to."""
@@ -71,7 +72,7 @@ class Sampling:
 
 
 def _not_finite() -> ModelError:
-    return ModelError("the model's logits are not finite: its weights are damaged, or its training diverged")
+    return ModelError(NOT_FINITE)
 
 
 def generate(
@@ -127,6 +128,9 @@ def generate(
             raise _not_finite()
         logits[specials] = -torch.inf
         ids.append(sampling.choose(logits, generator))
+    if loaded.tokenizer.kind == "bpe" and text and text[-1] == loaded.tokenizer.unk_id:
+        added = readable(loaded.tokenizer.decode(ids[begin:]))  # `[UNK]` has no end of a word, after which a space is
+        return added if prompt[-1:].isspace() else f" {added}"
     before = readable(loaded.tokenizer.decode(text))
     whole = readable(loaded.tokenizer.decode([*text, *ids[begin:]]))
     return whole[len(before) :] if whole.startswith(before) else readable(loaded.tokenizer.decode(ids[begin:]))

@@ -200,7 +200,7 @@ class ZeroShot:
         for the model loses its beginning, and its example is counted. A continuation none of whose tokens can be scored
         gets that of one token drawn uniformly from the vocabulary, and is counted: it must not win because nothing
         speaks against it."""
-        model, limit = self.model, self.model.encoder.settings.num_positions
+        model, limit = self.model, self.model.window
         encoded = iter(model.tokenizer.encode_batch([text for pairs in texts for pair in pairs for text in pair]))
         sequences, sizes, num_cut = [], [], 0
         for pairs in texts:

@@ -13,6 +13,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer, PreTrainedModel
 from unmask.batch import Batch
 from unmask.config import changed_keys
 from unmask.data.store import TokenStore
+from unmask.features import load_feature_model
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining import pretrain
 from unmask.pretraining_inputs import prepare_held_out
@@ -111,6 +112,19 @@ def test_transformers_opens_the_model_and_has_the_same_losses(
     assert found == pytest.approx((results["mlm_loss"], results["nsp_loss"]), abs=1e-5)
     tokenizer = AutoTokenizer.from_pretrained(whole / "model")
     assert tokenizer("the old man")["input_ids"][0] == tokenizer.cls_token_id
+
+
+def test_a_model_says_how_long_its_sequences_were(words: tuple[str, list[str]], tmp_path: Path) -> None:
+    recipe, given = words
+    short = [*given, "packing.max_length=16", "train.steps=2", "schedule.warmup_steps=0"]
+    model = pretrain(recipe, short, out=tmp_path / "short")
+    assert json.loads((model / "config.json").read_text())["unmask_trained_length"] == 16
+    assert AutoTokenizer.from_pretrained(model).model_max_length == 32
+    assert load_feature_model(model).max_length == 16
+    assert load_feature_model(model, max_length=32).max_length == 32
+    on = [f"init_from={model}", *(word.replace("=16", "=32") for word in short)]
+    longer = pretrain(recipe, on, out=tmp_path / "longer")
+    assert "unmask_trained_length" not in json.loads((longer / "config.json").read_text())
 
 
 def test_without_next_sentence_prediction_the_model_is_a_masked_lm(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from unmask.errors import InputError, ModelError
 from unmask.mask_filling import MaskFiller, fill_mask
+from unmask.tokenizer_extension import extend_tokenizer
 
 
 @pytest.mark.parametrize("text", ["a man [MASK] outside.", "[MASK]", "A [MASK], isn't it? The [MASK] plays!"])
@@ -40,6 +43,23 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such directory"):
         fill_mask(tmp_path / "absent", "[MASK]")
     assert len(filler.fill("[MASK]", 10**6)) == 400  # all there are
+
+
+def test_a_tokenizer_with_more_entries_than_the_model_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    (tmp_path / "words.txt").write_text("zyzzyva\n")
+    extend_tokenizer(tiny_model, tmp_path / "words.txt", tmp_path / "extended")
+    for file in (tmp_path / "extended").iterdir():
+        shutil.copy(file, tmp_path / "model")
+    with pytest.raises(ModelError, match="the tokenizer has more entries than the model"):
+        MaskFiller(tmp_path / "model")
+
+
+def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> None:
+    filler = MaskFiller(tiny_model)
+    next(filler._encoder.parameters()).data[:] = torch.nan
+    with pytest.raises(ModelError, match="what the model computes is not finite"):
+        filler.fill("[MASK]")
 
 
 def test_imports_little() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unmask import feature_batches
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError, ModelError, SettingsError
 from unmask.features import load_feature_model
 from unmask.similarity import compare, embed, search, similarities
 
@@ -96,6 +96,14 @@ def test_texts_without_tokens_are_like_nothing(tiny_model: Path, caplog: pytest.
     (answer,) = similarities(tiny_model, [("", "a man")])
     assert answer["similarity"] == 0
     assert "1 without any text" in caplog.text
+
+
+def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> None:
+    model = load_feature_model(tiny_model)
+    next(model.encoder.parameters()).data[:] = float("nan")
+    for pool in ("cls", "mean", "max"):
+        with pytest.raises(ModelError, match="what the model computes is not finite"):
+            list(embed(model, ["a man", "a dog"], pool=pool))
 
 
 def test_the_commands_three_ways(tiny_model: Path, tmp_path: Path) -> None:

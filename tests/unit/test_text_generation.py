@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,25 @@ def test_greedy_text_is_the_likeliest_token_each_time_over_a_sliding_window(mode
     expected = readable(model.tokenizer.decode(ids[len(model.prefix) :]))
     assert readable(model.tokenizer.decode(ids[len(model.prefix) : begin])) + found == expected
     assert not set(ids[begin:]) & set(model.tokenizer.special_ids)
+
+
+def test_a_model_reads_no_more_than_its_sequences_in_pre_training_had(tmp_path: Path) -> None:
+    model = save_language_model(tmp_path / "gpt1", "gpt1", "bpe")
+    assert model.window == POSITIONS
+    config = json.loads((tmp_path / "gpt1" / "config.json").read_text())
+    (tmp_path / "gpt1" / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 5}))
+    model = load_language_model(tmp_path / "gpt1", device="cpu")
+    [ids] = model.tokenizer.encode_batch(["the man and the dog and the man again"])
+    assert (model.window, len(ids) > 5) == (5, True)
+    assert torch.equal(model.next_logits(ids), model.next_logits(ids[-5:]))
+
+
+def test_a_word_after_an_unknown_one_has_its_space(tmp_path: Path) -> None:
+    model = save_language_model(tmp_path / "gpt1", "gpt1", "bpe")
+    [ids] = model.tokenizer.encode_batch(["the man \u2603"])
+    assert ids[-1] == model.tokenizer.unk_id
+    assert generate(model, "the man \u2603", 3).startswith(" ")
+    assert not generate(model, "the man \u2603 ", 3).startswith(" ")
 
 
 def test_a_seed_repeats_its_text(model: LanguageModel) -> None:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from unmask.errors import ModelError
 from unmask.models.electra import embedding_size
+from unmask.models.elmo_settings import ElmoSettings
 from unmask.models.heads import HeadKind
 from unmask.models.settings import Architecture, EncoderSettings, reasons
 from unmask.models.weight_names import FAMILIES, Part
@@ -25,6 +26,8 @@ HEAD_KIND = "unmask_head"
 """The key for the kind of a head that is saved in a file of its own."""
 HEAD_CLASS = "unmask_head_class"
 """The key for the name of such a head's class here."""
+TRAINED_LENGTH = "unmask_trained_length"
+"""The key for the longest sequence of pre-training, in tokens, where the model has more positions than that."""
 
 MODEL_TYPES: dict[Architecture, str] = {
     "bert": "bert",
@@ -205,12 +208,12 @@ def class_named(path: Path, config: Mapping[str, Any]) -> str:
     """
     named = config.get("architectures")
     name = named[0] if isinstance(named, list) and named else None
-    if name not in CLASSES:
+    if not isinstance(name, str) or name not in CLASSES:
         raise ModelError(f"{path}: architectures is {named!r}; expected one of {', '.join(CLASSES)}")
     expected = MODEL_TYPES[CLASSES[name].family]
     if config.get("model_type") != expected:
         raise ModelError(f"{path}: model_type is {config.get('model_type')!r}; expected {expected!r}, as {name} is")
-    return cast(str, name)
+    return name
 
 
 def settings_of(path: Path, config: Mapping[str, Any], class_name: str) -> EncoderSettings:
@@ -235,7 +238,7 @@ def settings_of(path: Path, config: Mapping[str, Any], class_name: str) -> Encod
     values = {ours: config[theirs] for ours, theirs in keys.items() if theirs in config}
     if family == "gpt1":
         named = values.get("hidden_act", "gelu")
-        if named not in GPT1_ACTIVATIONS:
+        if not isinstance(named, str) or named not in GPT1_ACTIVATIONS:
             raise ModelError(f"{path}: afn is {named!r}; expected one of {', '.join(GPT1_ACTIVATIONS)}")
         values["hidden_act"] = GPT1_ACTIVATIONS[named]
         if values.get("embedding_dropout_prob", 0.1) == values.get("hidden_dropout_prob", 0.1):
@@ -284,6 +287,12 @@ def dropout_of(path: Path, config: Mapping[str, Any], class_name: str) -> float 
     if value is None or (isinstance(value, float | int) and 0 <= value < 1):
         return value
     raise ModelError(f"{path}: {key} is {value!r}; expected null or a number from 0 to 1")
+
+
+def usual_length(sizes: EncoderSettings | ElmoSettings, config: Mapping[str, Any]) -> int:
+    """The longest sequence to read where the user does not say: as in pre-training, or all positions."""
+    trained = config.get(TRAINED_LENGTH)
+    return min(trained, sizes.num_positions) if type(trained) is int and trained > 2 else sizes.num_positions
 
 
 def head_kind_in(parts: Collection[Part]) -> HeadKind | None:

@@ -49,8 +49,9 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
     if (directory / PICKLE).is_file():
         raise ModelError(
             f"{directory} has only {PICKLE}: that is a pickle, which can run any code and is never opened here; "
-            "convert it where you trust it, with transformers: "
-            "AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)"
+            "convert it where you trust it, heads and all: from safetensors.torch import save_file; "
+            "save_file({name: weight.clone().contiguous() for name, weight in torch.load("
+            f"'{directory / PICKLE}', weights_only=True).items()}}, '{directory / WEIGHTS}', {{'format': 'pt'}})"
         )
     raise ModelError(f"{directory} has no {WEIGHTS}: expected a model directory in the Hugging Face layout")
 
@@ -73,7 +74,7 @@ def _read_shards(index_path: Path) -> dict[str, Tensor]:
         raise ModelError(f"{index_path}: expected `weight_map`, an object from weight names to file names")
     weights: dict[str, Tensor] = {}
     for name in sorted(set(places.values())):
-        if Path(name).name != name:
+        if Path(name).name != name or not name.endswith(".safetensors"):
             raise ModelError(f"{index_path}: {name!r} is not the name of a file beside it")
         weights |= _read_safetensors(index_path.with_name(name))
     absent = sorted(set(places) - set(weights))
@@ -96,7 +97,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         raise ModelError(f"{path} is missing: expected a model directory in the Hugging Face layout")
     try:
         value = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not JSON ({error}): get it again from where it came") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")

@@ -179,7 +179,7 @@ class EncoderSettings(BaseModel):
     def _of_the_family(cls, given: dict[str, Any]) -> dict[str, Any]:
         family = given.get("architecture", "bert")
         sizes = FAMILY_DEFAULTS.get(family, {}) | given
-        if family == "gpt1" and "hidden_size" in sizes:
+        if family == "gpt1" and isinstance(sizes.get("hidden_size"), int):
             sizes.setdefault("intermediate_size", FEED_FORWARD_FACTOR * sizes["hidden_size"])
         return sizes
 

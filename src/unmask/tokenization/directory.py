@@ -174,7 +174,7 @@ def _special_tokens(
     """The entry of each role: from the configuration, as a string or under `content`, else the family's own."""
     named = {role: config.get(role) or usual.get(role) for role in (*usual, *_ROLES)}
     entries = {
-        role: entry["content"] if isinstance(entry, dict) else str(entry) for role, entry in named.items() if entry
+        role: str(entry.get("content") if isinstance(entry, dict) else entry) for role, entry in named.items() if entry
     }
     missing = [f"{entry} ({role})" for role, entry in entries.items() if entry not in vocab]
     if missing:

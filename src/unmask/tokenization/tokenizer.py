@@ -199,6 +199,9 @@ class TextTokenizer:
     ) -> list[EncodedInput]:
         """Encodes texts and pairs of texts with their special tokens, as `transformers` does.
 
+        A pair whose B is empty keeps B's `[SEP]` (Devlin et al. 2019, section 3.2: "text-empty pairs"), which
+        `transformers` leaves out.
+
         Args:
             pairs: (A, B), or (A, None) for a single text.
             max_length: most tokens of an input, special tokens included; longer inputs are cut at the end, the longer
