@@ -1,6 +1,7 @@
 """The run directory: made for a new run, opened again to resume one, never overwritten silently.
 
-recipe.yaml  environment.json  metrics.jsonl  log.txt  report.html  tensorboard/  checkpoints/  divergence/  model/
+recipe.yaml  data.json  environment.json  metrics.jsonl  log.txt  report.html
+tensorboard/  checkpoints/  divergence/  model/
 """
 
 from __future__ import annotations
