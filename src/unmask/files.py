@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,12 +102,10 @@ def _flush(directory: Path) -> None:
 
 def _flush_entries(directory: Path) -> None:
     """Brings to the disk which names a directory holds, where the system can do so."""
-    if os.name == "posix":
+    with suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)
-        except OSError:
-            pass
         finally:
             os.close(descriptor)
 

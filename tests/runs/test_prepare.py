@@ -21,7 +21,8 @@ from unmask.data.encoding import Chunk, Encoder, cut_chunks, text_hash
 from unmask.data.packing import Split
 from unmask.data.sentences import split_sentences
 from unmask.data.store import TokenStore
-from unmask.errors import InputError, OutputError
+from unmask.errors import AnotherProcess, InputError, OutputError
+from unmask.files import alone_in
 from unmask.preparation import prepare
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -221,6 +222,19 @@ def test_overwriting_that_fails_gives_the_store_back(folder: Path, whole: Path, 
     assert "--resume" not in str(told.value)
     assert contents(out) == contents(whole)
     assert names(tmp_path) == ["bad.txt", "store"]
+
+
+@pytest.mark.parametrize("option", ["resume", "overwrite"])
+def test_a_store_that_is_being_made_is_left_alone(folder: Path, whole: Path, tmp_path: Path, option: str) -> None:
+    out = tmp_path / "store"
+    shutil.copytree(whole, out)
+    if option == "resume":
+        (out / "manifest.json").unlink()
+    before = contents(out)
+    with alone_in(out), pytest.raises(AnotherProcess, match="store: another process works there at this moment"):
+        prepare_here(folder, out, **{option: True})
+    assert contents(out) == before
+    assert names(tmp_path) == ["store"]
 
 
 def test_a_tokenizer_in_the_place_of_the_store_is_not_removed(folder: Path, tmp_path: Path) -> None:

@@ -26,8 +26,13 @@ def moved_aside(out: Path) -> Iterator[None]:
     """Moves what is at `out` out of the way, and back unless a complete store takes its place.
 
     If an earlier attempt was killed before it could move its store back, that store is the one kept aside.
+
+    Raises:
+        AnotherProcess: a store is being made there.
     """
     aside = out.with_name(f"{UNFINISHED}replaced-{out.name}")
+    with alone_in(out):
+        pass
     with told_as_output_error(out):
         if _is_complete(out) or not _is_complete(aside):
             shutil.rmtree(aside, ignore_errors=True)
@@ -61,7 +66,8 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
     try:
         with alone_in(out):
-            remove_unfinished(out)  # of an attempt that was killed
+            with told_as_output_error(out):
+                remove_unfinished(out)  # of an attempt that was killed
             yield
     except AnotherProcess:
         raise
