@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -248,10 +249,10 @@ def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Pa
     trained = trained_length(settings)
     for folder, kept in module.saved().items():
         sizes = kept.encoder.settings
-        has_less = trained is not None and sizes.architecture not in ("elmo", "lstm") and trained < sizes.num_positions
-        save_model(
-            directory / folder, kept.encoder, **kept.parts, extra_config={TRAINED_LENGTH: trained} if has_less else None
-        )
+        parts: dict[str, Any] = dict(kept.parts)
+        if trained is not None and sizes.architecture not in ("elmo", "lstm") and trained < sizes.num_positions:
+            parts["extra_config"] = {**parts.get("extra_config", {}), TRAINED_LENGTH: trained}
+        save_model(directory / folder, kept.encoder, **parts)
         reads_bare_text = sizes.architecture in LEFT_TO_RIGHT
         (unframed(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)
         fit_to_model(directory / folder, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

@@ -175,7 +175,7 @@ def test_the_weights_of_another_model_are_the_start(from_store: tuple[str, list[
     tokenizer = load_tokenizer(first / "model")
     torch.manual_seed(99)
     module = build_module(settings, OBJECTIVES["masked_lm"](settings.objective, tokenizer.vocabulary), tokenizer)
-    save_pretrained(module, tokenizer, second)
+    save_pretrained(module, tokenizer, second, settings)
     weights, same = (load_file(path / "model.safetensors") for path in (first / "model", second))
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)  # heads as well
