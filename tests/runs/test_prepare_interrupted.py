@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -312,7 +313,7 @@ def disk_full_after(monkeypatch: pytest.MonkeyPatch, num_files: int) -> Iterator
     left = [num_files]
 
     def fsync(descriptor: int) -> None:
-        left[0] -= 1
+        left[0] -= stat.S_ISREG(os.fstat(descriptor).st_mode)
         if left[0] < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

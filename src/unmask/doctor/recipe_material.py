@@ -111,8 +111,6 @@ def open_text(settings: PretrainRecipe, names_text: bool, stack: ExitStack) -> T
 
 def _why_not_read(settings: PretrainRecipe, corpus: Sequence[str]) -> str | None:
     """Why a corpus cannot be tokenized to examine it; None if it can."""
-    if "-" in corpus:
-        return "standard input, which can be read once only"
     if any(Path(path).suffix in MIXTURE_SUFFIXES for path in corpus):
         return "a mixture, of which a store has to be made first"
     size = sum(path.stat().st_size for path in find_files(corpus, settings.reading.format))

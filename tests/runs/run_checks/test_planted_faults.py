@@ -150,12 +150,14 @@ def test_a_store_replaced_between_two_sessions(
     write_text: Callable[[Path, Sequence[str]], Path],
     named_faults: Callable[[Path], set[str]],
 ) -> None:
-    """The vocabularies are of one size, so the resumed run goes on, and its model gets the new store's tokenizer."""
+    """In a run of an earlier version, which did not write down what its store holds. The vocabularies are of one size,
+    so the resumed run goes on, and its model gets the new store's tokenizer."""
     text = write_text(tmp_path / "text.jsonl", texts)
     words = [f"store={tmp_path / 'store'}", "schedule.name=constant"]
     prepare([text], store / "tokenizer", tmp_path / "store")
     pretrain(recipe, [*words, "train.steps=60"], out=tmp_path / "run")
     prepare([text], other_tokenizer, tmp_path / "store", overwrite=True)
+    (tmp_path / "run" / "data.json").unlink()
     pretrain(recipe, [*words, "train.steps=90"], out=tmp_path / "run", resume=True)
     assert named_faults(tmp_path / "run") == {"other-vocabulary"}
 
