@@ -22,7 +22,7 @@ import torch
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.files import UNFINISHED, alone_in, refuse_existing, remove_own, told_as_output_error, write_text
-from unmask.training.checkpoint import Checkpoint, find_checkpoint
+from unmask.training.checkpoint import Checkpoint, find_checkpoint, list_steps
 from unmask.training.device import without_free_memory
 from unmask.training.optimizer import share_done
 from unmask.training.run_log import ENVIRONMENT, RunLog, read_sessions, write_environment
@@ -174,9 +174,9 @@ def beginning_run(
 
 
 def _tell_other_machine(directory: Path, device: str) -> None:
-    """Warns where a resumed run computes elsewhere, or otherwise, than before: sums are then rounded otherwise."""
+    """Warns where a run goes on from a checkpoint elsewhere or otherwise than before: sums are then rounded otherwise."""
     sessions = read_sessions(directory / ENVIRONMENT)
-    before = sessions[-1].get("device") if sessions else None
+    before = sessions[-1].get("device") if sessions and list_steps(directory / "checkpoints") else None
     if before is not None and without_free_memory(before) != without_free_memory(device):
         logger.warning(
             "goes on with %s, where it was %s: not bit for bit as if it had never stopped, for sums are rounded "
