@@ -174,7 +174,7 @@ def beginning_run(
 
 
 def _tell_other_machine(directory: Path, device: str) -> None:
-    """Warns where a run goes on from a checkpoint elsewhere or otherwise than before: sums are then rounded otherwise."""
+    """Warns where a run goes on from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
     sessions = read_sessions(directory / ENVIRONMENT)
     before = sessions[-1].get("device") if sessions and list_steps(directory / "checkpoints") else None
     if before is not None and without_free_memory(before) != without_free_memory(device):
