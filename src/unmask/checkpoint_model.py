@@ -13,7 +13,7 @@ from unmask.errors import CheckpointError, InputError
 from unmask.files import writing_directory
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining import save_pretrained
-from unmask.pretraining_start import build_module
+from unmask.pretraining_start import build_module, trained_length
 from unmask.recipe import load_pretrain_recipe
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.checkpoint import list_steps, load_weights, open_checkpoint
@@ -55,6 +55,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         load_weights(checkpoint, module)
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
+    phase = checkpoint.state["position"].get("phase", 0)
     with writing_directory(out, overwrite=overwrite) as directory:
-        save_pretrained(module, tokenizer, directory, settings)
+        save_pretrained(module, tokenizer, directory, trained_length(settings, phase))
     return out

@@ -24,11 +24,12 @@ from unmask.inference import Window, measure, predict_window
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
 from unmask.models.hub import save_model
+from unmask.models.hub_config import told_length
 from unmask.models.settings import EncoderSettings
 from unmask.progress import human_count
 from unmask.recipe import FinetuneRecipe, load_finetune_recipe
 from unmask.report import write_report
-from unmask.run_inputs import check_unchanged, fingerprints, shared_files
+from unmask.run_inputs import check_files, shared_files
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.frozen_features import COLUMN as FEATURES
@@ -109,10 +110,10 @@ def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs
     """The inputs of a run; a metric that the task does not have is refused now, not at the first evaluation.
 
     Raises:
-        UserError: see `open_inputs` and `check_unchanged`; or `train.metric` is not one of the figures on dev.
+        UserError: see `open_inputs` and `check_files`; or `train.metric` is not one of the figures on dev.
     """
     run = open_inputs(settings, directory)
-    check_unchanged(directory, fingerprints(settings.data))
+    check_files(directory, settings.data)
     for warning in shared_files(settings.data):
         logger.warning("%s", warning)
     is_named = settings.train.metric is not None and run.checkpoint is None
@@ -222,7 +223,7 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
             test = Measurement("test", task, run.module, run.test, compute.device)
             results["test"] = test()
             logger.info("test: %s", " · ".join(f"{name} {value:.4g}" for name, value in test.figures.items()))
-        save_finetuned(run.module, task, run.tokenizer, directory / "model")
+        save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
         write_json(directory / "results.json", results)
         if (directory / "features").exists():
             rmtree(directory / "features")
@@ -258,8 +259,15 @@ def _samples(task: Task[Any], run: Inputs, compute: Compute) -> list[dict[str, A
     ]
 
 
-def save_finetuned(module: TaskModule, task: Task[Any], tokenizer: Tokenizer, directory: Path) -> None:
-    """Writes the model directory: encoder, head, labels, tokenizer, and what `predict` needs to know."""
+def save_finetuned(
+    module: TaskModule, task: Task[Any], tokenizer: Tokenizer, directory: Path, trained: int | None = None
+) -> None:
+    """Writes the model directory: encoder, head, labels, tokenizer, and what `predict` needs to know.
+
+    Args:
+        trained: the longest sequence that the model has seen; None: as long as it has positions.
+    """
+    sizes = module.encoder.settings
     save_model(
         directory,
         module.encoder,
@@ -267,8 +275,7 @@ def save_finetuned(module: TaskModule, task: Task[Any], tokenizer: Tokenizer, di
         head_kind=task.head_kind,
         labels=task.labels or None,
         problem_type=task.problem_type,
-        extra_config={"unmask_task": task.remembered()},
+        extra_config={"unmask_task": task.remembered(), **told_length(sizes, trained)},
     )
     tokenizer.save(directory)
-    sizes = module.encoder.settings
     fit_to_model(directory, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

@@ -17,7 +17,8 @@ from unmask.models.elmo import ElmoEncoder
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads import needs_pooler
 from unmask.models.hub import LoadedModel, load_encoder, load_finetuned
-from unmask.models.hub_config import HEAD_CLASS
+from unmask.models.hub_config import HEAD_CLASS, TRAINED_LENGTH
+from unmask.models.hub_files import read_config
 from unmask.paths import model_directory
 from unmask.progress import Progress
 from unmask.recipe import FinetuneRecipe
@@ -74,6 +75,7 @@ class Inputs:
         start: the position among them at which the run starts or continues.
         checkpoint: what the run continues from; None at its beginning.
         dev, test: what the run is measured on; None where the recipe names no such file.
+        trained_length: the longest sequence that the model will have seen; None: as long as it has positions.
     """
 
     task: Task[Any]
@@ -84,6 +86,7 @@ class Inputs:
     checkpoint: Checkpoint | None
     dev: list[Window] | None
     test: list[Window] | None
+    trained_length: int | None
 
 
 def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
@@ -116,7 +119,9 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
                 "start again with --overwrite"
             )
         start = saved
-    return Inputs(task, tokenizer, module, loader, start, checkpoint, dev, test)
+    before = 0 if settings.from_scratch else read_config(source).get(TRAINED_LENGTH)
+    trained = max(before, settings.task.max_length) if isinstance(before, int) else None
+    return Inputs(task, tokenizer, module, loader, start, checkpoint, dev, test, trained)
 
 
 def build_module(

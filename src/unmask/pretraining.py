@@ -22,11 +22,10 @@ from unmask.files import alone_in, write_json
 from unmask.interruption import Interruption
 from unmask.models.attention import describe_attention
 from unmask.models.hub import save_model
-from unmask.models.hub_config import TRAINED_LENGTH
+from unmask.models.hub_config import told_length
 from unmask.models.settings import LEFT_TO_RIGHT, EncoderSettings
 from unmask.objectives.base import Objective, ObjectiveModule, StagedModule
 from unmask.pretraining_inputs import Inputs, open_inputs
-from unmask.pretraining_start import trained_length
 from unmask.progress import human_count
 from unmask.recipe import PretrainRecipe, load_pretrain_recipe
 from unmask.report import write_report
@@ -174,7 +173,7 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             compiles=True,
             in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
         )
-        save_pretrained(module, run.tokenizer, directory / "model", settings)
+        save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
         words = run.tokenizer if isinstance(run.tokenizer, WordTokenizer) else None
         counts = run.store.token_counts() if words is None else target_counts(run.store, words)
         floors = run.objective.floors(counts)
@@ -240,18 +239,19 @@ def evaluator(
     return evaluate
 
 
-def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Path, settings: PretrainRecipe) -> None:
+def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Path, trained: int | None) -> None:
     """Writes the model directory: encoder, heads and tokenizer, in the layout that `transformers` opens, and whatever
     belongs beside them (ELECTRA's generator in `generator/`).
 
     The tokenizer of a model that reads bare text adds no special tokens: see `unmask.tokenization.gpt1_framing`.
+
+    Args:
+        trained: the longest sequence that the model has seen; see `unmask.pretraining_start.trained_length`.
     """
-    trained = trained_length(settings)
     for folder, kept in module.saved().items():
         sizes = kept.encoder.settings
         parts: dict[str, Any] = dict(kept.parts)
-        if trained is not None and sizes.architecture not in ("elmo", "lstm") and trained < sizes.num_positions:
-            parts["extra_config"] = {**parts.get("extra_config", {}), TRAINED_LENGTH: trained}
+        parts["extra_config"] = {**parts.get("extra_config", {}), **told_length(sizes, trained)}
         save_model(directory / folder, kept.encoder, **parts)
         reads_bare_text = sizes.architecture in LEFT_TO_RIGHT
         (unframed(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)

@@ -35,9 +35,10 @@ from unmask.pretraining_start import (
     check_vocabulary,
     describe_new_entries,
     trained_architecture,
+    trained_length,
 )
 from unmask.recipe import PretrainRecipe
-from unmask.run_inputs import check_unchanged, store_fingerprint
+from unmask.run_inputs import check_store
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.word_characters import WordTokenizer
@@ -61,6 +62,7 @@ class Inputs:
         checkpoint: what the run continues from; None at its beginning.
         steps: the batches, from there on.
         held_out: masked batches to evaluate on; empty where nothing is held out.
+        trained_length: of the model at the run's end; see `unmask.pretraining_start.trained_length`.
     """
 
     store: TokenStore
@@ -70,6 +72,7 @@ class Inputs:
     checkpoint: Checkpoint | None
     steps: PretrainingSteps
     held_out: list[Batch]
+    trained_length: int | None
 
 
 def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inputs:
@@ -83,7 +86,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
     checkpoint = find_checkpoint(directory / "checkpoints")
     check_model(settings)
     store = open_store(settings, directory, workers, begun=checkpoint is not None)
-    check_unchanged(directory, store_fingerprint(store))
+    check_store(directory, store)
     tokenizer = open_tokenizer(store.tokenizer_directory)
     check_tokenizer(settings, tokenizer, store.directory)
     objective = open_objective(settings, tokenizer, store.directory)
@@ -93,7 +96,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
         tell_beforehand(settings, store, tokenizer)
     steps = PretrainingSteps(settings, store, tokenizer, checkpoint)
     held_out = prepare_held_out(settings, store, tokenizer, objective)
-    return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out)
+    return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out, trained_length(settings))
 
 
 def tell_beforehand(settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -141,7 +144,7 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int, begun: b
     except InputError as error:
         if not begun or not (own / "manifest.json").is_file():
             raise
-        logger.warning("goes on with %s, which was made of the corpus that is there no more (%s)", own, error)
+        logger.warning("goes on with %s, which was made of the corpus that cannot be read any more (%s)", own, error)
         return TokenStore(own)
 
 

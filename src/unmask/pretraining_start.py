@@ -94,10 +94,16 @@ def check_model(settings: PretrainRecipe) -> None:
     _check_positions(settings, sizes)
 
 
-def trained_length(settings: PretrainRecipe) -> int | None:
+def trained_length(settings: PretrainRecipe, phase: int | None = None) -> int | None:
     """The longest sequence that a run's model has seen, in tokens: position embeddings beyond it are as they were
-    drawn. None: all positions of `init_from` have been trained, as far as its `config.json` says."""
-    longest = settings.longest[1]
+    drawn. None: all positions of `init_from` have been trained, as far as its `config.json` says.
+
+    Args:
+        phase: the one that it is in, from 0; None after the last.
+    """
+    seen = settings.phases if phase is None else settings.phases[: phase + 1]
+    lengths = [each.packing(settings.packing).max_length for each in seen]
+    longest = max(lengths, default=settings.packing.max_length)
     if settings.init_from is None:
         return longest
     before = read_config(model_directory(settings.init_from)).get(TRAINED_LENGTH)

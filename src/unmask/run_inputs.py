@@ -18,37 +18,46 @@ DATA = "data.json"
 """In the directory of a run or search: a fingerprint of each of its inputs."""
 
 
-def check_unchanged(directory: Path, found: Mapping[str, str]) -> None:
+def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[str, Path]) -> None:
     """Writes down what a run's inputs hold, or compares them with what was written when it was begun.
 
     Args:
         directory: the run's.
-        found: a fingerprint of each input, under its key and path, `data.dev=dev.tsv`.
+        found: a fingerprint of each input, by the key that names it in the recipe.
+        places: where each is, for the message; a run and its store may be moved.
 
     Raises:
-        CheckpointError: one differs: what came before and after it would not be one run.
+        CheckpointError: one differs: what came before and after it would not be one run. Or the record is damaged.
     """
     record = directory / DATA
-    if not record.is_file():
+    before: dict[str, str] = {}
+    if record.is_file():
+        try:
+            before = json.loads(record.read_bytes())
+            changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
+        except (ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"{record}: cannot be read ({error}): remove it if the run's inputs are what they were"
+            ) from error
+        if changed:
+            raise CheckpointError(
+                f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, "
+                "or start again with --overwrite"
+            )
+    if before.keys() != found.keys():
         write_json(record, dict(found))
-        return
-    before = json.loads(record.read_bytes())
-    if changed := [name for name, fingerprint in found.items() if before.get(name) != fingerprint]:
-        raise CheckpointError(
-            f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, or "
-            "start again with --overwrite"
-        )
 
 
-def store_fingerprint(store: TokenStore) -> dict[str, str]:
-    """Of a token store, for `check_unchanged`: of the checksums of its files, its tokenizer's among them."""
+def check_store(directory: Path, store: TokenStore) -> None:
+    """`check_unchanged` of a token store, by the checksums of its files, its tokenizer's among them."""
     files = json.dumps(store.manifest["files"], sort_keys=True)
-    return {f"store={store.directory}": hashlib.sha256(files.encode()).hexdigest()}
+    check_unchanged(directory, {"store": hashlib.sha256(files.encode()).hexdigest()}, {"store": store.directory})
 
 
-def fingerprints(data: DataSettings) -> dict[str, str]:
-    """Of a fine-tuning run's files, for `check_unchanged`."""
-    return {f"{name}={path}": _fingerprint(path) for name, path in _files(data).items()}
+def check_files(directory: Path, data: DataSettings) -> None:
+    """`check_unchanged` of a fine-tuning run's files."""
+    files = _files(data)
+    check_unchanged(directory, {name: _fingerprint(path) for name, path in files.items()}, files)
 
 
 def shared_files(data: DataSettings) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,15 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     with pytest.raises(error, match=told):
         finetune("finetune/classification", [*changed, change], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_how_long_sequences_have_been_is_carried_on(words: list[str], base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 5}))
+    given = [*without(words, ["init_from=", "train.steps="]), f"init_from={tmp_path / 'model'}", "train.steps=1"]
+    saved = finetune("finetune/classification", given, out=tmp_path / "run")
+    assert json.loads((saved / "config.json").read_text())["unmask_trained_length"] == 16
 
 
 def test_a_run_is_not_overwritten_and_other_examples_are_noticed(words: list[str], data: Path, tmp_path: Path) -> None:

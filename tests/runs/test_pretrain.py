@@ -11,6 +11,7 @@ import transformers
 from transformers import AutoModelForPreTraining, AutoTokenizer, PreTrainedModel
 
 from unmask.batch import Batch
+from unmask.checkpoint_model import save_checkpoint_model
 from unmask.config import changed_keys
 from unmask.data.store import TokenStore
 from unmask.features import load_feature_model
@@ -122,6 +123,13 @@ def test_a_model_says_how_long_its_sequences_were(words: tuple[str, list[str]], 
     assert AutoTokenizer.from_pretrained(model).model_max_length == 32
     assert load_feature_model(model).max_length == 16
     assert load_feature_model(model, max_length=32).max_length == 32
+    phases = "phases=[{until: 0.5, max_length: 16}, {until: 1, max_length: 32}]"
+    pretrain(
+        recipe, [*given, phases, "train.steps=4", "train.save_every=1", "train.keep_last=9"], out=tmp_path / "phases"
+    )
+    for step, told in ((1, 16), (4, None)):
+        early = save_checkpoint_model(tmp_path / "phases", tmp_path / f"step-{step}", step)
+        assert json.loads((early / "config.json").read_text()).get("unmask_trained_length") == told
     on = [f"init_from={model}", *(word.replace("=16", "=32") for word in short)]
     longer = pretrain(recipe, on, out=tmp_path / "longer")
     assert "unmask_trained_length" not in json.loads((longer / "config.json").read_text())

@@ -145,8 +145,9 @@ def test_a_run_that_has_its_store_goes_on_without_the_corpus(
     words = [f"corpus={corpus}"]
     pretrain(recipe, [*words, "train.steps=4"], out=tmp_path / "run")
     corpus.unlink()
-    pretrain(recipe, [*words, "train.steps=8"], out=tmp_path / "run", resume=True)
-    assert (tmp_path / "run" / "checkpoints" / "step-00000008").is_dir()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    pretrain(recipe, [*words, "train.steps=8"], out=tmp_path / "moved", resume=True)
+    assert (tmp_path / "moved" / "checkpoints" / "step-00000008").is_dir()
 
 
 def test_standard_input_is_no_corpus_of_a_run(from_text: tuple[str, list[str]], tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_the_weights_of_another_model_are_the_start(from_store: tuple[str, list[
     tokenizer = load_tokenizer(first / "model")
     torch.manual_seed(99)
     module = build_module(settings, OBJECTIVES["masked_lm"](settings.objective, tokenizer.vocabulary), tokenizer)
-    save_pretrained(module, tokenizer, second, settings)
+    save_pretrained(module, tokenizer, second, None)
     weights, same = (load_file(path / "model.safetensors") for path in (first / "model", second))
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)  # heads as well

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import CheckpointError
-from unmask.run_inputs import DATA, check_unchanged, fingerprints
+from unmask.run_inputs import DATA, check_files
 from unmask.tasks.settings import DataSettings
 
 
@@ -22,14 +22,21 @@ def data(tmp_path: Path) -> DataSettings:
 
 def test_files_and_folders_that_are_the_same_are_accepted(data: DataSettings, tmp_path: Path) -> None:
     for _ in range(2):
-        check_unchanged(tmp_path, fingerprints(data))
-    assert list(json.loads((tmp_path / DATA).read_text())) == [f"data.train={data.train}", f"data.dev={data.dev}"]
+        check_files(tmp_path, data)
+    assert list(json.loads((tmp_path / DATA).read_text())) == ["data.train", "data.dev"]
 
 
 @pytest.mark.parametrize("name", ["train.tsv", "dev/deep/1.txt", "dev/deep/2.txt"])
 def test_one_that_has_changed_is_named(data: DataSettings, tmp_path: Path, name: str) -> None:
-    check_unchanged(tmp_path, fingerprints(data))
+    check_files(tmp_path, data)
     (tmp_path / name).write_text("else")
     key = f"data.{name.partition('/')[0].partition('.')[0]}"
     with pytest.raises(CheckpointError, match=rf"{key}=\S+ holds something else than when this run was begun: restore"):
-        check_unchanged(tmp_path, fingerprints(data))
+        check_files(tmp_path, data)
+
+
+@pytest.mark.parametrize("damage", ["", "[1]", "{"])
+def test_a_damaged_record_is_told(data: DataSettings, tmp_path: Path, damage: str) -> None:
+    (tmp_path / DATA).write_text(damage)
+    with pytest.raises(CheckpointError, match=r"data\.json: cannot be read \(.*\): remove it if the run's inputs are"):
+        check_files(tmp_path, data)

@@ -289,10 +289,19 @@ def dropout_of(path: Path, config: Mapping[str, Any], class_name: str) -> float 
     raise ModelError(f"{path}: {key} is {value!r}; expected null or a number from 0 to 1")
 
 
+def told_length(sizes: EncoderSettings | ElmoSettings, trained: int | None) -> dict[str, int]:
+    """What `config.json` says of the longest sequence that a model has seen; nothing where that is unknown, or as many
+    tokens as it has positions, or where it has none (ELMo, LSTMs)."""
+    has_positions = sizes.architecture not in ("elmo", "lstm")
+    return {TRAINED_LENGTH: trained} if trained is not None and has_positions and trained < sizes.num_positions else {}
+
+
 def usual_length(sizes: EncoderSettings | ElmoSettings, config: Mapping[str, Any]) -> int:
     """The longest sequence to read where the user does not say: as in pre-training, or all positions."""
     trained = config.get(TRAINED_LENGTH)
-    return min(trained, sizes.num_positions) if type(trained) is int and trained > 2 else sizes.num_positions
+    if type(trained) is not int or trained < 3:  # no room for a token between `[CLS]` and `[SEP]`
+        return sizes.num_positions
+    return min(trained, sizes.num_positions)
 
 
 def head_kind_in(parts: Collection[Part]) -> HeadKind | None:

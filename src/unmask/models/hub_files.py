@@ -49,7 +49,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
     if (directory / PICKLE).is_file():
         raise ModelError(
             f"{directory} has only {PICKLE}: that is a pickle, which can run any code and is never opened here; "
-            "convert it where you trust it, heads and all: from safetensors.torch import save_file; "
+            "convert it where you trust it, heads and all: import torch; from safetensors.torch import save_file; "
             "save_file({name: weight.clone().contiguous() for name, weight in torch.load("
             f"'{directory / PICKLE}', weights_only=True).items()}}, '{directory / WEIGHTS}', {{'format': 'pt'}})"
         )

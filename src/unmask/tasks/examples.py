@@ -236,7 +236,7 @@ def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:
     """
     value = _labelled(row, name)
     parts: list[Any]
-    if isinstance(value, str) and (listed := list_in_cell(value, name, row.source)) is not None:
+    if isinstance(value, str) and (listed := list_in_cell(value, name, row.source, separator == ",")) is not None:
         parts = listed
     elif isinstance(value, str):
         parts = [part.strip() for part in value.split(separator)] if value.strip() else []

@@ -28,12 +28,13 @@ def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> A
     return value
 
 
-def list_in_cell(cell: str, name: str, source: str) -> list[Any] | None:
+def list_in_cell(cell: str, name: str, source: str, refuses: bool = True) -> list[Any] | None:
     """The JSON list that the cell of a table holds; None for any other text.
 
     Args:
         name: of the column, for messages.
         source: where the row is, likewise.
+        refuses: False takes what looks like a list and is none for another text.
 
     Raises:
         InputError: it looks like a list of quoted texts, and is not JSON, but perhaps Python's own notation.
@@ -43,7 +44,7 @@ def list_in_cell(cell: str, name: str, source: str) -> list[Any] | None:
     try:
         decoded = json.loads(cell)
     except (ValueError, RecursionError) as error:
-        if _QUOTED_LIST.fullmatch(cell):
+        if refuses and _QUOTED_LIST.fullmatch(cell):
             raise InputError(
                 f'{source}: {name} is {cell[:60]!r}: a list in the cell of a table is written as JSON, ["a", "b"] '
                 "(json.dumps does so)"

@@ -317,11 +317,11 @@ def _listed(row: Row, name: str) -> list[str]:
     """A list of texts, or a text: the JSON of such a list, or words with blanks between them, such as `[ 1 ]`."""
     value = row[name]
     if isinstance(value, str):
-        listed = list_in_cell(value, name, row.source)
-        is_list = listed is not None and (
-            all(isinstance(word, str) for word in listed) or (" " in value and not value.startswith("[ "))
-        )
-        value = listed if is_list else list(filter(None, value.split(" ")))
+        words, begins_with_bracket = list(filter(None, value.split(" "))), value.startswith("[ ")
+        listed = list_in_cell(value, name, row.source, refuses=not begins_with_bracket)
+        is_of_texts = listed is not None and all(isinstance(word, str) for word in listed)
+        is_list = is_of_texts or (listed is not None and len(words) > 1 and not begins_with_bracket)
+        value = listed if is_list else words
     if not isinstance(value, list):
         raise InputError(f"{row.source}: {name} is {json.dumps(value)[:60]}: expected a list of texts")
     return [_checked(word, f"{name}[{place}]", row.source) for place, word in enumerate(value)]

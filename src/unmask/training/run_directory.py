@@ -103,12 +103,14 @@ def opening_run(
         Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
         AnotherProcess: a run is under way there.
     """
-    is_overwritten = overwrite and not resume and (directory / RECIPE).is_file()
-    is_new = not (resume and (directory / RECIPE).is_file())
     aside = directory.with_name(f"{UNFINISHED}replaced-{directory.name}")
     if directory.is_dir():
         with alone_in(directory):
             pass
+    elif aside.is_dir():  # an attempt to replace it was killed before it began
+        os.replace(aside, directory)
+    is_overwritten = overwrite and not resume and (directory / RECIPE).is_file()
+    is_new = not (resume and (directory / RECIPE).is_file())
     if is_overwritten:
         with told_as_output_error(directory):
             if aside.exists() and not _holds_any(directory, _RESULTS):  # of an attempt to replace it that was killed

@@ -60,6 +60,7 @@ def test_tokens_and_tags_as_lists_or_as_text() -> None:
         assert example.fields is one
     assert read({"tokens": "[ 1 ]", "tags": "O O O"}).words == ["[", "1", "]"]
     assert read({"tokens": "[1]", "tags": "O"}).words == ["[1]"]
+    assert read({"tokens": "[ ' tis so ' ]", "tags": "O O O O O O"}).words == ["[", "'", "tis", "so", "'", "]"]
     assert read({"tokens": "a\u00a0b \u2028", "tags": "O O"}).words == ["a\u00a0b", "\u2028"]
     assert read({"tokens": ["", " ", "a b"], "tags": "O O O"}).words == ["", " ", "a b"]
     assert read({"tokens": [], "tags": []}).units == ()
