@@ -307,7 +307,11 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     run = Run()
     run.take_steps(1)
     run.save(tmp_path)
+    saved = {name: value.clone() for name, value in run.module.state_dict().items()}
+    run.take_steps(1)
     run.restore(tmp_path)
+    assert all(torch.equal(value, saved[name]) for name, value in run.module.state_dict().items())
+    assert not [path for path in tmp_path.rglob("*.*") if path.suffix not in (".safetensors", ".json")]
 
 
 # A full disk
