@@ -86,7 +86,7 @@ class CharacterCnn(nn.Module):
 
     def _vectors(self, words: Tensor) -> Tensor:
         embedded = functional.embedding(self._cropped(words), self.embedding).transpose(1, 2)  # (words, size, chars)
-        largest = [convolution(embedded).amax(-1) for convolution in self.convolutions]
+        largest = [convolution(embedded).max(-1).values for convolution in self.convolutions]
         values = self._activation(torch.cat(largest, 1))  # after the maximum: the same, as both functions increase
         for highway in self.highways:
             values = highway(values)

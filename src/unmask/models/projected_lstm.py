@@ -1,10 +1,10 @@
 """An LSTM whose output is projected and whose memory and output are clipped (Sak et al. 2014; Peters et al. 2018).
 
 `torch.nn.LSTM` has a projection (`proj_size`) but clips neither: with both clips off it computes the same, given
-the forget gate's extra 1 in its bias; with them it cannot be used, on any device. Here one matrix product takes all
-inputs, one more per step gives its four gates, and the gradient of each weight is one product over all steps, where
-automatic differentiation would add up one matrix per step. Products are in autocast's precision where that is on; what
-is carried from step to step, and everything between the products, is in float32.
+the forget gate's extra 1 in its bias; with them it cannot be used, on any device. Here one matrix product per step
+gives the four gates, and the gradient of each weight is one product over all steps, where automatic differentiation
+would add up one matrix per step. Products are in autocast's precision where that is on; what is carried from step to
+step, and everything between the products, is in float32.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class ProjectedLstm(nn.Module):
         """
         precision = compute_dtype(values)
         with torch.autocast(values.device.type, enabled=False):
-            gates = linear(values.to(precision), self.input_weight.to(precision), self.bias.to(precision))
             outputs, last_outputs, last_cells = _Steps.apply(  # type: ignore[no-untyped-call]
-                gates,
-                self.hidden_weight.to(precision),
+                values.to(precision),
+                torch.cat([self.input_weight, self.hidden_weight], 1).to(precision),
+                self.bias,
                 self.projection.to(precision),
                 memory.outputs,
                 memory.cells,
@@ -103,14 +103,15 @@ class ProjectedLstm(nn.Module):
 class _Steps(torch.autograd.Function):
     """All steps of the recurrence; no gradient flows through the memory it ends with.
 
-    Of what is kept for the gradient, only what is projected is in the precision of products; the rest is in float32.
+    Of what is kept for the gradient, what enters a product is in the precision of products; the rest is in float32.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        gates: Tensor,
-        hidden_weight: Tensor,
+        values: Tensor,
+        weight: Tensor,
+        bias: Tensor,
         projection: Tensor,
         first_outputs: Tensor,
         first_cells: Tensor,
@@ -118,66 +119,69 @@ class _Steps(torch.autograd.Function):
         cell_clip: float,
         projection_clip: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        size, precision = projection.shape[1], gates.dtype
-        cells = first_cells.new_empty(len(gates), size)
-        activated = cells.new_empty(gates.shape)  # (tokens, 4 * cell): input, candidate, forget, output
-        outputs = first_outputs.new_empty(len(gates), len(projection))
-        leaving = gates.new_empty(len(gates), size)  # what is projected
+        tokens, input_size = values.shape
+        projection_size, size = projection.shape
+        inputs = values.new_empty(tokens, input_size + projection_size)  # of a step: its tokens, the last outputs
+        inputs[:, :input_size] = values
+        activated = first_cells.new_empty(tokens, 4 * size)  # input, candidate, forget, output
+        cells = first_cells.new_empty(tokens, size)
+        leaving = values.new_empty(tokens, size)  # what is projected
+        outputs = first_outputs.new_empty(tokens, projection_size)
+        offsets = bias.clone()
+        offsets[2 * size : 3 * size] += _FORGET_BIAS
         output, cell = first_outputs.clone(), first_cells.clone()  # of every sequence, the newest
         for rows in _steps(active):
             here = slice(0, rows.stop - rows.start)
-            step = activated[rows]
-            torch.add(gates[rows].float(), linear(output[here].to(precision), hidden_weight, None), out=step)
-            enter, candidate, forget, leave = step.chunk(4, 1)
+            inputs[rows, input_size:] = output[here]
+            activated[rows] = linear(inputs[rows], weight, None)
+            activated[rows] += offsets
+            enter, candidate, forget, leave = activated[rows].chunk(4, 1)
             enter.sigmoid_()
             candidate.tanh_()
-            forget += _FORGET_BIAS
-            step[:, 2 * size :].sigmoid_()
+            activated[rows, 2 * size :].sigmoid_()
             torch.mul(cell[here], forget, out=cells[rows])
             cell[here] = cells[rows].addcmul_(enter, candidate).clamp_(-cell_clip, cell_clip)
-            leaving[rows] = torch.tanh(cells[rows]) * leave
+            leaving[rows] = torch.tanh(cells[rows]).mul_(leave)
             outputs[rows] = linear(leaving[rows], projection, None)
             output[here] = outputs[rows].clamp_(-projection_clip, projection_clip)
-        ctx.save_for_backward(activated, cells, leaving, outputs, hidden_weight, projection, first_outputs, first_cells)
+        ctx.save_for_backward(inputs, activated, cells, leaving, outputs, weight, projection, first_cells)
         ctx.active, ctx.cell_clip, ctx.projection_clip = active, cell_clip, projection_clip
         ctx.mark_non_differentiable(output, cell)
         return outputs, output, cell
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        activated, cells, leaving, outputs, hidden_weight, projection, first_outputs, first_cells = ctx.saved_tensors
-        d_gates, d_projected = leaving.new_empty(activated.shape), leaving.new_empty(outputs.shape)
-        hidden_columns, projection_columns = hidden_weight.T.contiguous(), projection.T.contiguous()
-        d_output = torch.zeros_like(first_outputs)  # of every sequence, from the step after
+        inputs, activated, cells, leaving, outputs, weight, projection, first_cells = ctx.saved_tensors
+        input_size = inputs.shape[1] - outputs.shape[1]
+        d_inputs, d_gates = torch.empty_like(inputs), inputs.new_empty(activated.shape)
+        d_projected = inputs.new_empty(outputs.shape)
+        d_activated = torch.empty_like(activated[: ctx.active[0]])  # of one step
+        d_output = first_cells.new_zeros(len(first_cells), outputs.shape[1])  # of every sequence, from the step after
         d_cell = torch.zeros_like(first_cells)
         steps = _steps(ctx.active)
         for rows, before in reversed(list(zip(steps, [None, *steps], strict=False))):
             here = slice(0, rows.stop - rows.start)
             cells_before = (first_cells if before is None else cells[before])[here]
             enter, candidate, forget, leave = activated[rows].chunk(4, 1)
+            d_enter, d_candidate, d_forget, d_leave = d_activated[here].chunk(4, 1)
             tanh_cells = torch.tanh(cells[rows])
-            d_step = gradients[0][rows] + d_output[here]
-            d_projected[rows] = d_step * (outputs[rows].abs() < ctx.projection_clip)
-            d_leaving = linear(d_projected[rows], projection_columns, None).float()
+            d_projected[rows] = _through_clip(gradients[0][rows] + d_output[here], outputs[rows], ctx.projection_clip)
+            d_leaving = linear(d_projected[rows], projection.T, None).float()
             d_here = d_cell[here]
             d_here += _through_tanh(d_leaving * leave, tanh_cells)
-            d_here *= cells[rows].abs() < ctx.cell_clip
-            d_activated = (
-                _through_sigmoid(d_here * candidate, enter),
-                _through_tanh(d_here * enter, candidate),
-                _through_sigmoid(d_here * cells_before, forget),
-                _through_sigmoid(d_leaving * tanh_cells, leave),
-            )
-            torch.cat(d_activated, 1, out=d_gates[rows])
-            d_here *= forget
-            d_output[here] = linear(d_gates[rows], hidden_columns, None)
-        following = zip(steps, ctx.active[1:], strict=False)
-        outputs_before = torch.cat(
-            [first_outputs[: ctx.active[0]], *(outputs[rows][:count] for rows, count in following)]
-        )
-        d_hidden_weight = linear(outputs_before.to(leaving.dtype).T, d_gates.T, None).T
-        d_projection = linear(d_projected.T, leaving.T, None)
-        return d_gates, d_hidden_weight, d_projection, None, None, None, None, None
+            d_here = _through_clip(d_here, cells[rows], ctx.cell_clip)
+            _through_sigmoid(d_here * candidate, enter, out=d_enter)
+            _through_tanh(d_here * enter, candidate, out=d_candidate)
+            _through_sigmoid(d_here * cells_before, forget, out=d_forget)
+            _through_sigmoid(d_leaving * tanh_cells, leave, out=d_leave)
+            torch.mul(d_here, forget, out=d_cell[here])
+            d_gates[rows] = d_activated[here]
+            d_inputs[rows] = linear(d_gates[rows], weight.T, None)
+            d_output[here] = d_inputs[rows, input_size:]
+        ones = inputs.new_ones(1, len(inputs))  # for the biases
+        d_columns = linear(torch.cat([inputs.T, ones]), d_gates.T, None)
+        d_projection = linear(d_projected.T.contiguous(), leaving.T, None)
+        return d_inputs[:, :input_size], d_columns[:-1].T, d_columns[-1].float(), d_projection, *[None] * 5
 
 
 def _steps(active: tuple[int, ...]) -> list[slice]:
@@ -185,13 +189,19 @@ def _steps(active: tuple[int, ...]) -> list[slice]:
     return [slice(start, end) for start, end in pairwise(accumulate(active, initial=0))]
 
 
-def _through_sigmoid(gradient: Tensor, values: Tensor) -> Tensor:
-    """The gradient of x where that of `values` = sigmoid(x) is given."""
-    through: Tensor = torch.ops.aten.sigmoid_backward(gradient, values)
+def _through_sigmoid(gradient: Tensor, values: Tensor, out: Tensor) -> None:
+    """Writes into `out` the gradient of x where that of `values` = sigmoid(x) is given."""
+    torch.ops.aten.sigmoid_backward.grad_input(gradient, values, grad_input=out)
+
+
+def _through_tanh(gradient: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
+    """The gradient of x where that of `values` = tanh(x) is given; written into `out` where that is given."""
+    out = torch.empty_like(gradient) if out is None else out
+    through: Tensor = torch.ops.aten.tanh_backward.grad_input(gradient, values, grad_input=out)
     return through
 
 
-def _through_tanh(gradient: Tensor, values: Tensor) -> Tensor:
-    """The gradient of x where that of `values` = tanh(x) is given."""
-    through: Tensor = torch.ops.aten.tanh_backward(gradient, values)
+def _through_clip(gradient: Tensor, values: Tensor, bound: float) -> Tensor:
+    """The gradient of x where that of `values` = clamp(x) is given: 0 where x was clipped."""
+    through: Tensor = torch.ops.aten.hardtanh_backward(gradient, values, -bound, bound)
     return through

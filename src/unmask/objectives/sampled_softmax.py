@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.chance import uniform
-from unmask.models.layers import linear
+from unmask.models.layers import compute_dtype, linear
 from unmask.models.word_softmax import WordSoftmax
 
 _CANDIDATES = 1
 """The stream of chance."""
-_ROWS = 256
+_ROWS = 512
 """Rows whose logits are in memory at once."""
 
 
@@ -89,23 +89,29 @@ class _SummedSampledLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, of_labels: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor, hit: Tensor) -> Tensor:
-        total = torch.zeros((), device=hidden.device)
-        d_labels, d_hidden = torch.empty_like(of_labels), torch.empty_like(hidden)
-        d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        columns = weight.T.contiguous()
-        for start in range(0, len(hidden), _ROWS):
-            rows = slice(start, start + _ROWS)
-            logits = linear(hidden[rows], weight, bias).float()
-            struck = torch.nonzero(hit[rows] >= 0).squeeze(1)
-            logits[struck, hit[rows][struck]] = -math.inf
-            of_all = torch.logaddexp(torch.logsumexp(logits, 1), of_labels[rows])
-            total += (of_all - of_labels[rows]).sum()
-            d_labels[rows] = torch.exp(of_labels[rows] - of_all) - 1
-            shares = logits.sub_(of_all[:, None]).exp_()
-            d_bias += shares.sum(0)
-            d_hidden[rows] = linear(shares, columns, None)
-            d_weight += linear(shares.T, hidden[rows].T, None)
-        ctx.save_for_backward(d_labels, d_hidden, d_weight, d_bias)
+        precision = compute_dtype(hidden)
+        with torch.autocast(hidden.device.type, enabled=False):
+            inputs, words = hidden.to(precision), weight.to(precision)
+            total = torch.zeros((), device=hidden.device)
+            d_labels, d_hidden = torch.empty_like(of_labels), torch.empty_like(hidden)
+            d_columns, d_bias = torch.zeros_like(weight.T), torch.zeros_like(bias)
+            for start in range(0, len(hidden), _ROWS):
+                rows = slice(start, start + _ROWS)
+                logits = linear(inputs[rows], words, None).float().add_(bias)
+                struck = torch.nonzero(hit[rows] >= 0).squeeze(1)
+                logits[struck, hit[rows][struck]] = -math.inf
+                largest = torch.maximum(logits.amax(1), of_labels[rows])
+                shares = logits.sub_(largest[:, None]).exp_()
+                share = torch.exp(of_labels[rows] - largest)
+                of_all = shares.sum(1) + share
+                total += (of_all.log() + largest - of_labels[rows]).sum()
+                d_labels[rows] = share / of_all - 1
+                shares /= of_all[:, None]
+                d_bias += shares.sum(0)
+                rounded = shares.to(precision)
+                d_hidden[rows] = linear(rounded, words.T, None)
+                d_columns += linear(inputs[rows].T.contiguous(), rounded.T, None)
+        ctx.save_for_backward(d_labels, d_hidden, d_columns.T, d_bias)
         return total
 
     @staticmethod
