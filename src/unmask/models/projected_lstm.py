@@ -133,12 +133,11 @@ class _Steps(torch.autograd.Function):
         for rows in _steps(active):
             here = slice(0, rows.stop - rows.start)
             inputs[rows, input_size:] = output[here]
-            activated[rows] = linear(inputs[rows], weight, None)
-            activated[rows] += offsets
-            enter, candidate, forget, leave = activated[rows].chunk(4, 1)
+            step = activated[rows].copy_(linear(inputs[rows], weight, None)).add_(offsets)
+            enter, candidate, forget, leave = step.chunk(4, 1)
             enter.sigmoid_()
             candidate.tanh_()
-            activated[rows, 2 * size :].sigmoid_()
+            step[:, 2 * size :].sigmoid_()
             torch.mul(cell[here], forget, out=cells[rows])
             cell[here] = cells[rows].addcmul_(enter, candidate).clamp_(-cell_clip, cell_clip)
             leaving[rows] = torch.tanh(cells[rows]).mul_(leave)

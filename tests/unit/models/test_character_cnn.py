@@ -56,8 +56,12 @@ def test_filters_start_as_in_the_released_code() -> None:
     assert not any(cnn.convolutions[0].bias.any() for cnn in (evenly, normal))
 
 
+@pytest.mark.parametrize("words_at_once", [512, 2])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_vectors_and_gradients_are_those_of_the_formulas(activation: str) -> None:
+def test_vectors_and_gradients_are_those_of_the_formulas(
+    activation: str, words_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.models.character_cnn._WORDS", words_at_once)
     torch.manual_seed(0)
     cnn = CharacterCnn(SETTINGS.model_copy(update={"activation": activation}))
     for convolution in cnn.convolutions:
@@ -73,6 +77,23 @@ def test_vectors_and_gradients_are_those_of_the_formulas(activation: str) -> Non
     (expected * weights).sum().backward()
     for one, parameter in zip(ours, cnn.parameters(), strict=True):
         torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-5)  # float32 sums in another order
+
+
+def test_in_bf16_vectors_and_gradients_are_nearly_those_of_float32() -> None:
+    torch.manual_seed(0)
+    cnn = CharacterCnn(SETTINGS)
+    rows = rows_of("cat", "a", "hippopotam", "집")
+    weights = torch.randn(len(rows), 5)
+    results = []
+    for bf16 in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            vectors = cnn(rows)
+        (vectors * weights).sum().backward()
+        results.append([vectors.float().detach(), *(parameter.grad for parameter in cnn.parameters())])
+        cnn.zero_grad()
+    for expected, ours in zip(*results, strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - expected).norm() <= 0.03 * expected.norm()
 
 
 def test_a_word_has_the_same_vector_whatever_stands_beside_it() -> None:
@@ -98,4 +119,8 @@ def test_rows_with_the_same_hash_stay_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_words_have_no_vectors() -> None:
-    assert CharacterCnn(SETTINGS)(torch.zeros(0, 12, dtype=torch.int64)).shape == (0, 5)
+    cnn = CharacterCnn(SETTINGS)
+    vectors = cnn(torch.zeros(0, 12, dtype=torch.int64))
+    assert vectors.shape == (0, 5)
+    vectors.sum().backward()
+    assert not cnn.embedding.grad.any()
