@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout, threshold_of
-from unmask.models.layers import compute_dtype
+from unmask.models.layers import compute_dtype, extend, recurring_rows, reuses_shapes, rounded_up
 from unmask.models.matmul_attention import attend_by_products
 
 Backend = Literal["varlen", "matmul", "sdpa"]
@@ -30,9 +30,6 @@ _GROUP_SLACK = 16
 
 _SMALL_SHARE = 10
 """Padding of at most one token to this many is carried along: nothing is moved before and after attention then."""
-
-_TILE = 16
-"""Rows that AMX multiplies at once: a few more, up to a multiple of this, take no longer."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +57,7 @@ class Layout:
             knows.
         max_length: upper bound on the tokens of a sequence.
         reuses_shapes: True: the numbers of rows and of the groups' sequences and tokens are rounded, so that batch
-            after batch has shapes that were there before. For bf16 on the CPU, where oneDNN makes a kernel for each new
-            shape of a product; with AMX that takes longer than most products.
+            after batch has shapes that were there before.
     """
 
     bounds: Tensor
@@ -95,13 +91,13 @@ class Layout:
     def num_rows(self) -> int:
         """How many rows layers compute: tokens, padding if it is kept, and with `reuses_shapes` a few of zeros."""
         used = self.num_slots if self.keeps_padding else sum(self.lengths)
-        return _rounded(used) if self.reuses_shapes else used
+        return recurring_rows(used) if self.reuses_shapes else used
 
     def enter(self, packed: Tensor) -> Tensor:
         """The rows that layers compute, (rows, ...), from those of the packed tokens, (tokens, ...)."""
         if not self.lengths:
             return packed
-        return _extend(self.spread(packed) if self.keeps_padding else packed, self.num_rows)
+        return extend(self.spread(packed) if self.keeps_padding else packed, self.num_rows)
 
     def leave(self, rows: Tensor) -> Tensor:
         """The packed tokens' rows, (tokens, ...), of those that layers compute, (rows, ...)."""
@@ -113,7 +109,7 @@ class Layout:
         """(positions,) int64: where these tokens of the batch are among the rows that layers compute; with
         `reuses_shapes` then a few times the first row."""
         rows = self.slots[tokens] if self.keeps_padding and self.slots is not None else tokens
-        return _extend(rows, _rounded(len(rows))) if self.reuses_shapes else rows
+        return extend(rows, recurring_rows(len(rows))) if self.reuses_shapes else rows
 
     def spread(self, packed: Tensor) -> Tensor:
         """(slots, ...), each token in its slot, zero where there is padding."""
@@ -130,23 +126,21 @@ class Layout:
 
     @cached_property
     def _grouping(self) -> tuple[tuple[Group, ...], Tensor | None]:
-        return _group_sequences(self.bounds, self.lengths, _TILE if self.reuses_shapes else 1)
+        return _group_sequences(self.bounds, self.lengths, self.reuses_shapes)
 
 
 def lay_out(batch: Batch, embedded: Tensor) -> Layout:
     """The layout of a batch whose embeddings these are."""
-    in_bf16_on_cpu = embedded.device.type == "cpu" and compute_dtype(embedded) == torch.bfloat16
-    return Layout(batch.bounds, batch.lengths, batch.max_length, reuses_shapes=in_bf16_on_cpu and bool(batch.lengths))
+    rounds = reuses_shapes(embedded) and bool(batch.lengths)
+    return Layout(batch.bounds, batch.lengths, batch.max_length, reuses_shapes=rounds)
 
 
-def _group_sequences(
-    bounds: Tensor, lengths: tuple[int, ...], multiple: int
-) -> tuple[tuple[Group, ...], Tensor | None]:
-    """The groups and their slots; lengths are rounded up to the multiple, unless all are the same."""
+def _group_sequences(bounds: Tensor, lengths: tuple[int, ...], rounds: bool) -> tuple[tuple[Group, ...], Tensor | None]:
+    """The groups and their slots; lengths are rounded up if that is asked, unless all are the same."""
     longest = max(lengths)
     if min(lengths) == longest:
         return (Group(len(lengths), longest, None),), None
-    longest = _round_up(longest, multiple)
+    longest = rounded_up(longest) if rounds else longest
     if _is_small(len(lengths) * longest - sum(lengths), sum(lengths)):
         places = torch.arange(longest) < torch.tensor(lengths)[:, None]  # (sequences, longest)
         group = Group(len(lengths), longest, ~places[:, None, None].to(bounds.device))
@@ -155,8 +149,8 @@ def _group_sequences(
     shifts = torch.empty(len(lengths), dtype=torch.int64)  # from a token's place in the batch to its slot
     starts = torch.tensor((0, *lengths)).cumsum(0)
     next_slot = 0
-    for members in _group(lengths, in_powers_of_two=multiple > 1):
-        length = _round_up(lengths[members[0]], multiple)
+    for members in _group(lengths, in_powers_of_two=rounds):
+        length = rounded_up(lengths[members[0]]) if rounds else lengths[members[0]]
         sizes = torch.tensor([lengths[member] for member in members])
         shifts[members] = next_slot + length * torch.arange(len(members)) - starts[members]
         padding = torch.arange(length) >= sizes[:, None, None, None]
@@ -168,21 +162,6 @@ def _group_sequences(
 
 def _is_small(num_pads: int, num_tokens: int) -> bool:
     return num_pads * _SMALL_SHARE <= num_tokens
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
-
-
-def _rounded(num_rows: int) -> int:
-    """A number of rows that returns, a few more than these."""
-    return _round_up(num_rows, _TILE if num_rows < 16 * _TILE else 4 * _TILE)
-
-
-def _extend(rows: Tensor, num_rows: int) -> Tensor:
-    """With zeros behind."""
-    missing = num_rows - len(rows)
-    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
 
 
 def _group(lengths: tuple[int, ...], in_powers_of_two: bool) -> list[list[int]]:
@@ -240,7 +219,7 @@ def attend(
     joined = torch.cat(contexts) if len(contexts) > 1 else contexts[0]
     if layout.slots is not None and not layout.keeps_padding:
         joined = _Gather.apply(joined, layout.slots)  # type: ignore[no-untyped-call]
-    return _extend(joined, layout.num_rows)
+    return extend(joined, layout.num_rows)
 
 
 def _split(rows: Tensor, layout: Layout) -> list[Tensor]:

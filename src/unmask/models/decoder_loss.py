@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
-from unmask.models.layers import linear
+from unmask.models.layers import linear, linear_of_any_rows, recurring_rows, reuses_shapes
 from unmask.models.vocabulary_logits import padded_vocabulary
 
 _SLICE_LOGITS = {"cpu": 2**23, "cuda": 2**27}
@@ -78,7 +78,7 @@ def score_decoder(decoder: Decoder, labels: Tensor) -> DecoderScores:
     losses = torch.empty(labels.shape, dtype=torch.float32, device=labels.device)
     right = torch.empty(labels.shape, dtype=torch.bool, device=labels.device)
     for rows in _slices(decoder):
-        logits = linear(decoder.states[rows], decoder.weight, decoder.bias)
+        logits = linear_of_any_rows(decoder.states[rows], decoder.weight, decoder.bias)
         losses[rows] = functional.cross_entropy(logits.float(), labels[rows], reduction="none")
         right[rows] = logits.argmax(-1) == labels[rows]
     return DecoderScores(losses, right)
@@ -131,6 +131,12 @@ class _SummedDecoderLoss(torch.autograd.Function):
         has_bias, vocab_size = bias is not None, len(weight)
         if states.device.type == "cuda":
             weight, bias = padded_vocabulary(weight, bias)
+        num_targets = len(states)
+        if reuses_shapes(states):
+            more = recurring_rows(num_targets) - num_targets
+            states = functional.pad(states, (0, 0, 0, more))
+            labels = functional.pad(labels, (0, more), value=IGNORE_INDEX)
+            weights = None if weights is None else functional.pad(weights, (0, more))
         decoder = Decoder(states, weight, bias)
         total = torch.zeros((), device=states.device)
         of_states = torch.empty_like(states)
@@ -155,7 +161,9 @@ class _SummedDecoderLoss(torch.autograd.Function):
             its_states = its_states.masked_fill(ignored[:, None], 0)  # narrower than the gradient, with the same effect
             of_states[rows] = linear(gradient, weight.to(gradient.dtype).T, None).masked_fill_(ignored[:, None], 0)
             of_weight += linear(gradient.T, its_states.to(gradient.dtype).T, None)
-        ctx.save_for_backward(of_states, of_weight[:vocab_size], None if of_bias is None else of_bias[:vocab_size])
+        ctx.save_for_backward(
+            of_states[:num_targets], of_weight[:vocab_size], None if of_bias is None else of_bias[:vocab_size]
+        )
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return total
 

@@ -102,9 +102,42 @@ def _onednn_beats_mkl() -> bool:
     )
 
 
+_TILE = 16
+"""Rows that AMX multiplies at once: a few more, up to a multiple of this, take no longer."""
+
+
+def rounded_up(number: int, multiple: int = _TILE) -> int:
+    """The next multiple."""
+    return -(-number // multiple) * multiple
+
+
+def recurring_rows(num_rows: int) -> int:
+    """A number of rows that returns batch after batch, a few more than these."""
+    return rounded_up(num_rows, _TILE if num_rows < 16 * _TILE else 4 * _TILE)
+
+
+def reuses_shapes(values: Tensor) -> bool:
+    """Whether products of these values want a number of rows that returns: in bf16 on the CPU, where oneDNN makes a
+    kernel for each new shape of a product. With AMX that takes longer than most products."""
+    return values.device.type == "cpu" and compute_dtype(values) == torch.bfloat16 and not torch.compiler.is_compiling()
+
+
+def extend(rows: Tensor, num_rows: int) -> Tensor:
+    """With zeros behind."""
+    missing = num_rows - len(rows)
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
+
+
+def linear_of_any_rows(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """As `linear`, for a number of rows that differs from batch to batch; see `reuses_shapes`."""
+    if not reuses_shapes(values):
+        return linear(values, weight, bias)
+    return linear(extend(values, recurring_rows(len(values))), weight, bias)[: len(values)]
+
+
 class Linear(nn.Linear):
-    """PyTorch's linear layer, computed by `linear` or, once packed and without gradients, from weights laid out for
-    oneDNN.
+    """PyTorch's linear layer, computed by `linear_of_any_rows` or, once packed and without gradients, from weights laid
+    out for oneDNN.
 
     Attributes:
         packed: the weight as `pack_weights` laid it out; None before that, and again as soon as training begins.
@@ -115,7 +148,7 @@ class Linear(nn.Linear):
     def forward(self, values: Tensor) -> Tensor:
         if self.takes_packed(values):
             return self.packed_product(values, "none")
-        return linear(values, self.weight, self.bias)
+        return linear_of_any_rows(values, self.weight, self.bias)
 
     def takes_packed(self, values: Tensor) -> bool:
         """Whether there is a packed weight for these values."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.models.layers import linear
+from unmask.models.layers import linear_of_any_rows
 
 _MULTIPLE = 128
 
@@ -28,7 +28,7 @@ def vocabulary_logits(states: Tensor, words: Tensor, bias: Tensor | None) -> Ten
     """
     if states.device.type == "cuda" and torch.is_grad_enabled():
         words, bias = padded_vocabulary(words, bias)
-    return linear(states, words, bias)
+    return linear_of_any_rows(states, words, bias)
 
 
 def padded_vocabulary(words: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:

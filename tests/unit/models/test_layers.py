@@ -7,11 +7,12 @@ from typing import get_args
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.models import layers
 from unmask.models.bert import BertEncoder
+from unmask.models.decoder_loss import Decoder, summed_decoder_loss
 from unmask.models.dropout import dropout
 from unmask.models.layers import ACTIVATIONS, FeedForward, Linear, initialise, pack_weights
 from unmask.models.settings import Activation, EncoderSettings
@@ -164,3 +165,44 @@ def test_fresh_weights_do_not_depend_on_the_version_of_pytorch() -> None:
     assert float(weight.abs().max()) <= 0.04
     # of a normal distribution cut off at two standard deviations: .8796 of the whole one's
     assert float(weight.std()) == pytest.approx(0.8796 * 0.02, rel=0.01)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 37, 613, 640])
+def test_in_bfloat16_any_number_of_rows_comes_to_the_same(num_rows: int) -> None:
+    torch.manual_seed(0)
+    layer, values, weights = Linear(24, 40), torch.randn(num_rows, 24), torch.randn(num_rows, 40)
+    results = []
+    for product in (functional.linear, layers.linear_of_any_rows):
+        its_values = values.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = product(its_values, layer.weight, layer.bias)
+        gradients = torch.autograd.grad((outputs.float() * weights).sum(), [its_values, layer.weight, layer.bias])
+        results.append([outputs.float(), *gradients])
+    for expected, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_numbers_of_rows_return_in_bfloat16_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of heads over targets and of the next-token loss, whose rows are as many as the batch happens to have."""
+    seen: set[int] = set()
+    product = functional.linear
+
+    def record(values: Tensor, *others: Tensor | None) -> Tensor:
+        seen.add(len(values))
+        return product(values, *others)
+
+    monkeypatch.setattr(layers, "_onednn_beats_mkl", lambda: False)
+    monkeypatch.setattr(functional, "linear", record)
+    numbers, layer = range(590, 640, 7), Linear(8, 12)
+    for bf16 in (False, True):
+        seen.clear()
+        for number in numbers:
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                layer(torch.randn(number, 8))
+        assert seen == ({640} if bf16 else set(numbers))
+    seen.clear()
+    for number in numbers:
+        decoder = Decoder(torch.randn(number, 8, requires_grad=True), layer.weight)
+        with torch.autocast("cpu", torch.bfloat16):
+            summed_decoder_loss(decoder, torch.zeros(number, dtype=torch.int64)).backward()
+    assert seen == {640, 12}  # the gradient of the weight has a row for each of the 12 entries
