@@ -50,8 +50,9 @@ check: setup
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
+# A process of its own for each core, up to eight, which all tests of a file share; `ARGS=-n0` is one process, as pytest alone is.
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile $(ARGS)
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" samples/demo.sh

@@ -109,10 +109,7 @@ def write_shards_on_ray(
     ) as error:
         raise OutputError(f"the machines that encode were lost {_MOST_RETRIES + 1} times ({error})") from error
     finally:
-        for future in waiting:
-            if isinstance(future, ray.ObjectRef):
-                ray.cancel(future, force=True)
-        ray.shutdown()
+        ray.shutdown()  # kills what still runs; ray.cancel before it may end this process too (docs/notebook.md)
         for folder in job.out.glob(f"{_ATTEMPT}*"):
             shutil.rmtree(folder)
 
