@@ -37,10 +37,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a test printed or logged reaches the process that reports it, even with half of a surrogate pair in it."""
+    """What a test printed, and how it failed, reaches the process that reports it, half of a surrogate pair and all."""
     report = yield
-    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    report.sections = [(name, _plain(text)) for name, text in report.sections]
+    failure = report.longreprtext
+    if failure != _plain(failure):
+        report.longrepr = _plain(failure)
     return report
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _cuda_is_available() -> bool:

@@ -74,11 +74,6 @@ def write_shards_on_ray(
                 tell(future["tokens"])
         return future  # type: ignore[no-any-return]
 
-    def first_finished() -> Iterator[dict[str, Any]]:
-        record = finished(waiting[0])  # stays in line while it is waited for, to be cancelled at an interruption
-        waiting.popleft()
-        yield record
-
     encoder = replace(job.encoder, tokenizer=job.encoder.tokenizer.resolve())  # workers have folders of their own
     try:
         for shard, of_shard in groupby(chunks, lambda chunk: chunk.shard):
@@ -96,9 +91,9 @@ def write_shards_on_ray(
                 )
                 del text
             if len(waiting) >= most:
-                yield from first_finished()
+                yield finished(waiting.popleft())
         while waiting:
-            yield from first_finished()
+            yield finished(waiting.popleft())
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, UserError):
             raise error.cause from None
@@ -109,9 +104,9 @@ def write_shards_on_ray(
     ) as error:
         raise OutputError(f"the machines that encode were lost {_MOST_RETRIES + 1} times ({error})") from error
     finally:
-        ray.shutdown()  # kills what still runs; ray.cancel before it may end this process too (docs/notebook.md)
+        ray.shutdown()  # what still runs is killed soon after; ray.cancel may end this process too (docs/notebook.md)
         for folder in job.out.glob(f"{_ATTEMPT}*"):
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _knock(address: str) -> None:

@@ -21,7 +21,7 @@ from unmask.models.layers import Linear, compute_dtype, linear
 PADDING = NUM_CHARACTERS - 1
 """The id of the character that fills a word up; the last one, as in the released model."""
 _WORDS = 512
-"""Words that go through the filters at once: few enough that their responses stay in the cache."""
+"""Words that go through the filters at once: few enough that the responses of some 500 filters stay in the cache."""
 _CONVOLUTION_BOUND = 0.05
 _CARRY_BIAS = -2.0
 
@@ -151,6 +151,7 @@ class _LargestResponses(torch.autograd.Function):
         return torch.cat(largest, 1)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         windows, weight, places = ctx.saved_tensors
         words, characters, size = ctx.shape

@@ -110,6 +110,7 @@ def losses_and_probabilities(logits: Tensor, labels: Tensor) -> tuple[Tensor, Te
 
 def _slices(decoder: Decoder) -> Iterator[slice]:
     size = max(_MIN_ROWS, _SLICE_LOGITS.get(decoder.states.device.type, 2**27) // len(decoder.weight))
+    size -= size % _MIN_ROWS  # a number that `recurring_rows` leaves as it is
     for start in range(0, len(decoder.states), size):
         yield slice(start, start + size)
 

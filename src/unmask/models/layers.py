@@ -136,8 +136,8 @@ def linear_of_any_rows(values: Tensor, weight: Tensor, bias: Tensor | None) -> T
 
 
 class Linear(nn.Linear):
-    """PyTorch's linear layer, computed by `linear_of_any_rows` or, once packed and without gradients, from weights laid
-    out for oneDNN.
+    """PyTorch's linear layer, for (rows, inputs): computed by `linear_of_any_rows`, or, once packed and without
+    gradients, from weights laid out for oneDNN.
 
     Attributes:
         packed: the weight as `pack_weights` laid it out; None before that, and again as soon as training begins.

@@ -94,7 +94,7 @@ class _SummedSampledLoss(torch.autograd.Function):
             inputs, words = hidden.to(precision), weight.to(precision)
             total = torch.zeros((), device=hidden.device)
             d_labels, d_hidden = torch.empty_like(of_labels), torch.empty_like(hidden)
-            d_columns, d_bias = torch.zeros_like(weight.T), torch.zeros_like(bias)
+            d_columns, d_bias = weight.new_zeros(weight.shape[1], len(weight)), torch.zeros_like(bias)
             for start in range(0, len(hidden), _ROWS):
                 rows = slice(start, start + _ROWS)
                 logits = linear(inputs[rows], words, None).float().add_(bias)
