@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
+from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, RobertaConfig, RobertaForMaskedLM
 
 from unmask.batch import Batch, pack
 from unmask.errors import SettingsError
@@ -28,6 +31,25 @@ transformers.utils.logging.disable_progress_bar()
 SIZE, CLS, SEP, MASK = 61, 2, 3, 4
 VOCABULARY = Vocabulary(SIZE, MASK, (0, 1, 2, 3, 4), np.arange(SIZE) >= 40)
 LENGTHS = (16, 9, 12, 5, 16, 7)
+SIZES = {
+    "vocab_size": SIZE,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 16,
+    "initializer_range": 0.2,
+    "attn_implementation": "eager",
+}
+Theirs = BertForPreTraining | BertForMaskedLM | RobertaForMaskedLM
+THEIRS: dict[str, Callable[[], Theirs]] = {
+    "BertForPreTraining": lambda: BertForPreTraining(BertConfig(**SIZES)),
+    "BertForMaskedLM": lambda: BertForMaskedLM(BertConfig(**SIZES)),
+    # Its positions begin after the padding's entry.
+    "RobertaForMaskedLM": lambda: RobertaForMaskedLM(
+        RobertaConfig(**(SIZES | {"max_position_embeddings": 18, "type_vocab_size": 1}))
+    ),
+}
 
 TOLERANCE = 1e-5
 """Some hundred roundings of fp32 (6e-8 each) on losses of order 1 and gradients taken relative to the largest entry of
@@ -55,20 +77,11 @@ def objective(with_next_sentence: bool) -> MaskedLM:
     return MaskedLM(settings, VOCABULARY)
 
 
-def both(directory: Path, with_next_sentence: bool) -> tuple[BertForPreTraining | BertForMaskedLM, MaskedLMModule]:
-    """`transformers`' model with random weights, biases and norms included, and ours with the same ones."""
+def both(directory: Path, kind: str) -> tuple[Theirs, MaskedLMModule, Batch]:
+    """`transformers`' model with random weights, biases and norms included, ours with the same ones, and a batch."""
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=SIZE,
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=40,
-        max_position_embeddings=16,
-        initializer_range=0.2,
-        attn_implementation="eager",
-    )
-    theirs = (BertForPreTraining if with_next_sentence else BertForMaskedLM)(config).eval()
+    with_next_sentence = kind == "BertForPreTraining"
+    theirs = THEIRS[kind]().eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
             if parameter.ndim == 1:
@@ -80,7 +93,10 @@ def both(directory: Path, with_next_sentence: bool) -> tuple[BertForPreTraining 
     ours.masked_lm_head = loaded.masked_lm_head
     if with_next_sentence:
         ours.next_sentence_head = loaded.next_sentence_head
-    return theirs, ours.eval()
+    plain = draw_batch()
+    if kind == "RobertaForMaskedLM":  # it knows one segment
+        plain = replace(plain, token_type_ids=torch.zeros_like(plain.token_type_ids))
+    return theirs, ours.eval(), objective(with_next_sentence).prepare(plain)
 
 
 def pad(batch: Batch, packed: Tensor, value: int) -> Tensor:
@@ -88,8 +104,10 @@ def pad(batch: Batch, packed: Tensor, value: int) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
 
 
-def their_output(theirs: BertForPreTraining | BertForMaskedLM, batch: Batch, with_next_sentence: bool) -> object:
-    labels = {"next_sentence_label": batch.columns["next_sentence_label"]} if with_next_sentence else {}
+def their_output(theirs: Theirs, batch: Batch) -> Any:
+    labels = {}
+    if isinstance(theirs, BertForPreTraining):
+        labels["next_sentence_label"] = batch.columns["next_sentence_label"]
     return theirs(
         input_ids=pad(batch, batch.input_ids, 0),
         token_type_ids=pad(batch, batch.token_type_ids, 0),
@@ -104,11 +122,9 @@ def our_loss(ours: MaskedLMModule, batch: Batch) -> Tensor:
     return torch.stack([term.coefficient * term.total / term.count for term in terms]).sum()
 
 
-def differences(
-    theirs: BertForPreTraining | BertForMaskedLM, ours: MaskedLMModule, batch: Batch, with_next_sentence: bool
-) -> dict[str, float]:
+def differences(theirs: Theirs, ours: MaskedLMModule, batch: Batch) -> dict[str, float]:
     """Of the loss, and of each gradient relative to its largest entry."""
-    expected = their_output(theirs, batch, with_next_sentence).loss  # type: ignore[attr-defined]
+    expected = their_output(theirs, batch).loss
     expected.backward()
     loss = our_loss(ours, batch)
     loss.backward()
@@ -128,19 +144,16 @@ def differences(
     }
 
 
-@pytest.mark.parametrize("with_next_sentence", [True, False], ids=["BertForPreTraining", "BertForMaskedLM"])
-def test_loss_and_gradients_equal_transformers(tmp_path: Path, with_next_sentence: bool) -> None:
-    theirs, ours = both(tmp_path, with_next_sentence)
-    batch = objective(with_next_sentence).prepare(draw_batch())
-    found = differences(theirs, ours, batch, with_next_sentence)
+@pytest.mark.parametrize("kind", THEIRS)
+def test_loss_and_gradients_equal_transformers(tmp_path: Path, kind: str) -> None:
+    found = differences(*both(tmp_path, kind))
     assert max(found.values()) < TOLERANCE, found
 
 
 @pytest.mark.parametrize("mistake", ["label", "class"])
 def test_the_tolerance_can_fail(tmp_path: Path, mistake: str) -> None:
-    theirs, ours = both(tmp_path, True)
-    batch = objective(True).prepare(draw_batch())
-    expected = float(their_output(theirs, batch, True).loss.detach())  # type: ignore[attr-defined]
+    theirs, ours, batch = both(tmp_path, "BertForPreTraining")
+    expected = float(their_output(theirs, batch).loss.detach())
     labels, classes = batch.columns["labels"].clone(), batch.columns["next_sentence_label"].clone()
     if mistake == "label":
         labels[batch.columns["target_positions"][0]] += 1
@@ -150,14 +163,14 @@ def test_the_tolerance_can_fail(tmp_path: Path, mistake: str) -> None:
     assert abs(float(wrong.detach()) - expected) > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("with_next_sentence", [True, False], ids=["BertForPreTraining", "BertForMaskedLM"])
+@pytest.mark.parametrize("kind", THEIRS)
 @torch.no_grad()
-def test_scores_equal_what_transformers_logits_give(tmp_path: Path, with_next_sentence: bool) -> None:
-    theirs, ours = both(tmp_path, with_next_sentence)
-    batch = objective(with_next_sentence).prepare(draw_batch())
-    output = their_output(theirs, batch, with_next_sentence)
+def test_scores_equal_what_transformers_logits_give(tmp_path: Path, kind: str) -> None:
+    theirs, ours, batch = both(tmp_path, kind)
+    output = their_output(theirs, batch)
     scores = ours.scores(batch)
-    logits = output.prediction_logits if with_next_sentence else output.logits  # type: ignore[attr-defined]
+    with_next_sentence = kind == "BertForPreTraining"
+    logits = output.prediction_logits if with_next_sentence else output.logits
     labels = pad(batch, batch.columns["labels"], -100)
     is_target = labels != -100
     correct, count = scores["mlm_accuracy"]
@@ -170,27 +183,25 @@ def test_scores_equal_what_transformers_logits_give(tmp_path: Path, with_next_se
     if with_next_sentence:
         correct, count = scores["nsp_accuracy"]
         classes = batch.columns["next_sentence_label"]
-        guesses = output.seq_relationship_logits.argmax(-1)  # type: ignore[attr-defined]
+        guesses = output.seq_relationship_logits.argmax(-1)
         assert (int(correct), count) == (int((guesses == classes).sum()), len(LENGTHS))
 
 
-@pytest.mark.parametrize("with_next_sentence", [True, False])
-def test_counts_are_those_of_the_terms(tmp_path: Path, with_next_sentence: bool) -> None:
-    _, ours = both(tmp_path, with_next_sentence)
+@pytest.mark.parametrize("kind", ["BertForPreTraining", "BertForMaskedLM"])
+def test_counts_are_those_of_the_terms(tmp_path: Path, kind: str) -> None:
+    _, ours, batch = both(tmp_path, kind)
+    with_next_sentence = kind == "BertForPreTraining"
     its = objective(with_next_sentence)
-    batch = its.prepare(draw_batch())
     assert its.counts(batch) == {term.name: term.count for term in ours(batch)}
     assert its.counts(batch)["mlm"] == int((batch.columns["labels"] != -100).sum())
     expected = {"special_tokens_mask", "next_sentence_label"} if with_next_sentence else {"special_tokens_mask"}
     assert set(its.columns) == expected
 
 
-@pytest.mark.parametrize("with_next_sentence", [True, False])
-def test_a_micro_batch_without_targets_has_a_loss_of_zero_and_a_gradient(
-    tmp_path: Path, with_next_sentence: bool
-) -> None:
+@pytest.mark.parametrize("kind", ["BertForPreTraining", "BertForMaskedLM"])
+def test_a_micro_batch_without_targets_has_a_loss_of_zero_and_a_gradient(tmp_path: Path, kind: str) -> None:
     """Whole-word masking may find no word that fits."""
-    _, ours = both(tmp_path, with_next_sentence)
+    _, ours, _ = both(tmp_path, kind)
     batch = draw_batch((8,)).with_columns(
         labels=torch.full((8,), -100), target_positions=torch.zeros(0, dtype=torch.int64)
     )
@@ -349,7 +360,7 @@ def test_a_model_with_a_boundary_head_opens_in_transformers(tmp_path: Path) -> N
     batch = MaskedLM(settings_of(), VOCABULARY).prepare(draw_batch())
     with torch.no_grad():
         logits, _, _ = module.logits(batch.with_columns(**EMPTY_BOUNDARIES))
-        expected = their_output(theirs.eval(), batch, False).logits  # type: ignore[attr-defined]
+        expected = their_output(theirs.eval(), batch).logits
     is_target = pad(batch, batch.columns["labels"], -100) != -100
     scale = float(expected.abs().max())
     torch.testing.assert_close(logits / scale, expected[is_target] / scale, rtol=0, atol=TOLERANCE)

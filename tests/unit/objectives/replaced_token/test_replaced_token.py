@@ -45,6 +45,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "untied": ({"generator_size": 1 / 3, "tie_embeddings": "none"}, {}),
     "another weight, some targets left": ({"discriminator_weight": 7.0, "mask_token_prob": 0.6}, {}),
 }
+TWO_STAGES: tuple[dict[str, Any], dict[str, Any]] = ({"schedule": "two_stage", "generator_size": 1}, {})
 
 
 # Masks and draws
@@ -144,8 +145,10 @@ class Reference:
             replaced.append(torch.tensor(marks))
         told = []
         for shown, marks in zip(corrupted, replaced, strict=True):
-            probability = torch.sigmoid(self.discriminator(input_ids=torch.tensor([shown])).logits[0])
+            output = self.discriminator(input_ids=torch.tensor([shown]), labels=marks[None])
+            probability = torch.sigmoid(output.logits[0])
             told.append(-(marks * probability.log() + (1 - marks) * (1 - probability).log()))
+            assert float(told[-1].mean().detach()) == pytest.approx(float(output.loss.detach()), rel=TOLERANCE)
         return torch.stack(predicted).mean(), torch.cat(told).mean(), torch.cat(replaced)
 
 
@@ -154,10 +157,11 @@ def both(discriminator: EncoderSettings, objective: Callable[..., ReplacedToken]
     """An objective, its module, and the reference of the same weights, which go by way of a directory."""
 
     def make(directory: Path, kind: str) -> tuple[ReplacedToken, ReplacedTokenModule, Reference]:
-        settings, changes = KINDS[kind]
+        settings, changes = KINDS.get(kind, TWO_STAGES)
         its = objective(**settings)
         sizes = discriminator.model_copy(update=changes)
-        reference = Reference(directory, its.build(ElectraEncoder(sizes)), settings.get("tie_embeddings") != "none")
+        is_tied = settings.get("tie_embeddings") != "none" and settings.get("schedule") != "two_stage"
+        reference = Reference(directory, its.build(ElectraEncoder(sizes)), is_tied)
         encoder = load_encoder(directory).encoder
         assert encoder.settings.model_copy(update={"embedding_size": sizes.embedding_size}) == sizes
         module = its.build(encoder)
@@ -168,7 +172,7 @@ def both(discriminator: EncoderSettings, objective: Callable[..., ReplacedToken]
 
 
 def gradients_of(module: ReplacedTokenModule) -> dict[str, Tensor]:
-    """Under the names that `transformers` has, those of the generator after `generator:`."""
+    """Under the names that `transformers` has, those of the generator after `generator:`; of what has one."""
     found: dict[str, Tensor] = {}
     places = {
         "": hub_names(module.encoder, discriminator_head=module.discriminator_head),
@@ -176,9 +180,23 @@ def gradients_of(module: ReplacedTokenModule) -> dict[str, Tensor]:
     }
     for which, names in places.items():
         for parameter, place in names.items():
-            assert parameter.grad is not None
-            found |= {which + name: part for name, part in split(place, parameter.grad).items()}
+            if parameter.grad is not None:
+                found |= {which + name: part for name, part in split(place, parameter.grad).items()}
     return found
+
+
+def check_gradients(module: ReplacedTokenModule, reference: Reference) -> None:
+    """That the same parameters have one, and nearly the same."""
+    found = gradients_of(module)
+    theirs = {name: parameter.grad for name, parameter in reference.discriminator.named_parameters()}
+    theirs |= {"generator:" + name: parameter.grad for name, parameter in reference.generator.named_parameters()}
+    expected = {name: gradient for name, gradient in theirs.items() if gradient is not None}
+    assert found.keys() == expected.keys()
+    floor = 1e-2 * max(float(gradient.abs().max()) for gradient in expected.values())
+    for name, gradient in expected.items():
+        scaled_by = expected[name.replace("key.bias", "key.weight")]  # keys' biases have none but for rounding
+        scale = max(float(scaled_by.abs().max()), floor)
+        assert float((found[name] - gradient).abs().max()) / scale < TOLERANCE, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -206,15 +224,34 @@ def test_losses_and_gradients_are_those_of_the_formulas(
     with torch.no_grad():
         scores = {name: float(total) / max(1, count) for name, (total, count) in module.scores(batch).items()}
     assert scores["replaced_share"] == pytest.approx(float(replaced.mean()))
+    check_gradients(module, reference)
+    assert all(parameter.grad is not None for parameter in module.parameters())
 
-    found = gradients_of(module)
-    expected = {name: parameter.grad for name, parameter in reference.discriminator.named_parameters()}
-    expected |= {"generator:" + name: parameter.grad for name, parameter in reference.generator.named_parameters()}
-    assert found.keys() == expected.keys()
-    floor = 1e-2 * max(float(gradient.abs().max()) for gradient in expected.values())  # keys' biases are 0 but for this
-    for name, gradient in expected.items():
-        scale = max(float(gradient.abs().max()), floor)
-        assert float((found[name] - gradient).abs().max()) / scale < TOLERANCE, name
+
+def test_in_two_stages_they_are_those_of_one_mean_after_the_other(
+    tmp_path: Path, rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], both: Callable[..., Any]
+) -> None:
+    """The second stage's is the discriminator's mean as it is, not fifty times that."""
+    its, module, reference = both(tmp_path, "in two stages")
+    batch = its.prepare(packed(rows()))
+    generator_loss, _, _ = reference.losses(batch)
+    generator_loss.backward()
+    [term] = module(batch)
+    (term.coefficient * term.total / term.count).backward()
+    assert float((term.total / term.count).detach()) == pytest.approx(float(generator_loss.detach()), rel=TOLERANCE)
+    check_gradients(module, reference)
+
+    module.begin_stage(1)
+    reference.discriminator.electra.load_state_dict(reference.generator.electra.state_dict())
+    for part in (module, reference.generator, reference.discriminator):
+        part.zero_grad()
+    _, discriminator_loss, _ = reference.losses(batch)
+    discriminator_loss.backward()
+    [term] = module(batch)
+    mean = term.coefficient * term.total / term.count
+    mean.backward()
+    assert float(mean.detach()) == pytest.approx(float(discriminator_loss.detach()), rel=TOLERANCE)
+    check_gradients(module, reference)
 
 
 def test_the_tolerance_can_fail(
