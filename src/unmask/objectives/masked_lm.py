@@ -62,7 +62,7 @@ class MaskedLM:
         if vocabulary.mask_id is None:
             raise SettingsError(
                 "objective.name=masked_lm needs a tokenizer with a mask token, and this one has none: take a tokenizer "
-                "with [MASK], or objective.name=causal_lm"
+                "with [MASK], or the recipe of a left-to-right model, such as pretrain/gpt1_tiny"
             )
         if settings.masking != "token" and not vocabulary.marks_words:
             raise SettingsError(

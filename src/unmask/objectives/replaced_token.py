@@ -75,7 +75,7 @@ class ReplacedToken:
         if vocabulary.mask_id is None:
             raise SettingsError(
                 "objective.name=replaced_token needs a tokenizer with a mask token, and this one has none: take a "
-                "tokenizer with [MASK], or objective.name=causal_lm"
+                "tokenizer with [MASK], or the recipe of a left-to-right model, such as pretrain/gpt1_tiny"
             )
         self._settings = settings
         self._mask_id, self._special_ids = vocabulary.mask_id, vocabulary.special_ids

@@ -195,7 +195,7 @@ class ReplacedTokenSettings(_OfAnyObjective):
     the same."""
 
     tie_embeddings: Literal["all", "none"] = "all"
-    """`all`: both share their token, position and segment embeddings (section 3.2)."""
+    """`all`: both share their token, position and segment embeddings (section 3.2). In two stages they never do."""
 
     discriminator_weight: float = Field(50.0, gt=0)
     """lambda: the weight of the discriminator's mean loss beside the generator's."""
@@ -218,9 +218,7 @@ class ReplacedTokenSettings(_OfAnyObjective):
 
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> ReplacedTokenSettings:
-        _refuse_without_effect(
-            self, {"tie_embeddings": ("schedule", "joint"), "discriminator_weight": ("schedule", "joint")}
-        )
+        _refuse_without_effect(self, {"discriminator_weight": ("schedule", "joint")})
         return self
 
     @field_validator("generator_size")

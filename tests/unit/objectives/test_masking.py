@@ -249,6 +249,7 @@ def test_a_batch_of_special_tokens_alone_has_no_target(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", [[1] * 12, [3, 3, 3, 3], [5, 7], [11, 1]], ids=str)
 def test_the_same_masks_in_whatever_micro_batches(kind: str, sizes: list[int]) -> None:
+    """And so on however many machines, since each would prepare such parts by the keys of its sequences alone."""
     batch = draw_batch([20, 5, 128, 64, 9, 33, 128, 5, 77, 12, 50, 31], seed=3)
     whole = objective(masking=kind).prepare(batch)
     parts = [objective(masking=kind).prepare(part) for part in parts_of(batch, sizes)]

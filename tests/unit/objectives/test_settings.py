@@ -70,7 +70,6 @@ WITHOUT_EFFECT: dict[str, tuple[type[Settings], dict[str, Any], dict[str, Any], 
     "max_span_words": (MaskedLMSettings, {"max_span_words": 5}, {"masking": "span"}, "masking is token"),
     "max_boundary_targets": (MaskedLMSettings, {"max_boundary_targets": 9}, {"span_boundary": True}, "is false"),
     "discriminator_weight": (ReplacedTokenSettings, {"discriminator_weight": 1.0}, {}, "schedule is two_stage"),
-    "tie_embeddings": (ReplacedTokenSettings, {"tie_embeddings": "none"}, {}, "schedule is two_stage"),
 }
 """A key with a value that is not its default, the setting that it needs, and how its lack is told."""
 
@@ -81,9 +80,12 @@ ALWAYS: dict[str, set[str]] = {
     },
     "causal_lm": set(),
     "bilm": {"num_negatives"},
-    "replaced_token": {"target_prob", "mask_token_prob", "masking_mode", "generator_size", "schedule"},
+    "replaced_token": {
+        *("target_prob", "mask_token_prob", "masking_mode"),
+        *("generator_size", "schedule", "tie_embeddings"),
+    },
 }
-"""By objective, the keys that have an effect whatever the others say."""
+"""By objective, the keys that may be said whatever the others say."""
 
 
 @pytest.mark.parametrize("key", WITHOUT_EFFECT)
