@@ -40,7 +40,8 @@ def test_the_defaults_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize("shares", [(1.0, 0.0), (0.8, 0.2), (0.0, 1.0), (0.7, 0.3), (0.1 + 0.2, 0.7)])
 def test_shares_that_leave_nothing_unchanged_are_fine(shares: tuple[float, float]) -> None:
-    MaskedLMSettings(mask_token_prob=shares[0], random_token_prob=shares[1])
+    settings = MaskedLMSettings(mask_token_prob=shares[0], random_token_prob=shares[1])
+    assert (settings.mask_token_prob, settings.random_token_prob) == shares
 
 
 @pytest.mark.parametrize(
