@@ -52,6 +52,9 @@ PLATEAU_ROWS = 20
 PLATEAU_FALL_NATS = 0.1
 """A loss that falls by less than this from one quarter of a run to the next is on a plateau."""
 
+DIRECTIONS_APART_NATS = 0.2
+"""A forward and a backward model of the same words differ by less: by .04 to .10 in the runs of ELMo's mini size."""
+
 STALLING = frozenset({"learning-rate-too-high", "frozen-encoder", "other-vocabulary"})
 """Causes that keep a run from passing a floor."""
 
@@ -109,12 +112,29 @@ def _other_objective(record: Record, causes: Sequence[str]) -> Iterator[Finding]
         floors += discriminator_floors(record.evaluations)
     for floor in floors if "no-targets" not in causes else ():
         yield from _judged(floor, record.rows, sorted(STALLING.intersection(causes)))
-    if not causes:
+    parted = list(_directions(record.evaluations))
+    yield from parted
+    if not causes and not parted:
         key = main_loss(record.recipe)
         yield Finding("no-cause", "good", "none of the causes of a failed run that were looked for shows")
         yield from _over_fitting(record.rows, key, f"eval/{key.removeprefix('loss/')}_loss", None)
     not_looked_for = NOT_LOOKED_FOR.get(name, "the store and the weights")
     yield Finding("not-checked", "note", f"of objective.name={name} {not_looked_for} were not examined")
+
+
+def _directions(evaluations: Sequence[Row]) -> Iterator[Finding]:
+    """ELMo's two models: one that does much worse counts on a memory that is never empty (docs/notebook.md)."""
+    forward, backward = (series(evaluations, f"eval/lm_{direction}_loss") for direction in ("forward", "backward"))
+    ends = forward[-1][1] if forward else None, backward[-1][1] if backward else None
+    if ends[0] is None or ends[1] is None or abs(ends[0] - ends[1]) < DIRECTIONS_APART_NATS:
+        return
+    yield Finding(
+        "directions-apart",
+        "warning",
+        f"held out, the forward model ends at {ends[0]:.2f} nats and the backward one at {ends[1]:.2f}",
+        "the worse one may have come to count on a memory that is never empty, as it is at the beginning of every "
+        "evaluation and of every text: train again with objective.empty_memory_prob=0.05",
+    )
 
 
 def _masked_lm(record: Record, evidence: Evidence, causes: Sequence[Finding]) -> Iterator[Finding]:

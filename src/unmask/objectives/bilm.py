@@ -2,7 +2,8 @@
 
 They share the character CNN and the softmax; only the LSTMs are separate. The LSTMs' memory of a lane is carried from
 each window to the next, without its gradient, is part of every checkpoint, and is never emptied in training, not even
-at the ends of documents and epochs, as in the released code.
+at the ends of documents and epochs, as in the released code. Ours is an option to empty it now and then
+(`objective.empty_memory_prob`), for the texts that a model reads from an empty memory when it is used.
 
 The loss `lm` is the mean over the targets of both directions, which have equally many: half the sum of the two models'
 mean losses, as in the released code, and its exponential is the perplexity that the paper gives ("the average of
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
+from unmask.chance import uniform
 from unmask.entropy import unigram_entropy
 from unmask.errors import ModelError
 from unmask.models.decoder_loss import Decoder, score_decoder, summed_decoder_loss
@@ -38,12 +40,15 @@ from unmask.objectives.sampled_softmax import draw_candidates, summed_sampled_lo
 from unmask.objectives.settings import BiLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
+_EMPTYING = 2
+"""The stream of chance."""
+
 
 class BiLM:
-    """The objective: draws the words that the softmax is sampled from.
+    """The objective: draws the words that the softmax is sampled from, and the lanes that forget.
 
     Args:
-        settings: how many words.
+        settings: how many words; how often a lane forgets.
         vocabulary: of a word tokenizer, by descending frequency.
     """
 
@@ -54,18 +59,23 @@ class BiLM:
     def __init__(self, settings: BiLMSettings, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._num_negatives = settings.num_negatives if settings.is_sampled(vocabulary.size) else None
+        self._empty_memory_prob = settings.empty_memory_prob
 
     def prepare(self, batch: Batch) -> Batch:
-        """Draws candidates from the key of the window, the same for all of its lanes.
+        """Draws candidates from the key of the window, the same for all of its lanes, and the lanes that forget.
 
         Returns:
-            The batch with the columns `negatives` (n,) int64 and `num_draws` (1,) int64; without them where the softmax
-            is the full one.
+            The batch with the columns `negatives` (n,) int64 and `num_draws` (1,) int64, without them where the softmax
+            is the full one, and `forgets` (lanes,) bool, without it where no lane ever does.
         """
+        keys = batch.keys
+        assert keys is not None, "candidates and the lanes that forget are drawn from the batch's keys"
+        if self._empty_memory_prob:
+            draws = uniform(keys, batch.columns["lane"], _EMPTYING)
+            batch = batch.with_columns(forgets=draws < self._empty_memory_prob)
         if self._num_negatives is None:
             return batch
-        assert batch.keys is not None, "candidates are drawn from the batch's keys"
-        negatives, num_draws = draw_candidates(int(batch.keys[0]), self._num_negatives, self._vocabulary.size)
+        negatives, num_draws = draw_candidates(int(keys[0]), self._num_negatives, self._vocabulary.size)
         return batch.with_columns(negatives=torch.from_numpy(negatives), num_draws=torch.tensor([num_draws]))
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -133,8 +143,12 @@ class BiLMModule(nn.Module):
         """The term `lm`; updates the memory of the batch's lanes."""
         lanes = batch.columns["lane"]
         self._make_room(int(lanes.amax()) + 1)
+        forgets = batch.columns.get("forgets", torch.zeros_like(lanes, dtype=torch.bool))[:, None]
         remembered = [
-            Memory(self.remembered_outputs[direction][:, lanes], self.remembered_cells[direction][:, lanes])
+            Memory(
+                self.remembered_outputs[direction][:, lanes].masked_fill(forgets, 0),
+                self.remembered_cells[direction][:, lanes].masked_fill(forgets, 0),
+            )
             for direction in (FORWARD, BACKWARD)
         ]
         hidden, remembered = self._read(batch, remembered)

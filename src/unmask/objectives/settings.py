@@ -171,6 +171,10 @@ class BiLMSettings(_OfAnyObjective):
     """Words that each window's softmax is sampled from, beside its targets. If the vocabulary has not twice as many,
     the full softmax is taken: to draw nearly all words, each once, takes longer."""
 
+    empty_memory_prob: float = Field(0.0, ge=0, le=1)
+    """Share of each lane's windows that begin with an empty memory, as a text does when the model is used. None in the
+    paper: the memory is then empty only once, and a model that never sees that again may come to read badly from it."""
+
     def is_sampled(self, vocab_size: int) -> bool:
         return 2 * self.num_negatives <= vocab_size
 

@@ -96,6 +96,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "bilm": {
         "sampled softmax": {"objective": {"num_negatives": 50}},
         "full softmax": {"objective": {"num_negatives": 500}},
+        "forgetting": {"objective": {"num_negatives": 500, "empty_memory_prob": 0.3}},
     },
 }
 """What differs from the recipe in `case`; every entry must stand here (`test_every_entry_is_tested`)."""
@@ -151,7 +152,8 @@ class Case:
     @property
     def draws(self) -> bool:
         """Whether preparing a batch is a matter of chance."""
-        return self.masks or self.samples_words
+        forgets = getattr(self.recipe.objective, "empty_memory_prob", 0) > 0
+        return self.masks or self.samples_words or forgets
 
     @property
     def masks(self) -> bool:

@@ -292,6 +292,7 @@ def test_a_run_well_below_what_is_had_without_context_is_left_alone() -> None:
 
 
 LEFT_TO_RIGHT = "objective: {name: causal_lm}\nmodel: {architecture: gpt1}\npacking: {format: single_segment}\n"
+BOTH_DIRECTIONS = "objective: {name: bilm}\nmodel: {architecture: elmo}\npacking: {format: stream}\n"
 REPLACED = "objective: {name: replaced_token}\nmodel: {architecture: electra}\npacking: {format: single_segment}\n"
 
 
@@ -327,6 +328,18 @@ def test_results_that_are_damaged_have_no_floors(tmp_path: Path, results: str) -
     (tmp_path / "results.json").write_text(results)
     found = run_of(tmp_path, f"{PRETRAIN}{LEFT_TO_RIGHT}", rows_of("loss/lm", 9.0, 8.0, held_out=7.9))
     assert not [name for name in found if name.endswith("-floor")]
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "level"),
+    [(5.26, 4.8, "warning"), (4.6, 5.1, "warning"), (5.14, 5.1, None), (None, 5.1, None)],
+)
+def test_directions_that_part(tmp_path: Path, forward: float | None, backward: float, level: str | None) -> None:
+    rows = rows_of("loss/lm", 8.0, 6.0, 5.0, 4.5, held_out=5.0)
+    rows[-1] |= {"eval/lm_forward_loss": forward, "eval/lm_backward_loss": backward}
+    found = run_of(tmp_path, f"{PRETRAIN}{BOTH_DIRECTIONS}", rows)
+    assert found.get("directions-apart") == level
+    assert ("no-cause" in found) == (level is None)
 
 
 def test_a_run_without_rows(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ SETTINGS = ElmoSettings(
 VOCABULARY = Vocabulary(SIZE, None, (0, 1, 2), np.zeros(SIZE, dtype=np.bool_))
 
 
-def new_objective(num_negatives: int = 4) -> BiLM:
-    return BiLM(BiLMSettings(num_negatives=num_negatives), VOCABULARY)
+def new_objective(num_negatives: int = 4, empty_memory_prob: float = 0.0) -> BiLM:
+    return BiLM(BiLMSettings(num_negatives=num_negatives, empty_memory_prob=empty_memory_prob), VOCABULARY)
 
 
 def new_module(objective: BiLM | None = None, **changes: object) -> BiLMModule:
@@ -183,6 +183,37 @@ def test_the_memory_is_in_the_state_of_the_module() -> None:
         assert torch.equal(one, other)
     forgetful = new_module(objective)
     assert not torch.equal(forgetful(batch)[0].total, resumed(batch)[0].total)
+
+
+@torch.no_grad()
+def test_a_lane_that_forgets_reads_as_if_it_began() -> None:
+    objective = new_objective(empty_memory_prob=0.5)
+    forgetful, remembering = new_module(objective), new_module(objective)
+    for module in (forgetful, remembering):
+        module(new_batch(0, list(range(LANES))))
+    cases = set()
+    for lane in range(LANES):
+        batch = objective.prepare(new_batch(1, [lane]))
+        expected = new_module(objective) if batch.columns["forgets"] else remembering
+        cases.add(bool(batch.columns["forgets"]))
+        without = Batch(**vars(batch) | {"columns": {n: c for n, c in batch.columns.items() if n != "forgets"}})
+        torch.testing.assert_close(forgetful(batch)[0].total, expected(without)[0].total)
+        for one, other in zip(forgetful.buffers(), expected.buffers(), strict=True):
+            torch.testing.assert_close(one[:, :, lane], other[:, :, lane])
+    assert cases == {True, False}
+
+
+def test_lanes_forget_as_often_as_is_said() -> None:
+    assert "forgets" not in new_objective().prepare(new_batch(0, [0])).columns
+    objective = new_objective(empty_memory_prob=0.3)
+    windows, lanes = 400, list(range(LANES))
+    forgets = torch.stack([objective.prepare(new_batch(number, lanes)).columns["forgets"] for number in range(windows)])
+    of_some = [objective.prepare(new_batch(number, lanes[2:])).columns["forgets"] for number in range(windows)]
+    assert torch.equal(forgets[:, 2:], torch.stack(of_some))  # whatever the micro-batch
+    deviation = math.sqrt(0.3 * 0.7 / windows)
+    assert all(abs(share - 0.3) < 4 * deviation for share in forgets.float().mean(0).tolist())  # of each lane
+    both = (forgets[:, 0] & forgets[:, 1]).float().mean().item()
+    assert abs(both - 0.09) < 4 * math.sqrt(0.09 * 0.91 / windows)  # each by itself
 
 
 def test_dropout_is_for_training_alone() -> None:

@@ -80,7 +80,7 @@ ALWAYS: dict[str, set[str]] = {
         *("target_prob", "mask_token_prob", "random_token_prob"),
     },
     "causal_lm": set(),
-    "bilm": {"num_negatives"},
+    "bilm": {"num_negatives", "empty_memory_prob"},
     "replaced_token": {
         *("target_prob", "mask_token_prob", "masking_mode"),
         *("generator_size", "schedule", "tie_embeddings"),
