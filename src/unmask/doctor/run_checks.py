@@ -132,8 +132,8 @@ def _directions(evaluations: Sequence[Row]) -> Iterator[Finding]:
         "directions-apart",
         "warning",
         f"held out, the forward model ends at {ends[0]:.2f} nats and the backward one at {ends[1]:.2f}",
-        "the worse one may have come to count on a memory that is never empty, as it is at the beginning of every "
-        "evaluation and of every text: train again with objective.empty_memory_prob=0.05",
+        "the worse one may have come to count on a memory that holds something, while every evaluation and every text "
+        "begins with an empty one: train again with objective.empty_memory_prob=0.05",
     )
 
 
