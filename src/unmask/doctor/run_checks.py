@@ -133,7 +133,7 @@ def _directions(evaluations: Sequence[Row]) -> Iterator[Finding]:
         "warning",
         f"held out, the forward model ends at {ends[0]:.2f} nats and the backward one at {ends[1]:.2f}",
         "the worse one may have come to count on a memory that holds something, while every evaluation and every text "
-        "begins with an empty one: train again with objective.empty_memory_prob=0.05",
+        "begins with an empty one: train again with objective.empty_memory_prob=0.05, or more",
     )
 
 

@@ -41,7 +41,7 @@ from unmask.objectives.settings import BiLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
 _EMPTYING = 2
-"""The stream of chance."""
+"""The stream of chance; another than that of the candidates, whose key is the same."""
 
 
 class BiLM:
