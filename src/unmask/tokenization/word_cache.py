@@ -104,11 +104,10 @@ class WordCache:
     def _learn(self, stretches: set[str]) -> None:
         """Has the library encode the new stretches among these, word by word."""
         assert self._rules is not None
-        words_of = {stretch: self._rules.words(stretch) for stretch in stretches.difference(self._known)}
-        new = set(chain.from_iterable(words for words in words_of.values() if words)).difference(self._known)
-        in_some_order = list(new)
+        words_of = {stretch: self._rules.words(stretch) for stretch in self._known.missing(stretches)}
+        new = self._known.missing(set(chain.from_iterable(words for words in words_of.values() if words)))
         for start in range(0, len(new), _WORDS_AT_ONCE):
-            some = in_some_order[start : start + _WORDS_AT_ONCE]
+            some = new[start : start + _WORDS_AT_ONCE]
             self._known.update(zip(some, self._encode_together(some), strict=True))
         for stretch, words in words_of.items():
             if words is not None:
@@ -163,6 +162,10 @@ class _KnownStretches(dict[str, bytes]):
         if ids is None:
             ids = self[word] = self._match(word)
         return ids
+
+    def missing(self, stretches: set[str]) -> list[str]:
+        """Those that are not here; `set.difference` would look at every known stretch, however few are asked for."""
+        return [stretch for stretch in stretches if stretch not in self]
 
     def forget_beyond(self, most: int) -> None:
         """If there are too many, forgets the newer half: frequent stretches came early."""
