@@ -33,10 +33,16 @@ def format_account(counts: CorpusCounts | Mapping[str, Any], written: Mapping[st
     return "\n".join(lines)
 
 
-def describe_losses(counts: CorpusCounts) -> str:
-    """What was lost, in brackets, for an error: ` (3 records passed over: not JSON; ...)`; empty if nothing was."""
-    losses = [f"{_counted(count, 'record')} passed over: {reason}" for reason, count in counts.skipped.items()]
-    losses += [f"{_counted(lost.count, 'document')} dropped: {reason}" for reason, lost in counts.dropped.items()]
+def describe_losses(counts: CorpusCounts | Mapping[str, Any]) -> str:
+    """What was lost, in brackets, for a message: ` (3 records passed over: not JSON; ...)`; empty if nothing was.
+
+    Args:
+        counts: as for `format_account`.
+    """
+    account: Mapping[str, Any] = counts.as_dict() if isinstance(counts, CorpusCounts) else counts
+    losses = [f"{_counted(count, 'record')} passed over: {reason}" for reason, count in account["skipped"].items()]
+    for reason, amount in account["dropped"].items():
+        losses.append(f"{_counted(amount['count'], 'document')} dropped: {reason}")
     return f" ({'; '.join(losses)})" if losses else ""
 
 

@@ -102,7 +102,7 @@ def pretrain(
 
 
 def check_targets(settings: PretrainRecipe, run: Inputs) -> None:
-    """Refuses a run that would train on nothing, or be measured on nothing.
+    """Refuses a run that would train on nothing, or be measured on nothing; tells of a further term without targets.
 
     Raises:
         SettingsError: the objective's main loss has no target in the run's first steps, or in all that is held out.
@@ -122,9 +122,21 @@ def check_targets(settings: PretrainRecipe, run: Inputs) -> None:
     if run.checkpoint is not None:
         return
     most = min(_STEPS_CHECKED, settings.train.steps or _STEPS_CHECKED)
-    batches = (batch for step in run.steps.first_steps(most) for batch in step.batches)
-    if not any(has_target(objective.prepare(batch)) for batch in batches):
+    missing: set[str] | None = None
+    for batch in (batch for step in run.steps.first_steps(most) for batch in step.batches):
+        without = {name for name, count in objective.counts(objective.prepare(batch)).items() if not count}
+        missing = without if missing is None else missing & without
+        if not missing:
+            return
+    if missing is None or term in missing:
         raise SettingsError(f"nothing would be learnt: not one sequence of the first {most} steps {told}")
+    for name in sorted(missing):
+        logger.warning(
+            "loss/%s: not one sequence of the first %s steps has a target of it, so that nothing is learnt from it "
+            "there, and it is in no figures; give text with longer documents, or leave it out of the recipe",
+            name,
+            most,
+        )
 
 
 def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:

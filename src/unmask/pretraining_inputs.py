@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from unmask.batch import Batch
+from unmask.corpus_account import describe_losses
 from unmask.data.annotation_columns import check_annotations, without_annotations
 from unmask.data.corpus import read_documents
 from unmask.data.corpus_files import find_files
@@ -20,14 +21,16 @@ from unmask.data.encoding import text_hash
 from unmask.data.formats import check_documents, check_separator, documents_needed
 from unmask.data.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.data.packing import Split
+from unmask.data.skipped_list import SKIPPED
 from unmask.data.store import TokenStore
 from unmask.data.unknown_tokens import tell_unknown
 from unmask.errors import InputError, SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
+from unmask.objectives.settings import AnnotationKind
 from unmask.objectives.table import OBJECTIVES
 from unmask.pairings import USUAL_TOKENIZERS, unasked_pairs, unusual_tokenizer
 from unmask.paths import model_directory
-from unmask.preparation import prepare
+from unmask.preparation import describe_annotations, prepare
 from unmask.pretraining_batches import PretrainingSteps, build_loader, frame_of
 from unmask.pretraining_start import (
     build_module,
@@ -172,6 +175,7 @@ def _store_of_corpus(settings: PretrainRecipe, directory: Path, own: Path, worke
         check_vocabulary(settings, opened, f"the tokenizer of {tokenizer}")
     if not isinstance(opened, WordTokenizer):
         check_separator(settings.packing, frame_of(settings, opened))
+    is_made = (own / "manifest.json").is_file()
     store = prepare(
         settings.corpus,
         tokenizer,
@@ -184,7 +188,19 @@ def _store_of_corpus(settings: PretrainRecipe, directory: Path, own: Path, worke
     if masking is not None and not store.num_spans(masking):  # a mixture, or cleaning removed them
         shutil.rmtree(store.directory)
         raise without_annotations(masking, ", ".join(settings.corpus))
+    if not is_made:
+        _tell_of_corpus(store, masking)
     return store
+
+
+def _tell_of_corpus(store: TokenStore, masking: AnnotationKind | None) -> None:
+    """Logs what a new store lacks of its corpus, and what the masking may choose from."""
+    account = store.manifest["text"]
+    if told := describe_losses(account):
+        where = f", listed in {store.directory / SKIPPED}" if account["skipped"] else ""
+        logger.info("corpus: %s documents%s%s", f"{account['documents']:,}", told, where)
+    if masking is not None:
+        logger.info(describe_annotations(store))
 
 
 def find_tokenizer(settings: PretrainRecipe, directory: Path) -> Path | None:

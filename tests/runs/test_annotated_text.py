@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,27 @@ def test_what_is_masked_is_what_is_annotated(
 def test_a_run_masks_annotations(folder: Path, tiny_recipe: Path, tmp_path: Path, without_report: None) -> None:
     model = pretrain(str(tiny_recipe), overrides(folder / "store", "entity"), out=tmp_path / "run")
     assert (model / "model.safetensors").is_file()
+
+
+def test_a_run_tells_what_its_store_lacks_of_its_corpus_once(
+    folder: Path, tiny_recipe: Path, tmp_path: Path, without_report: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = (folder / "text.jsonl").read_text().splitlines()
+    twice = json.loads(lines[3])
+    twice["spans"].append([twice["spans"][0][0], twice["spans"][0][1] - 1, "entity"])
+    corpus = tmp_path / "corpus.jsonl"
+    faulty = json.dumps({"text": "a word", "spans": [[0, 99, "entity"]]})
+    corpus.write_text("\n".join([*lines[:3], json.dumps(twice), *lines[4:], faulty, ""]))
+    words = [f"corpus={corpus}", f"tokenizer={folder / 'tokenizer'}", "reading.on_error=skip"]
+    words += overrides(folder / "store", "entity")[1:]
+    caplog.set_level("INFO", logger="unmask")
+    pretrain(str(tiny_recipe), words, out=tmp_path / "run")
+    listed = tmp_path / "run" / "store" / "skipped.jsonl"
+    assert f"corpus: {len(lines)} documents (1 record passed over: bad annotations), listed in {listed}" in caplog.text
+    assert re.search(r"annotations: [\d,]+ entity, [\d,]+ noun_phrase; 1 overlapped a longer one", caplog.text)
+    caplog.clear()
+    pretrain(str(tiny_recipe), words, out=tmp_path / "run", resume=True)
+    assert "passed over" not in caplog.text
 
 
 def test_a_store_without_annotations_is_refused(tiny_store: Path, tiny_recipe: Path, tmp_path: Path) -> None:

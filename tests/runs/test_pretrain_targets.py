@@ -89,14 +89,17 @@ def test_steps_without_targets_have_rows_without_losses(tiny_recipe: Path, tmp_p
     assert "learning-rate-too-high" not in {finding.name for finding in check_run(run)}
 
 
-def test_spans_at_edges_alone_have_no_boundary_loss(tiny_recipe: Path, tmp_path: Path, write_text: Write) -> None:
-    """The run is sound: a figure that was not measured is left out, in the rows and in the results."""
+def test_spans_at_edges_alone_have_no_boundary_loss(
+    tiny_recipe: Path, tmp_path: Path, write_text: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run is sound, and says so: a figure that was not measured is left out, in the rows and in the results."""
     documents = [f"{one} {other}" for one, other in zip(LETTERS, reversed(LETTERS), strict=True)]
     span = ["objective.masking=span", "objective.span_boundary=true", "objective.sentence_objective=none"]
     words = [f"corpus={write_text(tmp_path / 'text.jsonl', documents)}", *span, "packing.format=single_segment"]
     run = tmp_path / "run"
     pretrain(str(tiny_recipe), words, out=run)
     rows, results = read_metrics(run / "metrics.jsonl"), json.loads((run / "results.json").read_text())
+    assert "loss/sbo: not one sequence of the first 10 steps has a target of it" in caplog.text
     assert not [name for row in rows for name in row if "sbo" in name]
     assert [name for name in results if "sbo" in name] == []
     assert results["mlm_loss"] > 0
