@@ -278,7 +278,9 @@ ADVICE = {
     "nsp-majority-floor": "as for the loss of next-sentence prediction",
     "sop-chance-floor": "sentence-order prediction is learnt after words are: train on more tokens before worrying",
     "sop-majority-floor": "as for the loss of sentence-order prediction",
-    "discriminator-share-floor": "the discriminator learns from what a generator gets wrong: train on more tokens",
+    "generator-unigram-floor": "no cause was found: train on more tokens, or start from a masked language model "
+    "that has passed its floors (pretrain/continued_electra_short): small ELECTRAs from random weights may not learn",
+    "discriminator-share-floor": "the discriminator learns from what a generator gets wrong: as for the generator",
     "discriminator-majority-floor": "as for the loss of the discriminator",
     "task-uniform-floor": "train longer, or with another optimizer.learning_rate or seed",
     "task-majority-floor": "train longer, on more examples, or start from a model with more pre-training",
