@@ -39,10 +39,12 @@ def describe_losses(counts: CorpusCounts | Mapping[str, Any]) -> str:
     Args:
         counts: as for `format_account`.
     """
-    account: Mapping[str, Any] = counts.as_dict() if isinstance(counts, CorpusCounts) else counts
-    losses = [f"{_counted(count, 'record')} passed over: {reason}" for reason, count in account["skipped"].items()]
-    for reason, amount in account["dropped"].items():
-        losses.append(f"{_counted(amount['count'], 'document')} dropped: {reason}")
+    if isinstance(counts, CorpusCounts):  # in the order in which they were met, which a manifest does not keep
+        skipped, dropped = counts.skipped, {reason: lost.count for reason, lost in counts.dropped.items()}
+    else:
+        skipped, dropped = counts["skipped"], {reason: lost["count"] for reason, lost in counts["dropped"].items()}
+    losses = [f"{_counted(count, 'record')} passed over: {reason}" for reason, count in skipped.items()]
+    losses += [f"{_counted(count, 'document')} dropped: {reason}" for reason, count in dropped.items()]
     return f" ({'; '.join(losses)})" if losses else ""
 
 

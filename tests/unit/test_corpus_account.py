@@ -94,3 +94,6 @@ def test_losses_in_an_error() -> None:
     counts.drop("too short", 5)
     counts.drop("too short", 7)
     assert describe_losses(counts) == " (1 record passed over: not JSON; 2 documents dropped: too short)"
+    assert describe_losses(json.loads(json.dumps(counts.as_dict()))) == describe_losses(counts)
+    counts.skip("a:2", "a bad date")
+    assert "not JSON; 1 record passed over: a bad date" in describe_losses(counts), "in the order of the text"
