@@ -6,6 +6,8 @@ more about what else runs on the machine. The peer is what `transformers` has: t
 DataCollatorForLanguageModeling, of tokens, or of whole words for everything made of words, since it has no spans; on
 the same sequences as padded tensors, so its padding is not timed. It draws each token by itself, and of whole words it
 makes only `[MASK]`; ours keeps to a budget per sequence, and draws the same masks whatever batch a sequence is in.
+Both processes keep the memory that they free, as `unmask pretrain` does: without, up to a third of the time is the
+system's, clearing pages, more or less of it by what else happens to lie on the heap.
 
 The sequences are text of `samples/text`, all full, by a WordPiece tokenizer of 30,522 entries trained on it. No
 entities are marked in it: instead every run of two words after ten others is an annotation.
@@ -43,9 +45,16 @@ Rows = list[list[tuple[int, int, int]]]
 """For every token of every sequence its id, and its start and end in the text, by which the peer recognises words."""
 
 
-def use_one_core() -> None:
+def settle() -> None:
+    """Makes this process use one core, one thread, and keep the memory that it frees."""
+    import torch
+
+    from unmask.training.host_memory import keep_freed_memory
+
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    torch.set_num_threads(1)
+    keep_freed_memory()
 
 
 def make_sequences(folder: Path) -> Rows:
@@ -71,7 +80,7 @@ def make_sequences(folder: Path) -> Rows:
 
 def build_ours(folder: Path, sequences: Rows) -> Callable[[tuple[str, int]], float]:
     """Our side: a function that masks by a scheme a number of times, and returns the median milliseconds."""
-    use_one_core()
+    settle()
     import torch
 
     from unmask import load_tokenizer
@@ -79,7 +88,6 @@ def build_ours(folder: Path, sequences: Rows) -> Callable[[tuple[str, int]], flo
     from unmask.objectives.masked_lm import MaskedLM
     from unmask.objectives.settings import MaskedLMSettings
 
-    torch.set_num_threads(1)
     vocabulary = load_tokenizer(folder / "tokenizer").vocabulary
     batch = pack([[token for token, *_ in row] for row in sequences], keys=list(range(NUM_SEQUENCES)))
     special = torch.isin(batch.input_ids, torch.tensor(vocabulary.special_ids))
@@ -100,13 +108,12 @@ def build_ours(folder: Path, sequences: Rows) -> Callable[[tuple[str, int]], flo
 
 def build_theirs(folder: Path, sequences: Rows) -> Callable[[tuple[str, int]], float]:
     """The same by the peer, which knows only the schemes `token` and `whole word`."""
-    use_one_core()
+    settle()
     import warnings
 
     import torch
     from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
-    torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     ids, starts, ends = torch.tensor(sequences).unbind(-1)  # (sequences, tokens) each
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids)).long()
@@ -152,7 +159,7 @@ def measure(folder: Path, rounds: int, times: int) -> list[Row]:
         sides |= {f"peer's {name}": partial(theirs, (name, times)) for name in ("token", "whole word")}
         for side in sides.values():
             side()  # the first calls allocate
-        taken = interleave(sides, rounds)
+        taken = interleave(sides, rounds, "ms")
     rows = []
     for name in SCHEMES:
         known = "token" if name == "token" else "whole word"

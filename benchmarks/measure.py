@@ -87,13 +87,16 @@ def compare(
     )
 
 
-def interleave(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Takes every measure once per round, in reversed order each time, so that a slow minute affects all alike."""
+def interleave(measures: Mapping[str, Callable[[], float]], rounds: int, unit: str = "s") -> dict[str, list[float]]:
+    """Takes every measure once per round, in reversed order each time, so that a slow minute affects all alike.
+
+    What they return is in `unit`, as each round is told.
+    """
     figures: dict[str, list[float]] = {name: [] for name in measures}
     for number in range(rounds):
         for name in list(measures)[:: 1 if number % 2 == 0 else -1]:
             figures[name].append(measures[name]())
-        told = ", ".join(f"{name} {taken[-1]:.3f} s" for name, taken in figures.items())
+        told = ", ".join(f"{name} {taken[-1]:.3f} {unit}" for name, taken in figures.items())
         print(f"round {number + 1} of {rounds}: {told}", file=sys.stderr)
     return figures
 

@@ -1,6 +1,7 @@
 """What every way of choosing targets uses: random draws by token, ranks within a sequence, budgets.
 
-All of it works on whole batches at once: to be sorted, packed values are laid out as rows, one for each sequence.
+All of it works on whole batches at once: to be sorted, packed values are laid out as rows, one for each sequence. Where
+many entries are read at once it is by `index_select`, which takes a third of the time of indexing by a tensor.
 """
 
 from __future__ import annotations
@@ -51,8 +52,12 @@ class Rows:
             (tokens,) or (n,) float64.
         """
         if tokens is None:
-            return uniform(self.keys[self.sequence], self.position, stream)
+            return uniform(self.of_sequence(self.keys), self.position, stream)
         return uniform(self.keys[self.sequence[tokens]], self.position[tokens], stream)
+
+    def of_sequence(self, values: Tensor) -> Tensor:
+        """(tokens,): for every token the value, among `values` (sequences,), of its sequence."""
+        return values.index_select(0, self.sequence)
 
     def spread(self, values: Tensor, fill: float) -> Tensor:
         """(sequences, width): `values` (tokens,) as a table, with `fill` after the end of a sequence."""
@@ -61,7 +66,7 @@ class Rows:
 
     def collect(self, table: Tensor) -> Tensor:
         """(tokens,): the entries of a table (sequences, width)."""
-        return table.reshape(-1)[self.place]
+        return table.reshape(-1).index_select(0, self.place)
 
     def order(self, draws: Tensor) -> Tensor:
         """(sequences, width) int64: each sequence's positions by ascending draw, padding last.
@@ -95,7 +100,7 @@ class Rows:
         budgets = self.budgets(target_prob)
         earliest = torch.topk(self.spread(order, fill=never), int(budgets.max()), dim=1, largest=False).values
         last = earliest.gather(1, budgets[:, None] - 1).squeeze(1)
-        return (order <= last[self.sequence]) & ~self.special
+        return (order <= self.of_sequence(last)) & ~self.special
 
 
 def lay_out(batch: Batch) -> Rows:

@@ -59,7 +59,7 @@ def find_words(batch: Batch, continuation: Tensor) -> Words:
     """
     special = batch.columns["special_tokens_mask"]
     cut_off = torch.roll(special, 1) | (batch.position_ids == 0)
-    begins = ~special & (~continuation[batch.input_ids] | cut_off)
+    begins = ~special & (~continuation.index_select(0, batch.input_ids) | cut_off)
     places = torch.arange(batch.num_tokens, device=begins.device)
     return Words(begins, torch.nonzero(begins).squeeze(1), torch.cummax(places * begins, 0).values)
 
@@ -93,7 +93,7 @@ def choose_words(batch: Batch, target_prob: float, continuation: Tensor) -> Tens
         waiting &= ~fits
         left = left - (sizes * fits).sum(1, keepdim=True)
     chosen = rows.collect(torch.zeros_like(taken).scatter_(1, order, taken))
-    return chosen[words.start] & ~rows.special
+    return chosen.index_select(0, words.start) & ~rows.special
 
 
 def mask_targets(

@@ -47,7 +47,7 @@ def choose_spans(
     rows, words = lay_out(batch), find_words(batch, continuation)
     turns = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
     # The spans of a sequence's first turns suffice to spend its budget: each covers at least one word.
-    starts = torch.nonzero(words.begins & (turns < rows.budgets(target_prob)[rows.sequence])).squeeze(1)
+    starts = torch.nonzero(words.begins & (turns < rows.of_sequence(rows.budgets(target_prob)))).squeeze(1)
     lengths = span_lengths(rows.draw(_LENGTH, starts), span_length_prob, max_span_words).clamp(max=rows.width)
     span = torch.repeat_interleave(lengths)  # for each word of each span, the number of the span
     distance = torch.arange(len(span), device=span.device) - (torch.cumsum(lengths, 0) - lengths)[span]
@@ -58,7 +58,7 @@ def choose_spans(
     word = torch.where(stretch[word] == stretch[start], word, start)
     reached = torch.full_like(turns, rows.width)  # at first tokens: the first turn whose span reaches the word
     reached.scatter_reduce_(0, word, turns[start], "amin")
-    return rows.take_in_turn(reached[words.start], target_prob)
+    return rows.take_in_turn(reached.index_select(0, words.start), target_prob)
 
 
 def span_lengths(draws: Tensor, prob: float, most: int) -> Tensor:
@@ -99,8 +99,8 @@ def choose_annotated(batch: Batch, target_prob: float, continuation: Tensor, ann
     places = torch.arange(batch.num_tokens, device=opens.device)
     opening = torch.cummax(places * opens, 0).values  # (tokens,): of an annotated token, its annotation's first
 
-    word_rank = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))[words.start]
-    its_rank = rows.ranks(rows.draw(_ANNOTATION).masked_fill(~opens, NOT_DRAWN))[opening]
+    word_rank = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN)).index_select(0, words.start)
+    its_rank = rows.ranks(rows.draw(_ANNOTATION).masked_fill(~opens, NOT_DRAWN)).index_select(0, opening)
     # Two draws for each token of the budget suffice to spend it: half of them, at least, are words or are annotations.
     most = 2 * int(rows.budgets(target_prob).max())
     word_turn, its_turn = _turns(rows, words.begins, opens, most)
