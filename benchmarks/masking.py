@@ -6,8 +6,8 @@ more about what else runs on the machine. The peer is what `transformers` has: t
 DataCollatorForLanguageModeling, of tokens, or of whole words for everything made of words, since it has no spans; on
 the same sequences as padded tensors, so its padding is not timed. It draws each token by itself, and of whole words it
 makes only `[MASK]`; ours keeps to a budget per sequence, and draws the same masks whatever batch a sequence is in.
-Both processes keep the memory that they free, as `unmask pretrain` does: without, up to a third of the time is the
-system's, clearing pages, more or less of it by what else happens to lie on the heap.
+Both processes keep the memory that they free, as `unmask pretrain` does on the CPU: without, up to a third of the time
+is the system's, clearing pages, more or less of it by what else happens to lie on the heap.
 
 The sequences are text of `samples/text`, all full, by a WordPiece tokenizer of 30,522 entries trained on it. No
 entities are marked in it: instead every run of two words after ten others is an annotation.

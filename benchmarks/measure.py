@@ -90,7 +90,7 @@ def compare(
 def interleave(measures: Mapping[str, Callable[[], float]], rounds: int, unit: str = "s") -> dict[str, list[float]]:
     """Takes every measure once per round, in reversed order each time, so that a slow minute affects all alike.
 
-    What they return is in `unit`, as each round is told.
+    `unit` is what the measures return, and what each round is told in.
     """
     figures: dict[str, list[float]] = {name: [] for name in measures}
     for number in range(rounds):

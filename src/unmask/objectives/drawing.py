@@ -1,7 +1,7 @@
 """What every way of choosing targets uses: random draws by token, ranks within a sequence, budgets.
 
-All of it works on whole batches at once: to be sorted, packed values are laid out as rows, one for each sequence. Where
-many entries are read at once it is by `index_select`, which takes a third of the time of indexing by a tensor.
+All of it works on whole batches at once: to be sorted, packed values are laid out as rows, one for each sequence. What
+is read for every token is read by `index_select`, which takes a third of the time of indexing by a tensor.
 """
 
 from __future__ import annotations
