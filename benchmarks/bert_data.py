@@ -107,13 +107,13 @@ def build_peer(text: Path, vocab_file: Path, out: Path) -> Callable[[int], tuple
 def make_batches(store: TokenStore, epoch: int) -> None:
     """Makes the masked segment pairs of one epoch by the peer's settings, as `unmask pretrain` does."""
     from unmask import load_tokenizer
-    from unmask.data.formats import open_loader
-    from unmask.data.frame import SequenceFrame
-    from unmask.data.loader import Position
-    from unmask.data.packing import Split
-    from unmask.data.settings import PackingSettings
     from unmask.objectives.masked_lm import MaskedLM
     from unmask.objectives.settings import MaskedLMSettings
+    from unmask.packing.formats import open_loader
+    from unmask.packing.loader import Position
+    from unmask.packing.planning import Split
+    from unmask.packing.settings import PackingSettings
+    from unmask.packing.templates import SequenceFrame
 
     tokenizer = load_tokenizer(store.tokenizer_directory)
     objective = MaskedLM(MaskedLMSettings(target_prob=MASKED_PROB), tokenizer.vocabulary)
@@ -139,9 +139,9 @@ def make_vocabulary(corpus: Path, directory: Path) -> None:
 
 def write_sentences(corpus: Path, megabytes: float, path: Path) -> float:
     """Writes the first documents of a corpus, one sentence per line; returns their megabytes of text."""
-    from unmask.data.corpus import read_documents
-    from unmask.data.documents import CorpusCounts
-    from unmask.data.sentences import split_sentences
+    from unmask.corpus.documents import CorpusCounts
+    from unmask.corpus.pipeline import read_documents
+    from unmask.corpus.sentences.rules import split_sentences
 
     size = 0
     with open(path, "w", encoding="utf-8") as file:

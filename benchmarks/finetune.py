@@ -150,7 +150,7 @@ def main() -> int:
     words.add_argument("--threads", type=int, default=num_cores(), help="of each side; all cores where left out")
     given = words.parse_args()
 
-    from unmask.splitting import split_file
+    from unmask.tasks.splitting import split_file
 
     data = Path(os.environ.get("UNMASK_DATA", ""))
     if not (data / "tasks").is_dir():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.inference import Window
+    from unmask.inference.windows import Window
     from unmask.tasks.base import Task
     from unmask.tasks.encoded import EncodedExamples
     from unmask.tokenization.tokenizer import TextTokenizer
@@ -107,8 +107,8 @@ def open_material(setup: Setup) -> Material:
     """Reads and encodes the files; the same in every process."""
     import torch
 
-    from unmask.inference import encode_windows
-    from unmask.models.hub import load_encoder
+    from unmask.inference.windows import encode_windows
+    from unmask.models.hub.directory import load_encoder
     from unmask.tasks.base import ExampleCounts
     from unmask.tasks.encoded import concatenate
     from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -133,8 +133,8 @@ def save_start(setup: Setup, seed: int) -> Path:
     """A model directory with a fresh head of ours, and dropout off, for both sides to start from."""
     import torch
 
-    from unmask.finetuning import save_finetuned
-    from unmask.models.hub import load_encoder
+    from unmask.finetuning.run import save_finetuned
+    from unmask.models.hub.directory import load_encoder
 
     material = open_material(setup)
     torch.manual_seed(seed)
@@ -151,7 +151,7 @@ def measure_dev(material: Material, module: Any) -> dict[str, float]:
     """The figures on dev of anything that gives outputs for a batch."""
     import torch
 
-    from unmask.inference import predict_window
+    from unmask.inference.windows import predict_window
     from unmask.training.device import Compute
 
     score = material.task.score()
@@ -164,12 +164,12 @@ def measure_dev(material: Material, module: Any) -> dict[str, float]:
 def build_ours(setup: Setup) -> Callable[[Wanted], Done]:
     import torch
 
-    from unmask.models.hub import load_encoder, load_finetuned
+    from unmask.models.hub.directory import load_encoder, load_finetuned
     from unmask.tasks.encoded import ExampleLoader
     from unmask.training.device import choose_compute
     from unmask.training.host_memory import keep_freed_memory
     from unmask.training.loop import StepResult, TrainState, train
-    from unmask.training.optimizer import Schedule, build_optimizer
+    from unmask.training.optimizers.optimizer import Schedule, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
     material, protocol = open_material(setup), setup.protocol

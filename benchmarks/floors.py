@@ -29,8 +29,8 @@ from measure import Row, machine, num_cores, parser, report
 
 if TYPE_CHECKING:
     from unmask.batch import Batch
-    from unmask.data.packing import Split
-    from unmask.recipe import PretrainRecipe
+    from unmask.packing.planning import Split
+    from unmask.recipe.tree import PretrainRecipe
 
 Array = NDArray[np.float64]
 
@@ -221,11 +221,11 @@ def last_evaluation(run: Path) -> dict[str, float]:
 def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str, float]) -> tuple[list[Row], str]:
     """Every row, and a note on what they were measured on."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.data.packing import Split
-    from unmask.entropy import NoContext
+    from unmask.objectives.floors import NoContext
     from unmask.objectives.table import OBJECTIVES
-    from unmask.pretraining_batches import build_loader
-    from unmask.pretraining_inputs import prepare_held_out
+    from unmask.packing.planning import Split
+    from unmask.pretraining.inputs import prepare_held_out
+    from unmask.pretraining.steps import build_loader
 
     store = TokenStore(store_path)
     tokenizer = load_tokenizer(store.tokenizer_directory)
@@ -270,7 +270,7 @@ def main() -> int:
     given_words.add_argument("--run", type=Path, help="a run on this store, in place of a recipe")
     given = given_words.parse_args()
 
-    from unmask.recipe import load_pretrain_recipe
+    from unmask.recipe.tree import load_pretrain_recipe
 
     recipe = given.recipe if given.run is None else str(given.run / "recipe.yaml")
     settings = load_pretrain_recipe(recipe, [f"store={given.store}"])

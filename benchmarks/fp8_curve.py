@@ -59,7 +59,7 @@ def losses(setup: Setup, preset: str, learning_rate: float, compute: Compute) ->
     from unmask import load_tokenizer
     from unmask.models.bert import BertEncoder
     from unmask.models.settings import ModelSettings
-    from unmask.training.optimizer import build_optimizer
+    from unmask.training.optimizers.optimizer import build_optimizer
     from unmask.training.settings import OptimizerSettings, TrainSettings
 
     objective = make_objective(setup.directory)

@@ -73,7 +73,7 @@ def merge(file: Path, part: str, rows: Sequence[Row], on: dict[str, Any], notes:
 
     A row takes the place of an earlier one of the same name and peer, unless that one has more figures.
     """
-    from unmask.files import write_json
+    from unmask.io.writing import write_json
 
     tables: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {"title": TITLE, "parts": {}}
     new = {_identity(row): row for row in map(asdict, rows)}

@@ -21,9 +21,9 @@ from measure import SAMPLE_TEXT, full_sequences
 
 if TYPE_CHECKING:
     from unmask.batch import Batch
-    from unmask.data.loader import SequenceLoader
     from unmask.models.settings import EncoderSettings
     from unmask.objectives.base import Objective
+    from unmask.packing.loader import SequenceLoader
 
 VOCAB_SIZE = 30522
 """BERT's, for every model. The tokenizer of the samples has fewer entries; higher ids never occur in the text."""
@@ -179,10 +179,10 @@ def make_weights(case: Case) -> Path:
 def open_case_loader(case: Case, batch_size: int) -> SequenceLoader:
     """The loader of `unmask pretrain` over the store."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.data.formats import open_loader
-    from unmask.data.frame import SequenceFrame
-    from unmask.data.packing import Split
-    from unmask.data.settings import PackingSettings
+    from unmask.packing.formats import open_loader
+    from unmask.packing.planning import Split
+    from unmask.packing.settings import PackingSettings
+    from unmask.packing.templates import SequenceFrame
 
     system = SYSTEMS[case.objective]
     store = TokenStore(case.folder / "store")
@@ -200,7 +200,7 @@ def make_batches(case: Case) -> list[Batch]:
         return list(islice(_glue_batches(case), NUM_BATCHES))
     if case.rows == "pairs":
         return [step.batches[0] for step in islice(live_loader(case).steps(), NUM_BATCHES)]
-    from unmask.data.loader import pack_sequences
+    from unmask.packing.loader import pack_sequences
 
     loader = open_case_loader(case, batch_size=case.tokens // case.length)
     num_segments = 2 if SYSTEMS[case.objective].format == "segment_pair" else 1

@@ -22,7 +22,7 @@ from gpu_work import peak_memory, step_flops, wait
 
 if TYPE_CHECKING:
     from unmask.batch import Batch
-    from unmask.data.loader import LoadedStep
+    from unmask.packing.loader import LoadedStep
     from unmask.training.loop import StepResult, TrainState
 
 
@@ -42,7 +42,7 @@ class OurSteps:
     def __init__(self, case: Case, objective: Any) -> None:
         from unmask.training.device import choose_compute
         from unmask.training.loop import TrainState
-        from unmask.training.optimizer import Schedule, build_optimizer
+        from unmask.training.optimizers.optimizer import Schedule, build_optimizer
         from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
         from unmask.training.steppers import choose_stepper
 
@@ -109,7 +109,7 @@ def train_ours(case: Case, started: float, measures_loader: bool = False) -> Tak
     Args:
         started: when the process was requested, by `time.time`.
     """
-    from unmask.data.loader import LoadedStep, Position
+    from unmask.packing.loader import LoadedStep, Position
 
     objective = make_objective(case)
     prepared = [objective.prepare(batch) for batch in make_batches(case)]

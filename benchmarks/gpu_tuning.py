@@ -157,8 +157,8 @@ def make_tuning_files(tuning: Tuning) -> None:
 
     from unmask import save_model
     from unmask.models.encoder import new_encoder
-    from unmask.models.heads import new_head
-    from unmask.models.hub import load_encoder
+    from unmask.models.heads.heads import new_head
+    from unmask.models.hub.directory import load_encoder
 
     source = tuning.model.parent / tuning.model.name.rpartition("-")[0]
     if not (tuning.model / "model.safetensors").exists():
@@ -203,8 +203,8 @@ def inspect_ours(tuning: Tuning) -> tuple[float, tuple[int, ...], dict[str, floa
     """Our seconds of tokenization, our lengths, and our losses on the first batch in eval mode, by precision."""
     import torch
 
-    from unmask.finetuning_inputs import read_windows
-    from unmask.prediction import load_predictor
+    from unmask.finetuning.inputs import read_windows
+    from unmask.inference.predictor import load_predictor
     from unmask.tasks.encoded import concatenate
 
     losses = {}
@@ -290,7 +290,7 @@ def tune_ours(
     Args:
         inspected: what `inspect_ours` returned.
     """
-    from unmask.training.run_log import read_metrics
+    from unmask.training.run.log import read_metrics
 
     tokenization_s, lengths, losses = inspected
     steps = len(lengths) // tuning.batch_size
@@ -341,9 +341,9 @@ def encode_ours(texts: Texts, program: str, rounds: int) -> Encoded:
 
     The time of a run over few texts is subtracted from that of a run over all, so that loading counts on neither side.
     """
-    from unmask.features import extract_features
-    from unmask.prediction import load_predictor, write_predictions
-    from unmask.tasks.feature_files import map_features
+    from unmask.inference.features.extraction import extract_features
+    from unmask.inference.predictor import load_predictor, write_predictions
+    from unmask.tasks.tagging.feature_files import map_features
 
     few = texts.file.with_name("few.txt")
     lines = texts.file.read_text("utf-8").splitlines()

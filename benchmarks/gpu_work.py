@@ -53,7 +53,7 @@ def step_flops(objective: str, sizes: EncoderSettings, generator: EncoderSetting
         sizes: the encoder's.
         generator: the sizes of `rtd`'s generator.
     """
-    from unmask.models.span_boundary_head import POSITION_SIZE
+    from unmask.models.heads.span_boundary_head import POSITION_SIZE
 
     columns, hidden = batch.columns, sizes.hidden_size
     num_targets = len(columns["target_positions"])

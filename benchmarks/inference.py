@@ -160,8 +160,8 @@ def build_ours(setup: Setup) -> Callable[[Work], Any]:
     import torch
 
     from unmask.batch import Batch, pack
-    from unmask.inference_precision import freeze
-    from unmask.models.hub import load_encoder
+    from unmask.inference.precision import freeze
+    from unmask.models.hub.directory import load_encoder
     from unmask.training.device import choose_compute
 
     torch.set_num_threads(setup.threads)

@@ -22,7 +22,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.data.packing import PlannedSequence, Planner
+    from unmask.packing.planning import PlannedSequence, Planner
 
 # The peers must not use the network, nor draw bars between our lines.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -223,7 +223,7 @@ def report(title: str, rows: Sequence[Row], on: Mapping[str, Any], notes: Sequen
     for note in notes:
         console.print(note, soft_wrap=True)
     if file is not None:
-        from unmask.files import write_json
+        from unmask.io.writing import write_json
 
         write_json(file, {"title": title, "rows": [asdict(row) for row in rows], "machine": on, "notes": list(notes)})
 

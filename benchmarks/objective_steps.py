@@ -78,12 +78,12 @@ def make_store(directory: Path) -> None:
 def full_batches(directory: Path, system: System) -> list[Batch]:
     """Batches of sequences that all have `LENGTH` tokens, not masked yet."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.data.formats import open_loader
-    from unmask.data.frame import SequenceFrame
-    from unmask.data.loader import pack_sequences
-    from unmask.data.packing import Split
-    from unmask.data.settings import PackingSettings
-    from unmask.segment_pairs import LABEL_COLUMNS
+    from unmask.packing.formats import open_loader
+    from unmask.packing.loader import pack_sequences
+    from unmask.packing.planning import Split
+    from unmask.packing.segment_pairs import LABEL_COLUMNS
+    from unmask.packing.settings import PackingSettings
+    from unmask.packing.templates import SequenceFrame
 
     store = TokenStore(directory / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
@@ -105,14 +105,14 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
     from pydantic import TypeAdapter
 
     from unmask import load_tokenizer
-    from unmask.data.loader import LoadedStep, Position
     from unmask.models.encoder import new_encoder
     from unmask.models.settings import ModelSettings
     from unmask.objectives.settings import ObjectiveSettings
     from unmask.objectives.table import OBJECTIVES
+    from unmask.packing.loader import LoadedStep, Position
     from unmask.training.device import choose_compute
     from unmask.training.loop import StepResult, TrainState, train
-    from unmask.training.optimizer import Schedule, build_optimizer
+    from unmask.training.optimizers.optimizer import Schedule, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
     torch.set_num_threads(threads)

@@ -53,7 +53,7 @@ def write_part(path: Path, language: str, megabytes: float) -> float:
     """Writes the first documents of a language, repeated if there are too few; returns the megabytes of text."""
     import zstandard
 
-    from unmask.input_files import open_input
+    from unmask.io.reading import open_input
 
     def lines() -> Iterator[bytes]:
         for file in cycle([source(language)]):
@@ -99,8 +99,8 @@ def build_theirs(corpus: Path, tokenizer: Path, threads: int) -> Callable[[str],
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
     from tokenizers import Tokenizer
 
-    from unmask.data.corpus import read_documents
-    from unmask.data.documents import CorpusCounts
+    from unmask.corpus.documents import CorpusCounts
+    from unmask.corpus.pipeline import read_documents
 
     texts = [document.text for document in read_documents([corpus], CorpusCounts())]
     backend = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
@@ -121,9 +121,9 @@ def count_differences(corpus: Path, tokenizer: Path, out: Path) -> tuple[int, in
     from tokenizers import Tokenizer
 
     from unmask import prepare
-    from unmask.data.corpus import read_documents
-    from unmask.data.documents import CorpusCounts
-    from unmask.data.sentences import split_sentences
+    from unmask.corpus.documents import CorpusCounts
+    from unmask.corpus.pipeline import read_documents
+    from unmask.corpus.sentences.rules import split_sentences
 
     store = prepare([corpus], tokenizer, out)
     backend = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))

@@ -127,11 +127,11 @@ def build_module(objective: MaskedLM, dropout_prob: float) -> MaskedLMModule:
 def full_batches(setup: Setup) -> list[Batch]:
     """Batches as `unmask pretrain` makes them, but only of pairs that fill a whole sequence; not masked yet."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.data.formats import open_loader
-    from unmask.data.frame import SequenceFrame
-    from unmask.data.loader import pack_sequences
-    from unmask.data.packing import Split
-    from unmask.data.settings import PackingSettings
+    from unmask.packing.formats import open_loader
+    from unmask.packing.loader import pack_sequences
+    from unmask.packing.planning import Split
+    from unmask.packing.settings import PackingSettings
+    from unmask.packing.templates import SequenceFrame
 
     store = TokenStore(setup.directory / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
@@ -151,11 +151,11 @@ def build_ours(setup: Setup) -> Callable[[int], list[Step]]:
     """Our side: a function that takes a number of steps with the real loop."""
     import torch
 
-    from unmask.data.loader import LoadedStep, Position
+    from unmask.packing.loader import LoadedStep, Position
     from unmask.training.device import choose_compute
     from unmask.training.host_memory import keep_freed_memory
     from unmask.training.loop import StepResult, TrainState, train
-    from unmask.training.optimizer import Schedule, build_optimizer
+    from unmask.training.optimizers.optimizer import Schedule, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
     torch.set_num_threads(setup.threads)

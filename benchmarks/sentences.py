@@ -35,7 +35,7 @@ Splitter = Callable[[str], list[int]]
 
 
 def load_rules() -> Splitter:
-    from unmask.data.sentences import split_sentences
+    from unmask.corpus.sentences.rules import split_sentences
 
     return lambda line: [start for start, _ in split_sentences(line)[1:]]
 
@@ -100,7 +100,7 @@ def read_lines(language: Language, megabytes: float) -> tuple[list[str], str]:
     """The first lines of a language's text, at most `megabytes` MB, and the file's name."""
     import json
 
-    from unmask.input_files import open_input
+    from unmask.io.reading import open_input
 
     named = os.environ.get("UNMASK_DATA")
     corpus = Path(named) / language.corpus if named else None
@@ -134,7 +134,7 @@ def build(load: Callable[[], Callable[[str], object]], lines: list[str]) -> Call
 
 
 def load_segmenter() -> Callable[[str], object]:
-    from unmask.tokenization.segmenters import SEGMENTERS
+    from unmask.corpus.segmenters import SEGMENTERS
 
     return SEGMENTERS["kiwi"]()
 

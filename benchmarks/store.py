@@ -48,7 +48,7 @@ def make_sparse_store(template: Path, directory: Path, num_shards: int) -> int:
 
     Its files have the right size and hold zeros, which take no disk space.
     """
-    from unmask.data.store import DOCUMENT, SENTENCE, part_name, token_dtype
+    from unmask.store.store import DOCUMENT, SENTENCE, part_name, token_dtype
 
     manifest = json.loads((template / "manifest.json").read_text("utf-8"))
     widths = {"documents": DOCUMENT, "sentences": SENTENCE, "tokens": token_dtype(manifest["vocab_size"])}
@@ -130,12 +130,12 @@ def build_batches(directory: Path) -> Callable[[int], Times]:
 def make_loader(store: TokenStore) -> tuple[Any, Any]:
     """The objective and the loader of a pre-training run with the default settings."""
     from unmask import load_tokenizer
-    from unmask.data.formats import open_loader
-    from unmask.data.frame import SequenceFrame
-    from unmask.data.packing import Split
-    from unmask.data.settings import PackingSettings
     from unmask.objectives.masked_lm import MaskedLM
     from unmask.objectives.settings import MaskedLMSettings
+    from unmask.packing.formats import open_loader
+    from unmask.packing.planning import Split
+    from unmask.packing.settings import PackingSettings
+    from unmask.packing.templates import SequenceFrame
 
     tokenizer = load_tokenizer(store.tokenizer_directory)
     split, packing = Split(store, held_out=0.01, is_held_out=False), PackingSettings(max_length=LENGTH)

@@ -112,9 +112,9 @@ def recipe_words(out: Path, system: System) -> list[str]:
 
 def flops_per_token(out: Path, system: System) -> float:
     """Necessary floating-point operations of pre-training, per token shown."""
-    from unmask.doctor.operations import bilm_flops_per_word
-    from unmask.doctor.recipe_examination import examine_recipe
-    from unmask.recipe import load_pretrain_recipe
+    from unmask.doctor.recipe.examination import examine_recipe
+    from unmask.doctor.recipe.operations import bilm_flops_per_word
+    from unmask.recipe.tree import load_pretrain_recipe
 
     name, *overrides = recipe_words(out, system)
     settings = load_pretrain_recipe(name, overrides)
@@ -129,7 +129,7 @@ def flops_per_token(out: Path, system: System) -> float:
 
 def points_of(run: Path) -> list[int]:
     """The steps of five evenly spaced checkpoints; the last is the end of the run."""
-    from unmask.training.checkpoint import list_steps
+    from unmask.training.run.checkpoint import list_steps
 
     steps = list_steps(run / "checkpoints")
     return sorted(

@@ -28,53 +28,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.data.store import TokenStore
-    from unmask.estimators import TextClassifier, TextRegressor
-    from unmask.evaluation import evaluate
-    from unmask.features import extract_features
-    from unmask.finetuning import finetune
+    from unmask.finetuning.estimators.estimators import TextClassifier, TextRegressor
+    from unmask.finetuning.estimators.text_encoder import TextEncoder
+    from unmask.finetuning.run import finetune
+    from unmask.inference.evaluation import evaluate
+    from unmask.inference.features.extraction import extract_features
+    from unmask.inference.features.similarity import embed, similarities
+    from unmask.inference.left_to_right.generation import generate
+    from unmask.inference.left_to_right.language_model import load_language_model
+    from unmask.inference.left_to_right.zero_shot import evaluate_zero_shot, open_zero_shot, predict_zero_shot
+    from unmask.inference.mask_filling import fill_mask
+    from unmask.inference.predictor import predict
     from unmask.info import describe
-    from unmask.language_model import load_language_model
-    from unmask.mask_filling import fill_mask
-    from unmask.models.hub import load_model, save_model
-    from unmask.prediction import predict
-    from unmask.preparation import prepare
-    from unmask.pretraining import pretrain
-    from unmask.similarity import embed, similarities
-    from unmask.text_encoder import TextEncoder
-    from unmask.text_generation import generate
+    from unmask.models.hub.directory import load_model, save_model
+    from unmask.pretraining.run import pretrain
+    from unmask.store.preparation import prepare
+    from unmask.store.store import TokenStore
+    from unmask.tokenization.learning.from_files import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
     from unmask.tokenization.tokenizer import load_tokenizer
-    from unmask.tokenizer_training import train_tokenizer
-    from unmask.zero_shot import evaluate_zero_shot, open_zero_shot, predict_zero_shot
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "TextClassifier": "unmask.estimators",
-    "TextEncoder": "unmask.text_encoder",
-    "TextRegressor": "unmask.estimators",
-    "TokenStore": "unmask.data.store",
+    "TextClassifier": "unmask.finetuning.estimators.estimators",
+    "TextEncoder": "unmask.finetuning.estimators.text_encoder",
+    "TextRegressor": "unmask.finetuning.estimators.estimators",
+    "TokenStore": "unmask.store.store",
     "TokenizerSettings": "unmask.tokenization.settings",
     "describe": "unmask.info",
-    "embed": "unmask.similarity",
-    "evaluate": "unmask.evaluation",
-    "evaluate_zero_shot": "unmask.zero_shot",
-    "extract_features": "unmask.features",
-    "fill_mask": "unmask.mask_filling",
-    "finetune": "unmask.finetuning",
-    "generate": "unmask.text_generation",
-    "load_language_model": "unmask.language_model",
-    "load_model": "unmask.models.hub",
+    "embed": "unmask.inference.features.similarity",
+    "evaluate": "unmask.inference.evaluation",
+    "evaluate_zero_shot": "unmask.inference.left_to_right.zero_shot",
+    "extract_features": "unmask.inference.features.extraction",
+    "fill_mask": "unmask.inference.mask_filling",
+    "finetune": "unmask.finetuning.run",
+    "generate": "unmask.inference.left_to_right.generation",
+    "load_language_model": "unmask.inference.left_to_right.language_model",
+    "load_model": "unmask.models.hub.directory",
     "load_tokenizer": "unmask.tokenization.tokenizer",
-    "open_zero_shot": "unmask.zero_shot",
-    "predict": "unmask.prediction",
-    "predict_zero_shot": "unmask.zero_shot",
-    "prepare": "unmask.preparation",
-    "pretrain": "unmask.pretraining",
-    "save_model": "unmask.models.hub",
-    "similarities": "unmask.similarity",
-    "train_tokenizer": "unmask.tokenizer_training",
+    "open_zero_shot": "unmask.inference.left_to_right.zero_shot",
+    "predict": "unmask.inference.predictor",
+    "predict_zero_shot": "unmask.inference.left_to_right.zero_shot",
+    "prepare": "unmask.store.preparation",
+    "pretrain": "unmask.pretraining.run",
+    "save_model": "unmask.models.hub.directory",
+    "similarities": "unmask.inference.features.similarity",
+    "train_tokenizer": "unmask.tokenization.learning.from_files",
 }
 
 __all__ = [

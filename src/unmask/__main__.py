@@ -1,6 +1,6 @@
 """`python -m unmask` is the command `unmask`."""
 
-from unmask.cli import main
+from unmask.cli.main import main
 
 if __name__ == "__main__":
     main()

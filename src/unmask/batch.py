@@ -26,7 +26,7 @@ class Batch:
         position_ids: (tokens,) int64, from 0 in every sequence.
         bounds: (sequences + 1,) int32, the first token of each sequence, then the number of tokens.
         lengths: the sequences' lengths as Python integers, known without asking the device; all at least 1. Empty in
-            a filled batch (`unmask.filling`), whose lengths only the device knows.
+            a filled batch (`unmask.models.buckets`), whose lengths only the device knows.
         keys: (sequences,) int64, the key from which all chance about a sequence is drawn (see `unmask.chance`);
             None where nothing is drawn.
         columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool,
@@ -53,7 +53,7 @@ class Batch:
 
     @property
     def is_filled(self) -> bool:
-        """Whether it is a filled batch, padded to a shape that other batches share (`unmask.filling`)."""
+        """Whether it is a filled batch, padded to a shape that other batches share (`unmask.models.buckets`)."""
         return self.longest is not None
 
     @property

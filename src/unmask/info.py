@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from unmask.config import build_settings, read_settings_file
-from unmask.data.store import part_name, read_manifest
 from unmask.errors import InputError, ModelError
-from unmask.files import UNFINISHED
-from unmask.model_uses import use_of
-from unmask.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
-from unmask.progress import human_bytes, human_count
-from unmask.recipe import FinetuneRecipe, PretrainRecipe
-from unmask.recipe_names import known_recipes
+from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
+from unmask.io.progress import human_bytes, human_count
+from unmask.io.writing import UNFINISHED
+from unmask.models.hub.uses import use_of
+from unmask.recipe.names import known_recipes
+from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
+from unmask.store.store import part_name, read_manifest
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
-from unmask.training.run_log import ENVIRONMENT, METRICS, read_metrics, read_sessions
+from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 from unmask.training.settings import BUDGETS
 
 SIZES = (

@@ -15,25 +15,28 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.filling import Shapes, fill
-from unmask.finetuning import save_finetuned
-from unmask.inference import Window, measure, predict_window
+from unmask.finetuning.run import save_finetuned
+from unmask.inference.predictor import load_predictor
+from unmask.inference.windows import Window, measure, predict_window
+from unmask.models.buckets import Shapes, fill
 from unmask.models.encoder import new_encoder
-from unmask.models.heads import needs_pooler
+from unmask.models.heads.heads import needs_pooler
 from unmask.models.settings import FEED_FORWARD_FACTOR, EncoderSettings
-from unmask.prediction import load_predictor
-from unmask.tasks import choice, classification, qa, regression, tagging
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
+from unmask.tasks.choice import task as choice
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader
+from unmask.tasks.qa import task as qa
 from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.table import TASKS, open_task
+from unmask.tasks.tagging import task as tagging
+from unmask.tasks.text import classification, regression
+from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
-from unmask.tokenization.train import train_tokenizer
-from unmask.training.adamw import AdamW
 from unmask.training.device import Compute
-from unmask.training.optimizer import build_optimizer
-from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.optimizer import build_optimizer
+from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings
 from unmask.training.stepper import EagerStepper
 from unmask.training.steppers import why_not_filled

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from unmask import pretrain
-from unmask.training.run_log import read_metrics
+from unmask.training.run.log import read_metrics
 
 GOLDEN = Path(__file__).with_name("loss_curve.json")
 SAMPLES = Path(__file__).parents[2] / "samples" / "text"

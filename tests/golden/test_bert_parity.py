@@ -21,10 +21,10 @@ from transformers import (
 )
 
 from unmask.batch import Batch, pack
-from unmask.models.hub import LoadedModel, load_encoder, load_model, save_model
-from unmask.models.hub_config import config_of
+from unmask.models.hub.config import config_of
+from unmask.models.hub.directory import LoadedModel, load_encoder, load_model, save_model
+from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import EncoderSettings
-from unmask.models.weight_names import hub_names, split
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

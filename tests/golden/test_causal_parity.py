@@ -13,20 +13,20 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from unmask.batch import Batch, pack
-from unmask.finetuning import finetune
-from unmask.models.hub import load_causal_lm, load_finetuned, load_model
-from unmask.models.hub_config import config_of
+from unmask.finetuning.run import finetune
+from unmask.inference.left_to_right.generation import generate
+from unmask.inference.predictor import load_predictor
+from unmask.models.hub.config import config_of
+from unmask.models.hub.directory import load_causal_lm, load_finetuned, load_model
+from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import EncoderSettings
-from unmask.models.weight_names import hub_names, split
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule
 from unmask.objectives.settings import CausalLMSettings
-from unmask.prediction import load_predictor
-from unmask.tasks.choice import ChoiceModule
+from unmask.tasks.choice.task import ChoiceModule
 from unmask.tasks.rows import Row
-from unmask.text_generation import generate
+from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenization.train import train_tokenizer
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

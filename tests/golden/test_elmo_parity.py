@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.batch import Batch, pack
-from unmask.models.elmo import BACKWARD, FORWARD, ElmoEncoder
-from unmask.models.elmo_settings import ElmoSettings
-from unmask.models.projected_lstm import Memory
+from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
+from unmask.models.elmo.projected_lstm import Memory
+from unmask.models.elmo.settings import ElmoSettings
 
 h5py = pytest.importorskip("h5py", reason="needs h5py to read the published checkpoint")
 

@@ -14,11 +14,11 @@ from transformers import AutoModel, PreTrainedModel
 
 from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
-from unmask.models.heads import HeadKind, needs_pooler, new_head
-from unmask.models.hub import NUM_LABELS, LoadedModel, load_encoder, load_model, save_model
-from unmask.models.hub_config import CLASSES, config_of, has_class
+from unmask.models.heads.heads import HeadKind, needs_pooler, new_head
+from unmask.models.hub.config import CLASSES, config_of, has_class
+from unmask.models.hub.directory import NUM_LABELS, LoadedModel, load_encoder, load_model, save_model
+from unmask.models.hub.weight_names import FAMILIES, hub_names, split
 from unmask.models.settings import Architecture, EncoderSettings
-from unmask.models.weight_names import FAMILIES, hub_names, split
 from unmask.objectives.causal_lm import next_token_decoder
 
 transformers.utils.logging.set_verbosity_error()

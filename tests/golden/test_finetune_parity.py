@@ -26,8 +26,8 @@ from transformers import (
 
 from unmask.batch import Batch
 from unmask.models.bert import BertEncoder
-from unmask.models.heads import HeadKind, needs_pooler
-from unmask.models.hub import save_model, weights_of
+from unmask.models.heads.heads import HeadKind, needs_pooler
+from unmask.models.hub.directory import save_model, weights_of
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import Task
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, encoded
@@ -35,7 +35,7 @@ from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.training.device import choose_compute
 from unmask.training.loop import StepResult, TrainState, train
-from unmask.training.optimizer import Schedule, build_optimizer
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 transformers.utils.logging.set_verbosity_error()

@@ -21,9 +21,9 @@ from torch import Tensor
 from transformers import BertForPreTraining
 
 from unmask.batch import pack
-from unmask.models.google_checkpoint import read_google_checkpoint
-from unmask.models.hub import LoadedModel, load_model
-from unmask.models.tensor_bundle import open_bundle
+from unmask.models.google.checkpoint import read_google_checkpoint
+from unmask.models.google.tensor_bundle import open_bundle
+from unmask.models.hub.directory import LoadedModel, load_model
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

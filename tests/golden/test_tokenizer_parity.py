@@ -26,9 +26,9 @@ from transformers import (
     RobertaTokenizer,
 )
 
+from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
-from unmask.tokenization.train import TOKENIZERS, train_tokenizer
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "text"
 DATA = Path(os.environ["UNMASK_DATA"]) if "UNMASK_DATA" in os.environ else None

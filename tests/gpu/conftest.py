@@ -15,26 +15,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, pack
-from unmask.data.loader import Position
-from unmask.data.store import TokenStore
-from unmask.filling import Fillings
+from unmask.models.buckets import Fillings
 from unmask.models.encoder import new_encoder
-from unmask.models.heads import HeadKind, new_head
+from unmask.models.heads.heads import HeadKind, new_head
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.table import OBJECTIVES
-from unmask.preparation import prepare
-from unmask.pretraining_batches import build_loader
-from unmask.recipe import PretrainRecipe
-from unmask.tasks.qa import QaModule
+from unmask.packing.loader import Position
+from unmask.pretraining.steps import build_loader
+from unmask.recipe.tree import PretrainRecipe
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
+from unmask.tasks.qa.task import QaModule
 from unmask.tasks.sequence_module import SequenceModule
-from unmask.tasks.tagging_module import TaggingModule
+from unmask.tasks.tagging.module import TaggingModule
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenizer_training import train_tokenizer
-from unmask.training.adamw import AdamW
 from unmask.training.device import Compute
-from unmask.training.optimizer import build_optimizer
-from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.optimizer import build_optimizer
+from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings
 from unmask.training.stepper import EagerStepper, StepFigures, Stepper
 from unmask.training.steppers import CautiousStepper

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.steppers import CautiousStepper, choose_stepper, why_not_recorded
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.recorded.stepper import RecordedStepper
 
 ON_BOTH = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 COMPILED_ON_BOTH = pytest.mark.parametrize(

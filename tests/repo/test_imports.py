@@ -1,93 +1,43 @@
-"""Who may import whom: only downward. Imports inside functions and under `if TYPE_CHECKING` count too."""
+"""Who may import whom: a folder imports only from folders before it, and no module imports itself in a circle.
+
+Imports inside functions and under `if TYPE_CHECKING` count too.
+"""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-LAYERS = (
-    {
-        "errors",
-        "batch",
-        "filling",
-        "entropy",
-        "files",
-        "input_files",
-        "paths",
-        "recipe_names",
-        "chance",
-        "progress",
-        "interruption",
-        "scripts",
-        "segment_pairs",
-    },
-    {"config"},
-    {"tokenization", "models"},
-    {"data", "objectives", "tasks", "training"},
-    {"recipe", "pairings"},
-    {
-        *(
-            "tokenizer_training",
-            "preparation",
-            "pretraining",
-            "pretraining_inputs",
-            "pretraining_batches",
-            "pretraining_start",
-            "finetuning",
-            "finetuning_inputs",
-            "evaluation",
-            "prediction",
-            "prediction_inputs",
-            "task_options",
-        ),
-        *(
-            "mask_filling",
-            "info",
-            "doctor",
-            "tokenizer_report",
-            "feature_batches",
-            "features",
-            "similarity",
-            "glue_submission",
-            "glue_average",
-            "checkpoint_model",
-            "language_model",
-            "model_uses",
-            "tokenizer_extension",
-            "text_generation",
-            "zero_shot",
-            "html_table",
-            "report_samples",
-            "text_encoder",
-            "splitting",
-        ),
-        *(
-            "inference",
-            "inference_precision",
-            "transfer",
-            "trials",
-            "parallel_trials",
-            "trials_display",
-            "trials_page",
-            "trials_summary",
-            "ensemble",
-            "estimators",
-            "estimator_inputs",
-        ),
-        *("tokenizer_tables", "tokenizer_page", "corpus_account"),
-        *("report", "figure", "samples", "run_inputs"),  # what programs share when they tell of a run
-    },
-    {"cli", "commands", "__init__", "__main__", "__version__"},
+FOLDERS = (
+    *("io", "corpus", "tokenization", "store", "packing", "models", "objectives", "tasks", "training"),
+    *("recipe", "reports", "pretraining", "inference", "finetuning", "doctor", "experiments", "serving", "cli"),
 )
-SIBLINGS = (2, 3)  # layers whose members do not import each other
-LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+"""The folders of `src/unmask` in the order of the data: each imports only from those before it."""
 
+FIRST = ("errors", "batch", "chance", "config")
+"""Modules at the top that every folder may import; they import no folder."""
+
+PROGRAMS = ("info", "export", "card")
+"""Modules at the top that import from the folders before `inference`, and that this folder and later ones import."""
+
+NEVER = {
+    "tokenization": {"torch"},
+    "training": {f"unmask.{folder}" for folder in ("corpus", "store", "packing", "objectives", "tasks")},
+    "objectives": {"unmask.corpus", "unmask.store"},
+    "tasks": {"unmask.corpus", "unmask.store"},
+    "models": {"unmask.corpus", "unmask.tokenization", "unmask.store"},
+}
+"""Beyond the order: what the modules of a folder do not import themselves."""
+
+MOST_MODULES, MOST_MODULES_AT_THE_TOP = 16, 8
 UNPICKLERS = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch.load", "numpy.load", "np.load"}
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 def imports_of(source: str, package: str) -> Iterator[tuple[int, str]]:
@@ -101,78 +51,134 @@ def imports_of(source: str, package: str) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
 
 
-def part(dotted: str) -> str:
-    """The member of a layer that a name inside `unmask` belongs to: `data` for `unmask.data.packing.pack`."""
-    return dotted.split(".")[1] if "." in dotted else "__init__"
+def rank(name: str) -> float:
+    """The place of a folder, or of a module at the top, in the order."""
+    if name in FIRST:
+        return -1
+    if name in PROGRAMS:
+        return FOLDERS.index("inference") - 0.5
+    return FOLDERS.index(name) if name in FOLDERS else len(FOLDERS)
 
 
 def complaint(importer: str, imported: str) -> str | None:
-    """Why a module of the part `importer` may not import `imported`, a dotted name; None where it may."""
-    if imported.split(".")[0] == "transformers":
+    """Why a module of `importer`, a folder or a module at the top, may not import the dotted name `imported`."""
+    outer = imported.split(".")[0]
+    if outer == "transformers":
         return "transformers is for tests and benchmarks"
-    if imported in UNPICKLERS or imported.split(".")[0] in UNPICKLERS:
+    if imported in UNPICKLERS or outer in UNPICKLERS:
         return "nothing is ever unpickled"
-    if importer == "tokenization" and imported.split(".")[0] == "torch":
-        return "tokenization never imports torch"
-    if imported.split(".")[0] != "unmask" or part(imported) == importer:
+    if any(imported == banned or imported.startswith(f"{banned}.") for banned in NEVER.get(importer, ())):
+        return f"{importer} never imports {imported}"
+    parts = imported.split(".")
+    if outer != "unmask" or len(parts) < 2 or parts[1] == importer or parts[1] == "__version__":
         return None
-    lower = part(imported)
-    if lower not in LAYER:
-        return f"{lower} stands in no layer: add it to LAYERS, or import from the module that defines it"
-    if LAYER[lower] > LAYER[importer]:
-        return f"{importer} (layer {LAYER[importer]}) imports {lower} (layer {LAYER[lower]})"
-    if LAYER[lower] == LAYER[importer] and LAYER[lower] in SIBLINGS:
-        return f"{importer} imports its sibling {lower}"
-    if importer == "recipe" and LAYER[lower] in (2, 3) and not "".join(imported.split(".")[2:3]).endswith("settings"):
-        return "recipe composes settings: it imports nothing else of a package"
+    if parts[1] not in (*FOLDERS, *FIRST, *PROGRAMS):
+        return f"{parts[1]} has no place in the order: import from the module that defines it"
+    if rank(parts[1]) >= rank(importer) >= 0:
+        return f"{importer} imports {parts[1]}, which comes after it"
+    if rank(parts[1]) > -1 and rank(importer) == -1:
+        return f"{importer} is imported by every folder and imports {parts[1]}"
+    if importer == "recipe" and rank(parts[1]) >= 0 and parts[1] != "io" and not _is_light(parts[2:]):
+        return "recipe composes settings: it imports nothing else of a folder"
     return None
 
 
+def _is_light(names: list[str]) -> bool:
+    return any(name in ("settings", "encoders", "segment_pairs") for name in names)
+
+
 def complaints(source: str, module: Path) -> list[str]:
-    """What is wrong with one module; `module` is its path under `src`, such as `unmask/data/packing.py`."""
+    """What is wrong with one module; `module` is its path under `src`, such as `unmask/packing/loader.py`."""
     importer = module.parts[1].removesuffix(".py")
-    if importer not in LAYER:
-        return [f"{module}: {importer} stands in no layer: add it to LAYERS"]
-    package = ".".join(module.parts[:-1])
     found = [
         f"{module}:{line}: {why}"
-        for line, name in imports_of(source, package)
+        for line, name in imports_of(source, ".".join(module.parts[:-1]))
         if (why := complaint(importer, name)) is not None
     ]
+    if importer not in (*FOLDERS, *FIRST, *PROGRAMS, "__init__", "__main__"):
+        found.append(f"{module}: {importer} has no place in the order: add it to FOLDERS")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute):
             written = ast.unparse(node)
             if written in UNPICKLERS:
                 found.append(f"{module}:{node.lineno}: {written}: nothing is ever unpickled")
-            if written in ("os.environ", "os.getenv") and LAYER[importer] < 5:
+            if written in ("os.environ", "os.getenv") and rank(importer) < FOLDERS.index("reports"):
                 found.append(f"{module}:{node.lineno}: {written}: only programs look at the environment")
     return found
 
 
-def test_imports_point_downward(repository: Path) -> None:
-    source = repository / "src"
-    modules = sorted(source.rglob("*.py"))
-    assert len(modules) > 10, "the package was not found"
-    found = [line for path in modules for line in complaints(path.read_text("utf-8"), path.relative_to(source))]
+def module_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """Every module with the modules that it imports, from their dotted names and sources."""
+    graph: dict[str, set[str]] = {}
+    for name, source in sources.items():
+        imported = (target for _, target in imports_of(source, name.rpartition(".")[0]))
+        graph[name] = {
+            module for target in imported for module in (target, target.rpartition(".")[0]) if module in sources
+        }
+    return graph
+
+
+def _sources() -> dict[str, str]:
+    return {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts): path.read_text("utf-8")
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
+
+
+def test_a_folder_imports_only_from_those_before_it() -> None:
+    sources = _sources()
+    assert len(sources) > 10, "the package was not found"
+    found = [line for name, text in sources.items() for line in complaints(text, Path(*name.split(".")))]
     assert not found, "\n".join(found)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    TopologicalSorter(module_graph(_sources())).prepare()
+
+
+def test_a_circle_is_noticed() -> None:
+    graph = module_graph(
+        {
+            "unmask.models.a": "from unmask.models import b",
+            "unmask.models.b": "def f():\n    from unmask.models.c import g",
+            "unmask.models.c": "from .a import h",
+        }
+    )
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph).prepare()
+
+
+def test_folders_are_small() -> None:
+    package = SOURCE / "unmask"
+    counts = {
+        folder.relative_to(package).as_posix(): sum(not path.stem.startswith("__") for path in folder.glob("*.py"))
+        for folder in [package, *package.rglob("*")]
+        if folder.is_dir()
+    }
+    limits = {name: MOST_MODULES_AT_THE_TOP if name == "." else MOST_MODULES for name in counts}
+    assert not {name: count for name, count in counts.items() if count > limits[name]}
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
         ("unmask/config.py", "from unmask.models import layers"),
-        ("unmask/data/loader.py", "def load():\n    from unmask.training.loop import train"),
-        ("unmask/data/loader.py", "from ..objectives import masked_lm"),
-        ("unmask/data/loader.py", "from unmask import recipe"),
-        ("unmask/data/loader.py", "import unmask.recipe as settings"),
-        ("unmask/data/loader.py", "import unmask"),
-        ("unmask/models/hub.py", "from unmask.tokenization import wordpiece"),
-        ("unmask/models/hub.py", "import torch\nweights = torch.load('weights.bin')"),
-        ("unmask/models/hub.py", "from torch import load"),
-        ("unmask/models/hub.py", "from transformers.models import bert"),
+        ("unmask/packing/loader.py", "def load():\n    from unmask.training.loop import train"),
+        ("unmask/packing/loader.py", "from ..objectives import masked_lm"),
+        ("unmask/packing/loader.py", "from unmask import recipe"),
+        ("unmask/packing/loader.py", "import unmask.recipe.tree as settings"),
+        ("unmask/store/store.py", "from unmask.packing.loader import epoch"),
+        ("unmask/models/hub/directory.py", "from unmask.tokenization.kinds import wordpiece"),
+        ("unmask/models/hub/directory.py", "import torch\nweights = torch.load('weights.bin')"),
+        ("unmask/models/hub/directory.py", "from torch import load"),
+        ("unmask/models/hub/directory.py", "from transformers.models import bert"),
         ("unmask/training/loop.py", "import os\nrank = os.environ['RANK']"),
-        ("unmask/tokenization/wordpiece.py", "from torch import Tensor"),
-        ("unmask/recipe.py", "from unmask.models.bert import Bert"),
+        ("unmask/training/loop.py", "from unmask.packing.loader import Window"),
+        ("unmask/training/loop.py", "from unmask.objectives.base import Objective"),
+        ("unmask/tasks/rows.py", "from unmask.store.store import TokenStore"),
+        ("unmask/tokenization/kinds/wordpiece.py", "from torch import Tensor"),
+        ("unmask/recipe/tree.py", "from unmask.models.bert import Bert"),
+        ("unmask/doctor/page.py", "from unmask.cli import text"),
         ("unmask/utils.py", ""),
     ],
 )
@@ -184,27 +190,24 @@ def test_the_rule_notices(module: str, source: str) -> None:
     ("module", "source"),
     [
         (
-            "unmask/data/loader.py",
-            "from unmask.batch import Batch\nfrom unmask.data.settings import PackingSettings\nfrom . import packing",
+            "unmask/packing/loader.py",
+            "from unmask.batch import Batch\nfrom unmask.store.store import TokenStore\nfrom . import planning",
         ),
-        ("unmask/recipe.py", "from unmask.models.settings import BertSettings\nfrom unmask.config import load"),
-        ("unmask/finetuning.py", "import torch\nfrom unmask import report"),
-        ("unmask/cli.py", "import os\nrank = os.environ.get('RANK')\nfrom unmask.errors import UnmaskError"),
+        ("unmask/recipe/tree.py", "from unmask.models.settings import BertSettings\nfrom unmask.config import load"),
+        ("unmask/finetuning/run.py", "import torch\nfrom unmask.reports import run_page"),
+        ("unmask/cli/main.py", "import os\nrank = os.environ.get('RANK')\nfrom unmask.errors import UnmaskError"),
+        ("unmask/doctor/diagnosis.py", "from unmask.info import describe"),
     ],
 )
 def test_the_rule_allows(module: str, source: str) -> None:
     assert complaints(source, Path(module)) == []
 
 
-def test_tokenizers_and_settings_load_without_torch(repository: Path) -> None:
-    source = repository / "src"
-    light = [
-        *source.glob("unmask/tokenization/*.py"),
-        *source.glob("unmask/*/settings.py"),
-        source / "unmask/recipe.py",
-    ]
+def test_tokenizers_and_settings_load_without_torch() -> None:
+    package = SOURCE / "unmask"
+    light = [*package.glob("tokenization/**/*.py"), *package.glob("**/settings.py"), *package.glob("recipe/*.py")]
     modules = sorted(
-        ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__") for path in light
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for path in light
     )
     look = f"""
 import importlib, sys

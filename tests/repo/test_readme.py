@@ -91,8 +91,8 @@ def parse(words: list[str]) -> None:
     """
     import typer
 
-    from unmask import recipe
-    from unmask.cli import app
+    from unmask.cli.main import app
+    from unmask.recipe import tree as recipe
 
     command: Any = typer.main.get_command(app)
     words = [word.strip("[]") if word.startswith("[") or "=" not in word else word for word in words]
@@ -119,10 +119,8 @@ def test_the_tree_is_true() -> None:
     named = list(paths_in_tree(trees[0]))
     missing = [path for path in named if not any(REPOSITORY.glob(path.rstrip("/")))]
     assert not missing, f"the README's tree names what does not exist: {missing}"
-    source = REPOSITORY / "src" / "unmask"
-    modules = [path.name for path in source.glob("*.py") if not path.name.startswith("__")]
-    packages = [f"{path.parent.name}/" for path in source.glob("*/__init__.py")]
-    absent = [name for name in modules + packages if f"src/unmask/{name}" not in named]
+    folders = [f"src/unmask/{path.parent.name}/" for path in REPOSITORY.glob("src/unmask/*/__init__.py")]
+    absent = [name for name in folders if name not in named]
     assert not absent, f"the README's tree does not name {absent}"
 
 

@@ -57,9 +57,9 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Pa
 
 @pytest.fixture(scope="session")
 def tiny_store(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
-    from unmask.preparation import prepare
+    from unmask.store.preparation import prepare
+    from unmask.tokenization.learning.from_files import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
-    from unmask.tokenizer_training import train_tokenizer
 
     directory = tmp_path_factory.mktemp("store")
     train_tokenizer([tiny_text], directory / "tokenizer", TokenizerSettings(vocab_size=200))
@@ -76,7 +76,7 @@ def words(tiny_recipe: Path, tiny_store: Path) -> tuple[str, list[str]]:
 @pytest.fixture(scope="session")
 def whole(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of these words that was never interrupted."""
-    from unmask.pretraining import pretrain
+    from unmask.pretraining.run import pretrain
 
     torch.set_num_threads(1)
     run = tmp_path_factory.mktemp("whole") / "run"
@@ -96,7 +96,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """The report has tests of its own and takes longer than these runs."""
-    monkeypatch.setattr("unmask.pretraining.write_report", lambda directory: None)
+    monkeypatch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
 
 
 class Finished(NamedTuple):
@@ -109,9 +109,9 @@ class Finished(NamedTuple):
 def unmask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Finished]]:
     """Runs `unmask` with these words, in this process."""
     former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr("unmask.progress.FIRST_SHOWN_S", math.inf)  # however busy the machine is
+    monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", math.inf)  # however busy the machine is
 
-    from unmask.cli import main
+    from unmask.cli.main import main
 
     def run(*words: object) -> Finished:
         monkeypatch.setattr(sys, "argv", ["unmask", *map(str, words)])
@@ -241,12 +241,12 @@ class TaskModels:
 
 @pytest.fixture(scope="session")
 def task_models(tmp_path_factory: pytest.TempPathFactory) -> TaskModels:
-    from unmask.finetuning import finetune
+    from unmask.finetuning.run import finetune
     from unmask.models.bert import BertEncoder
-    from unmask.models.hub import save_model
+    from unmask.models.hub.directory import save_model
     from unmask.models.settings import EncoderSettings
+    from unmask.tokenization.learning.train import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
-    from unmask.tokenization.train import train_tokenizer
 
     place = tmp_path_factory.mktemp("models")
     kinds = ("classification", "regression", "qa", "choice", "tagging")
@@ -268,7 +268,7 @@ def task_models(tmp_path_factory: pytest.TempPathFactory) -> TaskModels:
     tokenizer.save(place / "base")
     models = TaskModels(place / "base", place / "runs", examples)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("unmask.finetuning.write_report", lambda directory: None)
+        patched.setattr("unmask.finetuning.run.write_report", lambda directory: None)
         for kind in kinds:
             (place / f"{kind}.jsonl").write_text(examples[kind], encoding="utf-8")
             finetune(f"finetune/{kind}", models.words(kind, place / f"{kind}.jsonl"), out=models.runs / kind)

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from unmask.data import encoding
-from unmask.data.shard_writer import EncodedChunk, ShardWriter
-from unmask.data.store import TokenStore
 from unmask.errors import OutputError, SettingsError, StoreError
 from unmask.objectives import span_masking
 from unmask.objectives.table import OBJECTIVES
-from unmask.preparation import describe_annotations, prepare
-from unmask.pretraining import pretrain
-from unmask.pretraining_batches import build_loader
-from unmask.recipe import load_pretrain_recipe
+from unmask.pretraining.run import pretrain
+from unmask.pretraining.steps import build_loader
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.store import encoding
+from unmask.store.preparation import describe_annotations, prepare
+from unmask.store.shard_writer import EncodedChunk, ShardWriter
+from unmask.store.store import TokenStore
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenizer_training import train_tokenizer
 
 PEOPLE = ["Ada Lovelace", "Grace Hopper", "Alan Turing", "Emmy Noether", "Mary Jackson"]
 PLACES = ["the old mill", "a quiet harbour", "the northern station"]

@@ -20,7 +20,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from unmask.data.store import TokenStore
+from unmask.store.store import TokenStore
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -365,7 +365,7 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(
     write(files)
     before = tree(place)
     words = ["prepare", *files, "--tokenizer", str(tokenizer), "--out", "made", "--workers", "1", *options]
-    code = f"import sys; sys.modules[{package!r}] = None; from unmask.cli import main; main()"
+    code = f"import sys; sys.modules[{package!r}] = None; from unmask.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     told = done.stderr.splitlines()[-1]

@@ -19,7 +19,7 @@ Tree = Callable[[Path], dict[str, bytes | None]]
 @pytest.fixture(autouse=True)
 def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have tests of their own."""
-    monkeypatch.setattr("unmask.finetuning.write_report", lambda directory: None)
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
 
 
 def check_refused(result: Any, message: str) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from unmask.models.hub import load_model
-from unmask.pretraining import pretrain
+from unmask.models.hub.directory import load_model
+from unmask.pretraining.run import pretrain
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -98,7 +98,7 @@ def test_it_gives_features_and_is_fine_tuned(run: Path, tmp_path: Path, unmask: 
     examples.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     words = ("task.max_length=32", "train.epochs=null", "train.steps=2", "train.batch_size=2", "device=cpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
+        patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
         told = unmask(
             *("finetune", "finetune/classification", f"init_from={model}", f"data.train={examples}", *words),
             *("--out", tmp_path / "tuned"),

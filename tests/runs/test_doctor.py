@@ -13,21 +13,21 @@ import pytest
 from torch import nn
 
 from unmask.batch import IGNORE_INDEX
-from unmask.data.store import TokenStore
 from unmask.doctor.diagnosis import diagnose, to_json
 from unmask.doctor.findings import Diagnosis, Finding, Sample
-from unmask.entropy import NoContext
 from unmask.errors import SettingsError, StoreError
+from unmask.objectives.floors import NoContext
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import OBJECTIVES
-from unmask.preparation import prepare
-from unmask.pretraining_batches import build_loader
-from unmask.pretraining_start import build_module
-from unmask.recipe import load_pretrain_recipe
+from unmask.pretraining.start import build_module
+from unmask.pretraining.steps import build_loader
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenizer_training import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -145,7 +145,7 @@ def test_a_recipe_with_a_small_corpus(tiny_recipe: Path, tiny_text: Path) -> Non
 def test_a_recipe_whose_corpus_is_not_read(
     tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: str
 ) -> None:
-    monkeypatch.setattr("unmask.doctor.recipe_material.CORPUS_BYTES", 1000)
+    monkeypatch.setattr("unmask.doctor.recipe.material.CORPUS_BYTES", 1000)
     (tmp_path / "large.txt").write_text("One line.\n" * 200, encoding="utf-8")
     found = diagnose(tiny_recipe, [f"corpus={tmp_path / corpus}"], probe_s=0)
     assert levels(found)["text-not-read"] == "note"
@@ -169,13 +169,13 @@ def test_a_recipe_whose_store_is_not_there(tiny_recipe: Path, tmp_path: Path) ->
 
 
 def test_a_model_too_large_is_told_and_not_tried(tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.doctor.recipe_examination.available_memory", lambda compute: 1_000_000_000)
+    monkeypatch.setattr("unmask.doctor.recipe.examination.available_memory", lambda compute: 1_000_000_000)
 
     def tried(*arguments: object, **settings: object) -> None:
         raise AssertionError("the probe was started")
 
-    monkeypatch.setattr("unmask.doctor.recipe_examination.probe_speed", tried)
-    monkeypatch.setattr("unmask.doctor.recipe_examination.estimate_memory", tried)
+    monkeypatch.setattr("unmask.doctor.recipe.examination.probe_speed", tried)
+    monkeypatch.setattr("unmask.doctor.recipe.examination.estimate_memory", tried)
     # 1.3 billion parameters: 21 GB of weights, gradients and moments
     sizes = ["model.hidden_size=2048", "model.num_hidden_layers=24", "model.num_attention_heads=16"]
     found = diagnose(tiny_recipe, sizes)
@@ -309,7 +309,7 @@ def test_a_run_with_a_damaged_checkpoint(whole: Path, tmp_path: Path, with_model
 def test_a_run_is_handed_to_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 5}\n")
     findings = [Finding("mlm", "good", "below"), Finding("frozen-encoder", "fault", "it has not moved")]
-    monkeypatch.setattr("unmask.doctor.run_checks.check_run", lambda run: findings)
+    monkeypatch.setattr("unmask.doctor.run.checks.check_run", lambda run: findings)
     found = diagnose(tmp_path)
     assert found == Diagnosis("run", str(tmp_path), tuple(reversed(findings)))
     with pytest.raises(SettingsError, match=r"is a run, whose recipe is settled: leave out seed=3"):

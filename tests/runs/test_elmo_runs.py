@@ -14,21 +14,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask.data.store import TokenStore
-from unmask.ensemble import write_ensemble
 from unmask.errors import Interrupted, SettingsError, UserError
-from unmask.evaluation import evaluate
-from unmask.features import extract_features
-from unmask.finetuning import finetune
-from unmask.models.elmo import ElmoEncoder
-from unmask.models.hub import load_finetuned, load_model
-from unmask.prediction import load_predictor, predict
-from unmask.pretraining import pretrain
-from unmask.pretraining_inputs import open_inputs
-from unmask.recipe import load_pretrain_recipe
-from unmask.tokenization.word_characters import load_word_tokenizer
-from unmask.training import checkpoint, session
-from unmask.training.run_log import read_metrics
+from unmask.finetuning.run import finetune
+from unmask.inference.ensemble import write_ensemble
+from unmask.inference.evaluation import evaluate
+from unmask.inference.features.extraction import extract_features
+from unmask.inference.predictor import load_predictor, predict
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.hub.directory import load_finetuned, load_model
+from unmask.pretraining.inputs import open_inputs
+from unmask.pretraining.run import pretrain
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.store.store import TokenStore
+from unmask.tokenization.kinds.word_characters import load_word_tokenizer
+from unmask.training import session
+from unmask.training.run import checkpoint
+from unmask.training.run.log import read_metrics
 
 RECIPE = """
 seed: 3
@@ -58,9 +59,9 @@ pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
-    from unmask.preparation import prepare
+    from unmask.store.preparation import prepare
+    from unmask.tokenization.learning.from_files import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
-    from unmask.tokenizer_training import train_tokenizer
 
     place = tmp_path_factory.mktemp("words")
     train_tokenizer([tiny_text], place / "tokenizer", TokenizerSettings(kind="word", vocab_size=300))
@@ -80,7 +81,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, words: tuple[str, list[str]]
     """A run that was never interrupted."""
     run = tmp_path_factory.mktemp("run") / "whole"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.pretraining.write_report", lambda directory: None)
+        patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
         pretrain(*words, out=run)
     return run
 
@@ -240,7 +241,7 @@ def finetuned(place: Path, recipe: str, model: Path, rows: list[dict[str, Any]],
         *("device=cpu", "precision=fp32"),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
+        patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
         finetune(recipe, overrides, out=place / "run")
     return place
 
@@ -306,7 +307,7 @@ def test_all_of_it_may_be_trained(whole: Path, pairs: Path, tmp_path: Path) -> N
         *("freeze_layers=1", "optimizer.layer_decay=.5", "device=cpu", "precision=fp32"),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
+        patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
         finetune("finetune/classification", overrides, out=tmp_path / "run")
     before, after = (load_model(path / "model").encoder.state_dict() for path in (whole, tmp_path / "run"))
     changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}

@@ -15,16 +15,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask import finetuning
 from unmask.errors import CheckpointError, InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
-from unmask.evaluation import evaluate
-from unmask.finetuning import finetune, save_finetuned
-from unmask.finetuning_inputs import build_module
-from unmask.inference import Window
+from unmask.finetuning import run as finetuning
+from unmask.finetuning.inputs import build_module
+from unmask.finetuning.run import finetune, save_finetuned
+from unmask.inference.evaluation import evaluate
+from unmask.inference.predictor import predict_file
+from unmask.inference.windows import Window
 from unmask.info import describe
-from unmask.models.hub import load_encoder
-from unmask.prediction import predict_file
-from unmask.recipe import FinetuneRecipe
+from unmask.models.hub.directory import load_encoder
+from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Task
 from unmask.tasks.encoded import encoded
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -38,10 +38,10 @@ LABELS = ["bad", "good"]
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained model's directory: random weights."""
     from unmask.models.bert import BertEncoder, new_masked_lm_head
-    from unmask.models.hub import save_model
+    from unmask.models.hub.directory import save_model
     from unmask.models.settings import EncoderSettings
+    from unmask.tokenization.learning.train import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
-    from unmask.tokenization.train import train_tokenizer
 
     tokenizer, _ = train_tokenizer(iter([line["review"] for line in rows(60)] * 3), TokenizerSettings(), seed=0)
     directory = tmp_path_factory.mktemp("base") / "model"

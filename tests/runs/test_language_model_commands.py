@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import unmask as package
-from unmask.pretraining import pretrain
+from unmask.pretraining.run import pretrain
 
 Run = Callable[..., Any]
 
@@ -25,7 +25,7 @@ def gpt1(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path, tiny_text:
     run = tmp_path_factory.mktemp("gpt1") / "run"
     more = [f"corpus={tiny_text}", *GPT1, "train.steps=20", "train.log_every=20", "train.eval_every=20"]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("unmask.pretraining.write_report", lambda directory: None)
+        patched.setattr("unmask.pretraining.run.write_report", lambda directory: None)
         pretrain(str(tiny_recipe), more, out=run)
     return run
 

@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 
 from unmask.errors import ModelError
-from unmask.evaluation import evaluate
-from unmask.finetuning import finetune
+from unmask.finetuning.run import finetune
+from unmask.inference.evaluation import evaluate
+from unmask.inference.predictor import predict
 from unmask.models.bert import BertEncoder, new_masked_lm_head
 from unmask.models.encoder import new_encoder
-from unmask.models.hub import save_model
+from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
-from unmask.prediction import predict
+from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenization.train import train_tokenizer
 
 TEXTS = ["a man and a dog", "two women play with a ball", "a child eats in the street"]
 

@@ -14,16 +14,16 @@ from torch import nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError, UserError
-from unmask.finetuning import finetune
+from unmask.finetuning.run import finetune
 from unmask.objectives.bilm import BiLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.pretraining import pretrain
-from unmask.recipe import load_finetune_recipe, load_pretrain_recipe
+from unmask.pretraining.run import pretrain
+from unmask.recipe.tree import load_finetune_recipe, load_pretrain_recipe
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.training import session
 from unmask.training.device import Compute
-from unmask.training.recorded_stepper import RecordedStepper
-from unmask.training.run_log import read_metrics
+from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -150,7 +150,7 @@ def test_a_fine_tuning_run_is_that_of_small_micro_batches(task_models: Any, tmp_
     words = task_models.words("classification", train, "train.epochs=2", "train.batch_size=8", "train.log_every=1")
     recipe = "finetune/classification"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.finetuning.write_report", lambda directory: None)
+        patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
         if stepper == "recorded":
             record_steps(patch)
         sizes = watch_sizes(patch)

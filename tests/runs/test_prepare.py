@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unmask.data import encoding
-from unmask.data.documents import Document
-from unmask.data.encoding import Chunk, Encoder, cut_chunks, text_hash
-from unmask.data.packing import Split
-from unmask.data.sentences import split_sentences
-from unmask.data.store import TokenStore
+from unmask.corpus.documents import Document
+from unmask.corpus.sentences.rules import split_sentences
 from unmask.errors import AnotherProcess, InputError, OutputError
-from unmask.files import alone_in
-from unmask.preparation import prepare
+from unmask.io.writing import alone_in
+from unmask.packing.planning import Split
+from unmask.store import encoding
+from unmask.store.encoding import Chunk, Encoder, cut_chunks, text_hash
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenizer_training import train_tokenizer
 
 SHARD_BYTES = 30_000
 ODD_DOCUMENTS = [
@@ -270,7 +270,7 @@ def test_an_empty_folder_is_filled_and_stays_when_that_fails(folder: Path, whole
 
 MEASURE = """
 import re, resource, sys
-from unmask.preparation import prepare
+from unmask.store.preparation import prepare
 
 if __name__ == "__main__":
     store = prepare(sys.argv[1:2], sys.argv[2], sys.argv[3], workers=2, shard_bytes=16 << 20)

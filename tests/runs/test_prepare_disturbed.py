@@ -22,11 +22,11 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from unmask import preparation
-from unmask.data import duplicates
-from unmask.data.store import TokenStore
+from unmask.corpus.cleaning import duplicates
 from unmask.errors import InputError, Interrupted
-from unmask.preparation import prepare
+from unmask.store import preparation
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -160,7 +160,7 @@ def test_a_file_that_changes_after_the_estimate_is_stored_as_it_is_then(
 CHILD = """
 import multiprocessing, sys
 from unmask import preparation
-from unmask.cli import main
+from unmask.cli.main import main
 from unmask.data import encoding, shard_writer
 
 encoding.CHUNK_BYTES = 500

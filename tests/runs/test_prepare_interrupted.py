@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from unmask import preparation
-from unmask.data.shard_writer import ShardWriter
-from unmask.data.store import TokenStore
 from unmask.errors import Interrupted, OutputError, StoreError
-from unmask.preparation import prepare
+from unmask.store import preparation
+from unmask.store.preparation import prepare
+from unmask.store.shard_writer import ShardWriter
+from unmask.store.store import TokenStore
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenizer_training import train_tokenizer
 
 SHARD_BYTES = 4000
 """Three of the twelve documents: four shards."""
@@ -60,7 +60,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 CHILD = """
 import multiprocessing, sys
 from unmask import preparation
-from unmask.cli import main
+from unmask.cli.main import main
 from unmask.data import encoding, shard_writer
 
 encoding.CHUNK_BYTES = 1000

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
-from unmask import preparation
-from unmask.data import ray_encoding
-from unmask.data.shard_writer import write_manifest
-from unmask.data.store import TokenStore
 from unmask.errors import InputError, OutputError, SettingsError
-from unmask.preparation import prepare
+from unmask.store import preparation, ray_encoding
+from unmask.store.preparation import prepare
+from unmask.store.shard_writer import write_manifest
+from unmask.store.store import TokenStore
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenizer_training import train_tokenizer
 
 SHARD_BYTES = 60_000
 

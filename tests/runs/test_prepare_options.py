@@ -18,8 +18,8 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from unmask.data.encoding import text_hash
-from unmask.data.store import TokenStore
+from unmask.store.encoding import text_hash
+from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"

@@ -15,20 +15,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from unmask.data import encoding
-from unmask.data.corpus import read_documents
-from unmask.data.documents import CorpusCounts
-from unmask.data.formats import open_loader
-from unmask.data.frame import SequenceFrame
-from unmask.data.packing import Split
-from unmask.data.pair_formats import IS_NEXT
-from unmask.data.sentences import split_sentences
-from unmask.data.settings import CleaningSettings, PackingSettings, ReadingSettings
+from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.pipeline import read_documents
+from unmask.corpus.sentences.rules import split_sentences
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import InputError
-from unmask.preparation import prepare
+from unmask.packing.formats import open_loader
+from unmask.packing.pair_formats import IS_NEXT
+from unmask.packing.planning import Split
+from unmask.packing.settings import PackingSettings
+from unmask.packing.templates import SequenceFrame
+from unmask.store import encoding
+from unmask.store.preparation import prepare
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenizer_training import train_tokenizer
 
 KINDS = ["wordpiece", "bpe", "byte_bpe"]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from unmask.data.shard_writer import EncodedChunk, ShardWriter
-from unmask.data.store import TokenStore
 from unmask.errors import OutputError
-from unmask.preparation import prepare
+from unmask.store.preparation import prepare
+from unmask.store.shard_writer import EncodedChunk, ShardWriter
+from unmask.store.store import TokenStore
+from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenization.word_characters import WordTokenizer
-from unmask.tokenization.word_training import train_word_tokenizer
 
 DOCUMENTS = [
     f"The {word} of number {number} is here. 나는 {word} 학교에 간다.\nIt's {number * 37} and {word}!"

@@ -11,16 +11,16 @@ import transformers
 from transformers import AutoModelForPreTraining, AutoTokenizer, PreTrainedModel
 
 from unmask.batch import Batch
-from unmask.checkpoint_model import save_checkpoint_model
 from unmask.config import changed_keys
-from unmask.data.store import TokenStore
-from unmask.features import load_feature_model
+from unmask.inference.features.extraction import load_feature_model
 from unmask.objectives.table import OBJECTIVES
-from unmask.pretraining import pretrain
-from unmask.pretraining_inputs import prepare_held_out
-from unmask.recipe import PretrainRecipe, load_pretrain_recipe
+from unmask.pretraining.checkpoint_model import save_checkpoint_model
+from unmask.pretraining.inputs import prepare_held_out
+from unmask.pretraining.run import pretrain
+from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
+from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.training.run_log import read_metrics
+from unmask.training.run.log import read_metrics
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

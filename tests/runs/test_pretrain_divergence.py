@@ -16,9 +16,9 @@ from unmask.batch import Batch, LossTerm
 from unmask.errors import UserError
 from unmask.objectives.bilm import BiLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.pretraining import pretrain
-from unmask.training.checkpoint import WEIGHTS
-from unmask.training.run_log import read_metrics
+from unmask.pretraining.run import pretrain
+from unmask.training.run.checkpoint import WEIGHTS
+from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -62,7 +62,7 @@ def keys(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory)
         return 1.0
 
     patch = with_losses(note)
-    patch.setattr("unmask.pretraining.write_report", lambda directory: None)
+    patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
     try:
         pretrain(*words, out=tmp_path_factory.mktemp("sound") / "run")
     finally:

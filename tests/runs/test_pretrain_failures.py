@@ -13,11 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask import cli
+from unmask.cli import main as cli
 from unmask.errors import UserError
-from unmask.pretraining import pretrain
-from unmask.training import checkpoint, session
-from unmask.training.run_log import read_metrics
+from unmask.pretraining.run import pretrain
+from unmask.training import session
+from unmask.training.run import checkpoint
+from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 

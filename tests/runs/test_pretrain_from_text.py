@@ -15,18 +15,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask import pretraining_inputs
-from unmask.data.store import TokenStore
 from unmask.errors import CheckpointError, Interrupted, SettingsError, StoreError
 from unmask.objectives.table import OBJECTIVES
-from unmask.preparation import prepare
-from unmask.pretraining import pretrain, save_pretrained
-from unmask.pretraining_start import build_module
-from unmask.recipe import load_pretrain_recipe
+from unmask.pretraining import inputs as pretraining_inputs
+from unmask.pretraining.run import pretrain, save_pretrained
+from unmask.pretraining.start import build_module
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenizer_training import train_tokenizer
-from unmask.training.run_log import read_metrics
+from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -92,7 +92,7 @@ def test_stopped_before_the_first_step_it_goes_on_where_it_was(
 KILL_IN_PREPARE = """
 import os, signal
 from unmask import preparation
-from unmask.cli import main
+from unmask.cli.main import main
 
 def kill(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from unmask import pretraining
-from unmask.data.store import TokenStore
 from unmask.errors import Interrupted, SettingsError
-from unmask.pretraining import pretrain
-from unmask.pretraining_batches import build_loader
-from unmask.recipe import load_pretrain_recipe
+from unmask.pretraining import run as pretraining
+from unmask.pretraining.run import pretrain
+from unmask.pretraining.steps import build_loader
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.training import checkpoint, session
-from unmask.training.run_log import read_metrics
+from unmask.training import session
+from unmask.training.run import checkpoint
+from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -255,7 +256,7 @@ def test_a_shorter_budget_at_a_resume_is_refused_and_one_that_is_spent_ends_the_
 
 STOP_AT = """
 import signal, sys
-from unmask.cli import main
+from unmask.cli.main import main
 from unmask.training import session
 
 step, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from unmask.errors import InputError, ModelError, OutputError, SettingsError, StoreError, UserError
-from unmask.pretraining import pretrain
-from unmask.pretraining_inputs import check_tokenizer
-from unmask.recipe import load_pretrain_recipe
+from unmask.pretraining.inputs import check_tokenizer
+from unmask.pretraining.run import pretrain
+from unmask.recipe.tree import load_pretrain_recipe
 from unmask.tokenization.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")

@@ -18,17 +18,18 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from unmask.batch import Batch, pack
-from unmask.data.store import TokenStore
 from unmask.errors import Interrupted, ModelError, SettingsError
-from unmask.mask_filling import fill_mask
-from unmask.models.hub import load_model
+from unmask.inference.mask_filling import fill_mask
+from unmask.models.hub.directory import load_model
 from unmask.objectives.causal_lm import next_token_decoder
-from unmask.preparation import prepare
-from unmask.pretraining import pretrain
+from unmask.pretraining.run import pretrain
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenizer_training import train_tokenizer
-from unmask.training import checkpoint, session
-from unmask.training.run_log import read_metrics
+from unmask.training import session
+from unmask.training.run import checkpoint
+from unmask.training.run.log import read_metrics
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -92,7 +93,7 @@ def runs(stores: dict[str, Path], tiny_recipe: Path, tmp_path_factory: pytest.Te
     torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.pretraining.write_report", lambda directory: None)
+        patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
         return {
             system: pretrain(*words_of(system, stores, tiny_recipe), out=directory / system).parent
             for system in SYSTEMS

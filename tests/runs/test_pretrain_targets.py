@@ -14,19 +14,19 @@ from typing import Any, cast
 import pytest
 import torch
 
-from unmask import pretraining
 from unmask.batch import Batch, pack
-from unmask.data.store import TokenStore
-from unmask.doctor.run_checks import check_run
+from unmask.doctor.run.checks import check_run
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.pretraining import evaluator, pretrain
-from unmask.pretraining_batches import PretrainingSteps
-from unmask.recipe import load_pretrain_recipe
-from unmask.report import write_report
+from unmask.pretraining import run as pretraining
+from unmask.pretraining.run import evaluator, pretrain
+from unmask.pretraining.steps import PretrainingSteps
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.reports.run_page import write_report
+from unmask.store.store import TokenStore
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.device import Compute
-from unmask.training.run_log import read_metrics
+from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 

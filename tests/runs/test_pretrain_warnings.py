@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from unmask.data.encoding import text_hash
-from unmask.data.store import TokenStore
-from unmask.preparation import prepare
-from unmask.pretraining import pretrain
-from unmask.pretraining_inputs import tell_beforehand
-from unmask.recipe import load_pretrain_recipe
+from unmask.pretraining.inputs import tell_beforehand
+from unmask.pretraining.run import pretrain
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.store.encoding import text_hash
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
 from unmask.tokenization.opening import open_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from unmask.models.bert import BertEncoder, new_masked_lm_head
-from unmask.models.hub import save_model
+from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenizer_training import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_a_place_that_cannot_be_used_is_the_users(
     def refuse(*given: object, **options: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "here")
 
-    monkeypatch.setattr("unmask.preparation.prepare", refuse)
+    monkeypatch.setattr("unmask.store.preparation.prepare", refuse)
     (place / "text.txt").write_text("some words\n")
     left = unmask("prepare", "text.txt", "--tokenizer", "t", "--out", "here")
     assert (left.code, left.output) == (2, "")

@@ -39,7 +39,7 @@ FAST = ("optimizer.learning_rate=1e-2", "schedule.warmup_ratio=0")
 
 @pytest.fixture
 def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.finetuning.write_report", lambda directory: None)
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
 
 
 @pytest.fixture

@@ -13,18 +13,18 @@ from transformers import AutoTokenizer
 from unmask.errors import InputError, OutputError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.hub import load_model
+from unmask.models.hub.directory import load_model
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.table import OBJECTIVES
-from unmask.preparation import prepare
-from unmask.pretraining import pretrain
-from unmask.pretraining_start import build_module
-from unmask.recipe import load_pretrain_recipe
+from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import build_module
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.store.preparation import prepare
+from unmask.tokenization.learning.extension import extend_tokenizer
+from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenization.train import train_tokenizer
-from unmask.tokenization.word_training import train_word_tokenizer
-from unmask.tokenizer_extension import extend_tokenizer
 
 transformers.utils.logging.set_verbosity_error()
 pytestmark = pytest.mark.usefixtures("one_thread")

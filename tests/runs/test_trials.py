@@ -13,13 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask.ensemble import write_ensemble
 from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError
-from unmask.evaluation import evaluate
-from unmask.finetuning import finetune
-from unmask.prediction import predict_file
-from unmask.recipe import load_finetune_recipe
-from unmask.trials import run_trials
+from unmask.finetuning.run import finetune
+from unmask.finetuning.search.search import run_trials
+from unmask.inference.ensemble import write_ensemble
+from unmask.inference.evaluation import evaluate
+from unmask.inference.predictor import predict_file
+from unmask.recipe.tree import load_finetune_recipe
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -44,10 +44,10 @@ def rows(count: int) -> list[dict[str, Any]]:
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained model's directory: random weights."""
     from unmask.models.bert import BertEncoder
-    from unmask.models.hub import save_model
+    from unmask.models.hub.directory import save_model
     from unmask.models.settings import EncoderSettings
+    from unmask.tokenization.learning.train import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
-    from unmask.tokenization.train import train_tokenizer
 
     tokenizer, _ = train_tokenizer(iter([row["review"] for row in rows(60)] * 3), TokenizerSettings(), seed=0)
     directory = tmp_path_factory.mktemp("base") / "model"
@@ -95,7 +95,7 @@ def recipe(tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of single runs have tests of their own."""
-    monkeypatch.setattr("unmask.finetuning.write_report", lambda directory: None)
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def test_a_vocabulary_of_another_language_is_told_at_every_use(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("unmask.finetuning.write_report", lambda directory: None)
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
     data = write("data.jsonl", [{"text": "국민 은", "label": "n"}, {"text": "paper 국민", "label": "y"}])
     model = task_models.runs / "classification"
     train = ("finetune", "finetune/classification", *task_models.words("classification", data), "--out", "run")
@@ -139,9 +139,9 @@ def test_many_inputs_are_told_in_which_precision_they_are_answered(
 ) -> None:
     model, rows = task_models.runs / "classification", examples(task_models, "classification")
     data = write("data.jsonl", rows)
-    for many in ("unmask.inference.window_size", "unmask.prediction.window_size"):
+    for many in ("unmask.inference.windows.window_size", "unmask.inference.predictor.window_size"):
         monkeypatch.setattr(many, lambda _: len(rows))
-    monkeypatch.setattr("unmask.features.WINDOW", len(rows))
+    monkeypatch.setattr("unmask.inference.features.extraction.WINDOW", len(rows))
     for words in (("predict", model, data), ("features", model, data, "--out", "features")):
         for precision, times in (("auto", 1), ("fp32", 0)):
             code, _, errors = unmask(*words, "--precision", precision, *(("--overwrite",) * (words[0] == "features")))

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from unmask.errors import InputError, ModelError
 from unmask.info import describe, format_description
-from unmask.preparation import prepare
+from unmask.store.preparation import prepare
 
 
 def test_a_model(tiny_model: Path) -> None:

@@ -1,1 +1,1 @@
-"""`unmask doctor`: what a store, a recipe or a run holds, what is wrong with it, and what to do about it."""
+"""The program `unmask doctor`: what is wrong with a store, a recipe or a run."""

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from unmask.config import build_settings, merge, parse_overrides, read_settings_file
-from unmask.corpus_account import format_account
-from unmask.data.settings import PackingSettings
-from unmask.data.store import TokenStore
-from unmask.doctor.decoded_samples import decode_samples, describe_step, first_step
+from unmask.corpus.statistics import format_account
 from unmask.doctor.findings import Diagnosis, Finding, Sample, sorted_findings
-from unmask.doctor.recipe_material import load_recipe
-from unmask.doctor.store_checks import (
+from unmask.doctor.recipe.material import load_recipe
+from unmask.doctor.samples import decode_samples, describe_step, first_step
+from unmask.doctor.store.checks import (
     Floors,
     check_store,
     entries_table,
@@ -31,18 +29,20 @@ from unmask.doctor.store_checks import (
     store_facts,
     unknown_share,
 )
-from unmask.doctor.store_statistics import count_store, find_duplicates
+from unmask.doctor.store.statistics import count_store, find_duplicates
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.info import KINDS
+from unmask.io.progress import Progress, human_count
 from unmask.objectives.settings import BiLMSettings, ObjectiveSettings
-from unmask.pretraining_batches import frame_of
-from unmask.progress import Progress, human_count
-from unmask.recipe import ALTERNATIVES, PretrainRecipe
-from unmask.recipe_names import find_recipe, similar_recipes
-from unmask.segment_pairs import PAIRED
+from unmask.packing.segment_pairs import PAIRED
+from unmask.packing.settings import PackingSettings
+from unmask.pretraining.steps import frame_of
+from unmask.recipe.names import find_recipe, similar_recipes
+from unmask.recipe.tree import ALTERNATIVES, PretrainRecipe
+from unmask.store.store import TokenStore
+from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
-from unmask.tokenization.word_characters import WordTokenizer
 
 PROBE_S = 20.0
 
@@ -75,21 +75,21 @@ def diagnose(
         diagnosis = _examine_store(Path(target), recipe, overrides, num_samples)
     elif kind == "recipe":
         if _is_for_finetuning(str(target)):
-            from unmask.doctor.finetuning_examination import examine_finetuning
+            from unmask.doctor.run.finetuning import examine_finetuning
 
             diagnosis = examine_finetuning(str(target), overrides, probe_s=probe_s)
         else:
-            from unmask.doctor.recipe_examination import examine_recipe
+            from unmask.doctor.recipe.examination import examine_recipe
 
             diagnosis = examine_recipe(str(target), overrides, probe_s=probe_s, num_samples=num_samples)
     elif overrides:
         raise SettingsError(f"{target} is a {kind}, whose recipe is settled: leave out {' '.join(overrides)}")
     elif kind == "search":
-        from unmask.doctor.search_checks import examine_search
+        from unmask.doctor.run.search_checks import examine_search
 
         diagnosis = examine_search(Path(target))
     else:
-        from unmask.doctor.run_checks import check_run
+        from unmask.doctor.run.checks import check_run
 
         diagnosis = Diagnosis("run", str(target), tuple(check_run(Path(target))))
     return Diagnosis(**{**vars(diagnosis), "findings": tuple(sorted_findings(diagnosis.findings))})

@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from unmask.doctor.findings import Diagnosis, Finding, Histogram, Sample, SampleToken, Table
-from unmask.files import write_text
-from unmask.report import PAGE, STYLE
+from unmask.io.writing import write_text
+from unmask.reports.run_page import PAGE, STYLE
 
 DOCTOR_STYLE = "page.css"
 
@@ -40,7 +40,7 @@ def make_page(diagnosis: Diagnosis) -> str:
         _section("Lengths", "".join(map(_histogram, diagnosis.histograms))),
         _section("Sequences as the model sees them", _samples(diagnosis.samples)),
     ]
-    sheets = (files("unmask").joinpath(STYLE), files("unmask.doctor").joinpath(DOCTOR_STYLE))
+    sheets = (files("unmask.reports").joinpath(STYLE), files("unmask.doctor").joinpath(DOCTOR_STYLE))
     style = "".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
     return PAGE.format(title=escape(f"{diagnosis.target}: doctor"), style=style, body="\n".join(filter(None, sections)))
 

@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout, threshold_of
+from unmask.models.kernels.matmul_attention import attend_by_products
 from unmask.models.layers import compute_dtype, extend, recurring_rows, reuses_shapes, rounded_up
-from unmask.models.matmul_attention import attend_by_products
 
 Backend = Literal["varlen", "matmul", "sdpa"]
 

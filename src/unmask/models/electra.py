@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.heads import DiscriminatorHead, MaskedLMHead
+from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.layers import Embeddings, Linear, initialise
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks

@@ -6,8 +6,8 @@ from typing import overload
 
 from unmask.models.bert import BertEncoder
 from unmask.models.electra import ElectraEncoder
-from unmask.models.elmo import ElmoEncoder
-from unmask.models.elmo_settings import ElmoSettings
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.gpt1 import Gpt1Encoder
 from unmask.models.lstm import LstmEncoder
 from unmask.models.settings import EncoderSettings

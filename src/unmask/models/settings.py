@@ -21,7 +21,7 @@ Architecture = Literal["bert", "roberta", "electra", "gpt1", "lstm"]
 stands in the Transformer's place in the last one's section 5."""
 
 AnyArchitecture = Literal[Architecture, "elmo"]
-"""With ELMo (Peters et al. 2018), whose sizes are of other kinds: `unmask.models.elmo_settings`."""
+"""With ELMo (Peters et al. 2018), whose sizes are of other kinds: `unmask.models.elmo.settings`."""
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "mish", "tanh"]
 """The names in `unmask.models.layers.ACTIVATIONS`: `gelu` is exact, `gelu_new` and `gelu_pytorch_tanh` approximate it

@@ -1,0 +1,1 @@
+"""What is learned in pre-training: masks, labels and losses."""

@@ -24,7 +24,7 @@ class Saved:
 
     Attributes:
         encoder: of the model.
-        parts: the other arguments of `unmask.models.hub.save_model`: heads by name, `causal_lm`.
+        parts: the other arguments of `unmask.models.hub.directory.save_model`: heads by name, `causal_lm`.
     """
 
     encoder: Encoder
@@ -93,7 +93,7 @@ class Objective(Protocol):
         """Loads the heads (and the generator) of a model directory, if it has them, into a fresh module.
 
         Raises:
-            ModelError: as in `unmask.models.hub.load_model`.
+            ModelError: as in `unmask.models.hub.directory.load_model`.
         """
 
     def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:

@@ -26,16 +26,16 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.chance import uniform
-from unmask.entropy import unigram_entropy
 from unmask.errors import ModelError
-from unmask.models.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.models.dropout import dropout
-from unmask.models.elmo import BACKWARD, FORWARD, ElmoEncoder
-from unmask.models.elmo_directory import load_elmo
+from unmask.models.elmo.directory import load_elmo
+from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
+from unmask.models.elmo.projected_lstm import Memory
+from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
-from unmask.models.projected_lstm import Memory
-from unmask.models.word_softmax import WordSoftmax
+from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.objectives.base import ObjectiveModule, Saved
+from unmask.objectives.floors import unigram_entropy
 from unmask.objectives.sampled_softmax import draw_candidates, summed_sampled_loss
 from unmask.objectives.settings import BiLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -108,7 +108,7 @@ class BiLM:
         """The unigram entropy of words, the end of the sentence among them.
 
         Args:
-            token_counts: (vocabulary,), as `unmask.data.stream.target_counts` counts: with both marks of sentences.
+            token_counts: (vocabulary,), as `unmask.packing.stream.target_counts` counts: with both marks of sentences.
                 Each direction predicts only one of the two marks, so one is left out.
         """
         counts = token_counts.copy()

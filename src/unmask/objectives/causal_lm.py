@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.entropy import unigram_entropy
 from unmask.errors import SettingsError
-from unmask.filling import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.bert import new_masked_lm_head
-from unmask.models.decoder_loss import Decoder, score_decoder, summed_decoder_loss
-from unmask.models.elmo import ElmoEncoder
+from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
+from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.heads import MaskedLMHead
-from unmask.models.hub import load_model
+from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.hub.directory import load_model
+from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.objectives.base import ObjectiveModule, Saved
 from unmask.objectives.encoders import why_not_trained
+from unmask.objectives.floors import unigram_entropy
 from unmask.objectives.settings import CausalLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
 

@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.entropy import NoContext
 from unmask.errors import SettingsError
-from unmask.filling import LAST_TOKEN, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
 from unmask.models.bert import new_next_sentence_head
-from unmask.models.cross_entropy import SummedCrossEntropy, summed_cross_entropy
-from unmask.models.elmo import ElmoEncoder
+from unmask.models.buckets import LAST_TOKEN, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
+from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.hub import MASKED_LM_HEADS, load_model
-from unmask.models.span_boundary_head import SpanBoundaryHead, new_span_boundary_head, restore_span_boundary
+from unmask.models.heads.span_boundary_head import SpanBoundaryHead, new_span_boundary_head, restore_span_boundary
+from unmask.models.hub.directory import MASKED_LM_HEADS, load_model
+from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.objectives.base import ObjectiveModule, Saved
 from unmask.objectives.encoders import why_not_trained
+from unmask.objectives.floors import NoContext
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets
 from unmask.objectives.sentence_pairs import sentence_scores, sentence_term
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.span_boundary import with_boundaries
 from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans
-from unmask.segment_pairs import LABEL_COLUMNS, SentenceQuestion
+from unmask.packing.segment_pairs import LABEL_COLUMNS, SentenceQuestion
 from unmask.tokenization.vocabulary import Vocabulary
 
 SENTENCE_OBJECTIVE = "unmask_sentence_objective"
@@ -151,7 +151,7 @@ class MaskedLM:
         A sentence head that was trained for the other sentence objective is not loaded.
 
         Raises:
-            ModelError: as in `unmask.models.hub.load_model`, or the boundary head is damaged or of another model.
+            ModelError: as in `load_model`, or the boundary head is damaged or of another model.
         """
         assert isinstance(module, MaskedLMModule), "a module of this objective"
         loaded = load_model(directory)

@@ -32,10 +32,8 @@ from torch.nn import functional
 
 from unmask.batch import Batch, LossTerm
 from unmask.chance import uniform
-from unmask.entropy import NoContext
 from unmask.errors import ModelError, SettingsError
-from unmask.filling import IS_FILLER, LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
-from unmask.models.cross_entropy import SummedCrossEntropy, summed_cross_entropy
+from unmask.models.buckets import IS_FILLER, LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.electra import (
     ElectraEncoder,
     generator_settings,
@@ -44,10 +42,12 @@ from unmask.models.electra import (
     share_embeddings,
 )
 from unmask.models.encoder import Encoder
-from unmask.models.hub import load_model
+from unmask.models.hub.directory import load_model
+from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Saved
 from unmask.objectives.encoders import why_not_trained
+from unmask.objectives.floors import NoContext
 from unmask.objectives.masking import choose_tokens, mask_targets
 from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.objectives.softmax_sampling import sample_from_softmax
@@ -124,7 +124,7 @@ class ReplacedToken:
         discriminator's.
 
         Raises:
-            ModelError: as in `unmask.models.hub.load_model`, or `generator/` does not hold a generator.
+            ModelError: as in `unmask.models.hub.directory.load_model`, or `generator/` does not hold a generator.
             SettingsError: the generator's sizes are not those that the settings give it beside this discriminator.
         """
         assert isinstance(module, ReplacedTokenModule), "a module of this objective"

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.chance import uniform
+from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.layers import compute_dtype, linear
-from unmask.models.word_softmax import WordSoftmax
 
 _CANDIDATES = 1
 """The stream of chance."""

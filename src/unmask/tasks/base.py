@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.models.encoder import Encoder
-from unmask.models.heads import HeadKind
+from unmask.models.heads.heads import HeadKind
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import TaskKind

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unmask.errors import InputError
-from unmask.input_files import COMPRESSIONS, open_input, read_utf8_lines, split_suffixes
+from unmask.io.reading import COMPRESSIONS, open_input, read_utf8_lines, split_suffixes
 from unmask.tasks.fields import find_field
 
 NumberedLines = Iterable[tuple[int, str]]

@@ -4,7 +4,7 @@ GPT-1's auxiliary objective is here too (Radford et al. 2018, section 3.2): besi
 predicted, with the word embeddings as decoder. As in the released code, its loss is averaged over the tokens of a
 sequence, then over sequences, so that the coefficient means the same for texts of any length. BERT's left-to-right
 model has no such decoder: its masked-LM head is dropped for fine-tuning, so it has no auxiliary objective. ELMo
-classifies texts from all its layers (`unmask.models.elmo_classifier`).
+classifies texts from all its layers (`unmask.models.elmo.classifier`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
-from unmask.filling import IS_FILLER, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
-from unmask.models.bilstm_head import BiLstmHead, bilstm_head
-from unmask.models.decoder_loss import Decoder, summed_decoder_loss
-from unmask.models.elmo import ElmoEncoder
-from unmask.models.elmo_classifier import ElmoClassifier
+from unmask.models.buckets import IS_FILLER, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
+from unmask.models.elmo.classifier import ElmoClassifier
+from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
+from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
+from unmask.models.heads.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
+from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.models.settings import LEFT_TO_RIGHT
 from unmask.tasks.settings import TaskSettings
 

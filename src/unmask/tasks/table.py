@@ -7,10 +7,13 @@ from typing import Any
 
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, SettingsError
-from unmask.models.hub import LoadedModel
-from unmask.tasks import choice, classification, qa, regression, tagging
+from unmask.models.hub.directory import LoadedModel
 from unmask.tasks.base import Task
+from unmask.tasks.choice import task as choice
+from unmask.tasks.qa import task as qa
 from unmask.tasks.settings import KINDS, ColumnSettings, TaskKind, TaskSettings, kind_of
+from unmask.tasks.tagging import task as tagging
+from unmask.tasks.text import classification, regression
 
 TASKS: dict[TaskKind, Callable[[TaskSettings, ColumnSettings, bool], Task[Any]]] = {
     "classification": classification.open_task,

@@ -1,0 +1,1 @@
+"""Text to token ids. No module here imports torch."""

@@ -149,7 +149,7 @@ class Facts:
     """Facts about a tokenizer, from its definition.
 
     Attributes:
-        kind: a key of `unmask.tokenization.train.TOKENIZERS`.
+        kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`.
         framing: what is added around texts.
         entries: the entry of each id, added tokens included; the empty string for an unused id.
         special_ids: of the added tokens that are special.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
-from unmask.tokenization import bpe, byte_bpe, wordpiece
 from unmask.tokenization.definition import Definition, bert_normalizer, read_facts
+from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
 SEGMENTER_KEY = "unmask_segmenter"
 """The key in `tokenizer_config.json` of the segmenter that is applied to texts first; `transformers` ignores it."""
@@ -47,7 +47,7 @@ class OpenedDirectory:
     Attributes:
         files: those to write when saving, by name; `tokenizer.json` is among them.
         special_tokens: role -> entry.
-        segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, or "none".
+        segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none".
     """
 
     files: dict[str, bytes]

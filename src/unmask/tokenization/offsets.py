@@ -7,15 +7,15 @@ the `e` is covered, of three Hangul jamo only the first. Here a token's place ex
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tokenizers
 
+from unmask.corpus.cleaning.scripts import is_mark as is_mark
 from unmask.errors import SettingsError
+from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
-from unmask.tokenization.word_characters import WordTokenizer
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,6 @@ def _go_over_marks(text: str, starts: list[int], ends: list[int]) -> None:
             limit = starts[index + 1]
         while starts[index] < ends[index] < limit and is_mark(text[ends[index]]):
             ends[index] += 1
-
-
-def is_mark(character: str) -> bool:
-    """Whether a character belongs to the one before it: combining marks, medial and final Hangul jamo."""
-    return (
-        unicodedata.category(character)[0] == "M"
-        or "\u1160" <= character <= "\u11ff"
-        or "\ud7b0" <= character <= "\ud7ff"
-    )
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from unmask.tokenization.directory import VOCABULARY_AND_MERGES
+from unmask.tokenization.kinds.word_characters import WordTokenizer, is_word_tokenizer, load_word_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
-from unmask.tokenization.word_characters import WordTokenizer, is_word_tokenizer, load_word_tokenizer
 
 Tokenizer = TextTokenizer | WordTokenizer
 """A tokenizer of word pieces, or of words and their characters (ELMo)."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from unmask.files import write_json
+from unmask.io.writing import write_json
 
 
 def fit_to_model(directory: Path, max_length: int, has_segments: bool) -> None:

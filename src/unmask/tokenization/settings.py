@@ -13,7 +13,7 @@ class TokenizerSettings(Settings):
     """What kind of tokenizer to train, and on how much text.
 
     Attributes:
-        kind: a key of `unmask.tokenization.train.TOKENIZERS`; or `word`, for ELMo: whole words, read by their
+        kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`; or `word`, for ELMo: whole words, read by their
             characters; the vocabulary then holds only the words that are predicted.
         vocab_size: entries, special tokens and unused slots included; 30,522 is what Devlin et al. (2019) released. A
             text too small to fill it gives fewer, as the training report says.
@@ -21,7 +21,7 @@ class TokenizerSettings(Settings):
             those of the alphabet, the special tokens and one per merge (Radford et al. 2018: 40,000).
         lowercase: True lowercases (and strips accents, except for `byte_bpe`); False keeps both. None does as the
             kind's published tokenizer: True for `wordpiece` and `bpe`, False for `byte_bpe` and `word`.
-        segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, which puts spaces between the morphemes of a
+        segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, which puts spaces between the morphemes of a
             text before any other step; "none" leaves the text unchanged.
         unused_slots: entries `[unused0]` ..., kept free for tokens that are added after pre-training.
         extra_special_tokens: further special tokens, such as `[ENT]`.

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
-from unmask.files import writing
+from unmask.io.writing import writing
 from unmask.tokenization.definition import SPACE, Piece, read_facts
 from unmask.tokenization.directory import SEGMENTER_KEY, read_directory
+from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
-from unmask.tokenization.plain_text import PlainTextEncoder
-from unmask.tokenization.segmenters import SEGMENTERS
 from unmask.tokenization.vocabulary import Vocabulary
 
 
@@ -47,8 +47,8 @@ class TextTokenizer:
 
     Attributes:
         backend: the library's tokenizer, for what this class does not offer (offsets of characters ...).
-        kind: a key of `unmask.tokenization.train.TOKENIZERS`.
-        segmenter: a key of `unmask.tokenization.segmenters.SEGMENTERS`, or "none".
+        kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`.
+        segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none".
         vocab_size: number of ids, added tokens included.
         unk_id: the id of unknown characters or words; None for byte-level BPE, to which nothing is unknown.
         pad_id: the padding token's id; None if there is none.

@@ -1,0 +1,1 @@
+"""The training loop, which knows nothing of objectives and tasks."""

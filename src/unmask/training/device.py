@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from unmask.errors import SettingsError
+from unmask.io.progress import human_bytes
 from unmask.models.fp8 import with_fp8_linears
-from unmask.progress import human_bytes
 
 logger = logging.getLogger("unmask")
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from unmask.batch import Batch
 from unmask.errors import OutputError
-from unmask.files import write_json, writing_directory
+from unmask.io.writing import write_json, writing_directory
 
 WINDOW = 100
 """Steps against whose losses a spike is judged."""

@@ -23,9 +23,9 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.training.best import Best
 from unmask.training.divergence import WINDOW, BadStep, find_fault
-from unmask.training.optimizer import Schedule, share_done
+from unmask.training.optimizers.optimizer import Schedule, share_done
+from unmask.training.run.best import Best
 from unmask.training.settings import TrainSettings
 from unmask.training.stepper import EagerStepper, StepFigures, Stepper
 

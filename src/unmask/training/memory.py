@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.errors import UserError
-from unmask.progress import human_bytes, human_count
+from unmask.io.progress import human_bytes, human_count
 from unmask.training.device import Compute, look_at_gpu
 from unmask.training.loop import StepBatches, TrainState, set_training_mode
 from unmask.training.settings import MOST_TOKENS_AT_ONCE

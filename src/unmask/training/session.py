@@ -1,7 +1,4 @@
-"""One session of a run: what happens after each step, for pre-training and fine-tuning alike.
-
-It logs, evaluates, saves, rolls back, and stops when asked to; it is the hook that the loop calls.
-"""
+"""One session of a run, the hook that the loop calls after each step: logs, evaluates, saves, rolls back, stops."""
 
 from __future__ import annotations
 
@@ -17,17 +14,24 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.errors import Interrupted, SettingsError, UserError
-from unmask.interruption import Interruption
-from unmask.progress import Progress
-from unmask.training.best import Best, choose_metric, copy_weights, is_better
-from unmask.training.checkpoint import Checkpoint, find_checkpoint, list_steps, remove_later, restore, save_checkpoint
+from unmask.io.progress import Progress
+from unmask.io.signals import Interruption
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep, keep_bad_step
 from unmask.training.host_memory import keep_freed_memory
 from unmask.training.loop import StepBatches, StepResult, TrainState, set_training_mode, train
 from unmask.training.memory import MicroBatches, StepSource
-from unmask.training.optimizer import Schedule, build_optimizer
-from unmask.training.run_log import RunLog
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.run.best import Best, choose_metric, copy_weights, is_better
+from unmask.training.run.checkpoint import (
+    Checkpoint,
+    find_checkpoint,
+    list_steps,
+    remove_later,
+    restore,
+    save_checkpoint,
+)
+from unmask.training.run.log import RunLog
 from unmask.training.session_notes import tell_limits, tell_resumed, tell_shortfalls
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.stepper import Stepper

@@ -1,6 +1,6 @@
 """One optimizer step of a module: forward and backward passes, the check of loss and gradient, the update.
 
-`EagerStepper` computes every batch as it comes. `unmask.training.recorded_stepper` records a step once and replays it.
+`EagerStepper` computes every batch as it comes. `unmask.training.recorded.stepper` records a step once and replays it.
 Both take a step only if nothing is wrong with it, and report the same figures.
 """
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.training.adamw import AdamW
-from unmask.training.optimizer import clip_gradients, clipping_divisor
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.optimizer import clip_gradients, clipping_divisor
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.filling import Fillings
 from unmask.models.attention import choose_backend
+from unmask.models.buckets import Fillings
 from unmask.models.transformer import Block
-from unmask.training.adamw import AdamW
 from unmask.training.device import Compute
-from unmask.training.recorded_stepper import RecordedStepper
-from unmask.training.recording import first_line
-from unmask.training.restoring import random_state, set_random_state
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.recorded.recording import first_line
+from unmask.training.recorded.restoring import random_state, set_random_state
+from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.stepper import EagerStepper, Judge, StepFigures, Stepper
 

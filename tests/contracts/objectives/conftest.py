@@ -14,19 +14,19 @@ import pytest
 import torch
 
 from unmask.batch import Batch
-from unmask.data.loader import Position, SequenceLoader
-from unmask.data.store import TokenStore
-from unmask.data.stream import StreamLoader
 from unmask.models.encoder import new_encoder
 from unmask.objectives.base import Objective
 from unmask.objectives.replaced_token import ReplacedTokenModule
 from unmask.objectives.table import OBJECTIVES
-from unmask.preparation import prepare
-from unmask.pretraining_batches import build_loader
-from unmask.recipe import PretrainRecipe
+from unmask.packing.loader import Position, SequenceLoader
+from unmask.packing.stream import StreamLoader
+from unmask.pretraining.steps import build_loader
+from unmask.recipe.tree import PretrainRecipe
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenizer_training import train_tokenizer
 
 VOCAB_SIZE = 200
 """Word pieces or words."""

@@ -10,13 +10,13 @@ import torch
 from pydantic import TypeAdapter
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.data.loader import Position
-from unmask.data.store import TokenStore
-from unmask.data.stream import StreamLoader
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import Architecture, EncoderSettings
 from unmask.objectives.settings import ObjectiveSettings
 from unmask.objectives.table import OBJECTIVES
+from unmask.packing.loader import Position
+from unmask.packing.stream import StreamLoader
+from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 
 

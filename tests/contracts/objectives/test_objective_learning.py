@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.data.loader import Position
-from unmask.models.hub import load_encoder
+from unmask.models.hub.directory import load_encoder
 from unmask.objectives.bilm import BiLMModule
-from unmask.pretraining import save_pretrained
-from unmask.training.checkpoint import open_checkpoint, restore, save_checkpoint
+from unmask.packing.loader import Position
+from unmask.pretraining.run import save_pretrained
 from unmask.training.loop import TrainState
-from unmask.training.optimizer import Schedule, build_optimizer
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.run.checkpoint import open_checkpoint, restore, save_checkpoint
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
 

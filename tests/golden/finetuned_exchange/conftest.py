@@ -24,13 +24,13 @@ from transformers import (
     RobertaConfig,
 )
 
-from unmask.inference import run_module
-from unmask.prediction import Predictor, load_predictor
+from unmask.inference.predictor import Predictor, load_predictor
+from unmask.inference.windows import run_module
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import Row
+from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import PRESETS
-from unmask.tokenization.train import train_tokenizer
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -181,7 +181,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have tests of their own."""
-    monkeypatch.setattr("unmask.finetuning.write_report", lambda directory: None)
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
 
 
 def write_rows(rows: list[dict[str, Any]], path: Path) -> Path:

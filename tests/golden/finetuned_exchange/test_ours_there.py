@@ -12,10 +12,10 @@ import pytest
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from unmask.finetuning import finetune
-from unmask.prediction import load_predictor
-from unmask.pretraining import pretrain
-from unmask.text_generation import generate
+from unmask.finetuning.run import finetune
+from unmask.inference.left_to_right.generation import generate
+from unmask.inference.predictor import load_predictor
+from unmask.pretraining.run import pretrain
 from unmask.tokenization.tokenizer import load_tokenizer
 
 transformers.utils.logging.set_verbosity_error()
@@ -57,7 +57,7 @@ def gpt1(
     texts = [row["text"] for row in kinds["classification"].rows]
     corpus = write([{"text": ". ".join(texts[n:] * 4)} for n in range(4)], directory / "corpus.jsonl")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.pretraining.write_report", lambda directory: None)
+        patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
         return pretrain(
             "pretrain/gpt1_tiny",
             [f"corpus={corpus}", "tokenizer.vocab_size=120", "packing.max_length=40",

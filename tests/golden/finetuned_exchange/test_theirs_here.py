@@ -13,8 +13,8 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer, pipeline
 
-from unmask.evaluation import evaluate
-from unmask.prediction import predict
+from unmask.inference.evaluation import evaluate
+from unmask.inference.predictor import predict
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

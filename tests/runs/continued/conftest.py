@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from unmask.batch import Batch, pack
-from unmask.data.store import TokenStore
 from unmask.objectives.table import OBJECTIVES
-from unmask.pretraining import pretrain
-from unmask.pretraining_start import build_module
-from unmask.recipe import load_pretrain_recipe
+from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import build_module
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.training.run_log import read_metrics
+from unmask.training.run.log import read_metrics
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def bert(tiny_recipe: Path, tiny_store: Path, tmp_path_factory: pytest.TempPathF
     """A BERT after four steps with next-sentence prediction."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.pretraining.write_report", lambda directory: None)
+        patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
         words = [f"store={tiny_store}", "train.steps=4"]
         return pretrain(str(tiny_recipe), words, out=tmp_path_factory.mktemp("bert") / "run")
 

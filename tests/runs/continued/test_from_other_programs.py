@@ -13,13 +13,13 @@ import torch
 import transformers
 from torch import Tensor
 
-from unmask.data.store import TokenStore
-from unmask.models.hub import load_model
-from unmask.preparation import prepare
+from unmask.models.hub.directory import load_model
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
+from unmask.tokenization.learning.extension import extend_tokenizer
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenizer_extension import extend_tokenizer
-from unmask.tokenizer_training import train_tokenizer
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

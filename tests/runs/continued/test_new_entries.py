@@ -14,9 +14,9 @@ import transformers
 from torch import Tensor
 
 from unmask.errors import SettingsError
-from unmask.models.hub import load_model
-from unmask.preparation import prepare
-from unmask.pretraining import pretrain
+from unmask.models.hub.directory import load_model
+from unmask.pretraining.run import pretrain
+from unmask.store.preparation import prepare
 from unmask.tokenization.tokenizer import load_tokenizer
 
 transformers.utils.logging.set_verbosity_error()

@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 from unmask.errors import SettingsError
-from unmask.pretraining import pretrain
-from unmask.pretraining_start import check_model
-from unmask.recipe import load_pretrain_recipe
+from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import check_model
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.tokenization.learning.extension import extend_tokenizer
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenizer_extension import extend_tokenizer
-from unmask.tokenizer_training import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -42,7 +42,7 @@ def cut_back(run: Path, step: int) -> None:
 def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a tokenizer nor a store may be made."""
     for name in ("train_tokenizer", "prepare"):
-        monkeypatch.setattr(f"unmask.pretraining_inputs.{name}", lambda *_, **__: pytest.fail("works in vain"))
+        monkeypatch.setattr(f"unmask.pretraining.inputs.{name}", lambda *_, **__: pytest.fail("works in vain"))
 
 
 def test_raw_text_is_cut_by_the_models_own_tokenizer(

@@ -15,12 +15,12 @@ from torch import Tensor
 from unmask.errors import SettingsError
 from unmask.models.electra import ElectraEncoder, new_generator_head
 from unmask.models.encoder import new_encoder
-from unmask.models.hub import load_model, save_model
-from unmask.models.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
-from unmask.preparation import prepare
-from unmask.pretraining import pretrain
+from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
+from unmask.models.hub.directory import load_model, save_model
+from unmask.pretraining.run import pretrain
+from unmask.store.preparation import prepare
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenizer_training import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 import yaml
 
-from unmask.checkpoint_model import save_checkpoint_model
 from unmask.errors import SettingsError
-from unmask.models.hub import load_model
-from unmask.pretraining import pretrain
-from unmask.pretraining_start import check_model
-from unmask.recipe import load_pretrain_recipe
+from unmask.models.hub.directory import load_model
+from unmask.pretraining.checkpoint_model import save_checkpoint_model
+from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import check_model
+from unmask.recipe.tree import load_pretrain_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from unmask.doctor.findings import Finding
-from unmask.doctor.run_checks import check_run
-from unmask.preparation import prepare
-from unmask.pretraining import pretrain
+from unmask.doctor.run.checks import check_run
+from unmask.pretraining.run import pretrain
+from unmask.store.preparation import prepare
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenizer_training import train_tokenizer
 
 SIX = {
     *("learning-rate-too-high", "labels-shifted", "other-vocabulary"),

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from unmask import pretraining_inputs
 from unmask.doctor.findings import Finding
-from unmask.doctor.run_checks import check_run
+from unmask.doctor.run.checks import check_run
 from unmask.objectives.base import ObjectiveModule
-from unmask.preparation import prepare
-from unmask.pretraining import pretrain
-from unmask.pretraining_start import build_module
+from unmask.pretraining import inputs as pretraining_inputs
+from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import build_module
+from unmask.store.preparation import prepare
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 

@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import nn
 
-from unmask import pretraining_inputs
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.doctor.findings import Finding
-from unmask.doctor.run_checks import check_run
-from unmask.finetuning import finetune
+from unmask.doctor.run.checks import check_run
+from unmask.finetuning.run import finetune
 from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.masked_lm import MaskedLM
-from unmask.preparation import prepare
-from unmask.pretraining import pretrain
-from unmask.pretraining_start import build_module
+from unmask.pretraining import inputs as pretraining_inputs
+from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import build_module
+from unmask.store.preparation import prepare
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenizer_training import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -209,7 +209,7 @@ def test_no_position_chosen(
 
     with monkeypatch.context() as patch:
         patch.setattr("unmask.objectives.masked_lm.choose_tokens", choose_none)
-        patch.setattr("unmask.pretraining.check_targets", lambda settings, run: None)  # which would refuse the run
+        patch.setattr("unmask.pretraining.run.check_targets", lambda settings, run: None)  # which would refuse the run
         words = [f"objective.sentence_objective={sentence_objective}", "train.steps=30"]
         pretrain(recipe, [f"store={store}", *words], out=tmp_path / "run")
     assert named_faults(tmp_path / "run") == {"mask-rate-zero"}
@@ -300,7 +300,7 @@ def test_a_fine_tuning_run_that_tells_nothing_apart(
     monkeypatch: pytest.MonkeyPatch,
     levels: Callable[[Sequence[Finding]], dict[str, str]],
 ) -> None:
-    monkeypatch.setattr("unmask.finetuning.write_report", lambda directory: None)
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
     finetune("finetune/snli", [*task_words, "optimizer.learning_rate=1e-7"], out=tmp_path / "run")
     told = levels(check_run(tmp_path / "run"))
     assert told["constant-predictions"] == "fault"

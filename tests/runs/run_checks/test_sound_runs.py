@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from unmask.doctor.findings import Finding
-from unmask.doctor.run_checks import check_run
+from unmask.doctor.run.checks import check_run
 from unmask.errors import InputError
-from unmask.pretraining import pretrain
+from unmask.pretraining.run import pretrain
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from unmask.doctor.decoded_samples import read_entry
 from unmask.doctor.diagnosis import diagnose, to_json
 from unmask.doctor.findings import Diagnosis, Finding, Histogram, Sample, SampleToken, Table, sorted_findings
 from unmask.doctor.page import make_page, write_page
+from unmask.doctor.samples import read_entry
 from unmask.doctor.terminal import bar_of_blocks, print_diagnosis
 from unmask.errors import InputError, SettingsError, StoreError
+from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenization.train import train_tokenizer
 
 NASTY = '<script>alert("1")</script> & [bold]'
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from unmask.models.crc32c import masked_crc32c
-from unmask.models.leveldb_table import MAGIC
+from unmask.models.google.crc32c import masked_crc32c
+from unmask.models.google.leveldb_table import MAGIC
 
 TableWriter = Callable[..., bytes]
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from unmask.models import layers
 from unmask.models.bert import BertEncoder
-from unmask.models.decoder_loss import Decoder, summed_decoder_loss
 from unmask.models.dropout import dropout
+from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.models.layers import ACTIVATIONS, FeedForward, Linear, initialise, pack_weights
 from unmask.models.settings import Activation, EncoderSettings
 

@@ -14,8 +14,8 @@ from unmask.batch import pack
 from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder, new_masked_lm_head
 from unmask.models.encoder import new_encoder
-from unmask.models.heads import HeadKind, needs_pooler, new_head
-from unmask.models.hub import (
+from unmask.models.heads.heads import HeadKind, needs_pooler, new_head
+from unmask.models.hub.directory import (
     NUM_LABELS,
     load_causal_lm,
     load_encoder,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, pack
-from unmask.models.hub import load_causal_lm, load_model, save_model
+from unmask.models.hub.directory import load_causal_lm, load_model, save_model
 from unmask.models.lstm import LstmEncoder
 from unmask.models.settings import EncoderSettings
 

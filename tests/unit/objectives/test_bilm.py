@@ -13,10 +13,10 @@ import torch
 from unmask.batch import Batch
 from unmask.chance import key
 from unmask.errors import ModelError
-from unmask.models.elmo import BACKWARD, FORWARD, ElmoEncoder
-from unmask.models.elmo_directory import load_elmo, save_elmo
-from unmask.models.elmo_settings import ElmoSettings
-from unmask.models.projected_lstm import Memory
+from unmask.models.elmo.directory import load_elmo, save_elmo
+from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
+from unmask.models.elmo.projected_lstm import Memory
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.objectives.bilm import BiLM, BiLMModule
 from unmask.objectives.settings import BiLMSettings
 from unmask.tokenization.vocabulary import Vocabulary

@@ -16,7 +16,7 @@ from unmask.batch import Batch, pack
 from unmask.errors import SettingsError
 from unmask.models.bert import BertEncoder, new_masked_lm_head
 from unmask.models.encoder import new_encoder
-from unmask.models.hub import load_causal_lm, save_model
+from unmask.models.hub.directory import load_causal_lm, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule
 from unmask.objectives.settings import CausalLMSettings

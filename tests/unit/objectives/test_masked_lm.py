@@ -17,10 +17,10 @@ from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, Robert
 from unmask.batch import Batch, pack
 from unmask.errors import SettingsError
 from unmask.models.encoder import new_encoder
-from unmask.models.hub import load_model, save_model
+from unmask.models.heads.span_boundary_head import write_span_boundary
+from unmask.models.hub.directory import load_model, save_model
+from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import EncoderSettings
-from unmask.models.span_boundary_head import write_span_boundary
-from unmask.models.weight_names import hub_names, split
 from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.tokenization.vocabulary import Vocabulary

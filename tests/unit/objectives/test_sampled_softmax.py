@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.models.elmo_settings import ElmoSettings
-from unmask.models.word_softmax import WordSoftmax
+from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.objectives.sampled_softmax import draw_candidates, log_expected_counts, summed_sampled_loss
 
 SIZE = 30

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from unmask.config import Settings, build_settings
-from unmask.data.annotations import KINDS
+from unmask.corpus.annotations import KINDS
 from unmask.errors import SettingsError
 from unmask.objectives.settings import (
     AnnotationKind,

@@ -13,20 +13,20 @@ from torch.nn import functional
 
 from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
-from unmask.filling import Shapes, fill
-from unmask.models.bilstm_head import BiLstmHead, bilstm_head
+from unmask.models.buckets import Shapes, fill
 from unmask.models.encoder import Encoder, new_encoder
-from unmask.models.heads import TwoOrderClassifier, needs_pooler
-from unmask.models.hub import load_finetuned, save_model
+from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
+from unmask.models.heads.heads import TwoOrderClassifier, needs_pooler
+from unmask.models.hub.directory import load_finetuned, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task
-from unmask.tasks.choice_layouts import ChoiceExample
-from unmask.tasks.examples import TextExample
+from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task, recall_task
+from unmask.tasks.text.examples import TextExample
+from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
-from unmask.tokenization.train import train_tokenizer
 from unmask.training.stepper import weigh
 
 TEXTS = ["a man and a dog", "two women play with a ball", "a child eats in the street"]

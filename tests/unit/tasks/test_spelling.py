@@ -10,9 +10,11 @@ from unicodedata import normalize
 import pytest
 
 from unmask.errors import InputError
-from unmask.tasks import choice, qa, tagging
 from unmask.tasks.base import ExampleCounts, Task
+from unmask.tasks.choice import task as choice
+from unmask.tasks.qa import task as qa
 from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.tagging import task as tagging
 
 CHOICE = choice.open_task(TaskSettings(name="choice"), ColumnSettings(context="문맥", choices="보기", label="정답"))
 QA = qa.open_task(TaskSettings(name="qa"), ColumnSettings(question="질문", context="문맥", answers="정답"))

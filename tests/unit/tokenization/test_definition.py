@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from unmask.errors import ModelError
-from unmask.tokenization import bpe, byte_bpe, wordpiece
 from unmask.tokenization.definition import bert_normalizer, read_facts, template
+from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
 WORDPIECE_VOCAB = {entry: index for index, entry in enumerate([*wordpiece.SPECIAL_TOKENS.values(), "a", "##b"])}
 WORDPIECE = wordpiece.define(WORDPIECE_VOCAB, None, wordpiece.SPECIAL_TOKENS, (), bert_normalizer(True, compose=True))

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from unmask.errors import ModelError
-from unmask.tokenization import byte_bpe, library
-from unmask.tokenization.byte_bpe import BYTES
+from unmask.tokenization import library
+from unmask.tokenization.kinds import byte_bpe
+from unmask.tokenization.kinds.byte_bpe import BYTES
 from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 

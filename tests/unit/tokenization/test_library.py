@@ -11,10 +11,11 @@ import pytest
 import tokenizers
 
 from unmask.errors import ModelError, SettingsError
-from unmask.tokenization import bpe, byte_bpe, library, wordpiece
-from unmask.tokenization.byte_bpe import BYTES
+from unmask.tokenization import library
 from unmask.tokenization.definition import bert_normalizer
 from unmask.tokenization.directory import new_files
+from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
+from unmask.tokenization.kinds.byte_bpe import BYTES
 from unmask.tokenization.library import open_definition, word_splitter
 from unmask.tokenization.tokenizer import TextTokenizer
 

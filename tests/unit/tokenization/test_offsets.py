@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import ModelError, SettingsError
+from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
+from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.offsets import PairFrame, align, pair_frame
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
-from unmask.tokenization.train import train_tokenizer
-from unmask.tokenization.word_characters import SPECIAL_WORDS, WordTokenizer
 
 TEXTS = ["대한민국의 각각 값을 café naïve 漢字 hello world 🙂 a b c"] * 8
 TOKENIZERS = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from unmask.tokenization.segmenters import SEGMENTERS
+from unmask.corpus.segmenters import SEGMENTERS
+from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.tokenization.train import train_tokenizer
 
 TEXTS = ["나는 학교에 갔습니다. 학교는 크다.", "국민은 법 앞에 평등하다. 국민의 자유와 권리는 존중된다."] * 4
 SEGMENTED, _ = train_tokenizer(TEXTS, TokenizerSettings(vocab_size=150, segmenter="kiwi"))

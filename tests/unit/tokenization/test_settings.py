@@ -56,6 +56,8 @@ def test_importing_the_settings_loads_nothing_heavy() -> None:
 
 
 def test_the_whole_package_does_without_torch() -> None:
-    code = "import sys, unmask.tokenization.train; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    code = (
+        "import sys, unmask.tokenization.learning.train; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False False"

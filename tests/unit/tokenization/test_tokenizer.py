@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.tokenization.kinds.wordpiece import SPECIAL_TOKENS
+from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer, truncated_lengths
-from unmask.tokenization.train import train_tokenizer
-from unmask.tokenization.wordpiece import SPECIAL_TOKENS
 
 TEXTS = ["The quick brown foxes jumped over the lazy dogs.", "대한민국의 주권은 국민에게 있고, “국민”은 모두다."] * 4
 UNCASED, _ = train_tokenizer(TEXTS, TokenizerSettings(vocab_size=400))

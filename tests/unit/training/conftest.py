@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.data.loader import LoadedStep, Position
-from unmask.interruption import Interruption
-from unmask.training.checkpoint import find_checkpoint
+from unmask.io.signals import Interruption
+from unmask.packing.loader import LoadedStep, Position
 from unmask.training.device import Compute
 from unmask.training.loop import TrainState
 from unmask.training.memory import Cut
-from unmask.training.optimizer import Schedule
-from unmask.training.run_log import RunLog
+from unmask.training.optimizers.optimizer import Schedule
+from unmask.training.run.checkpoint import find_checkpoint
+from unmask.training.run.log import RunLog
 from unmask.training.session import run_session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 

@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
-from unmask.data.loader import LoadedStep, Position
 from unmask.errors import Interrupted, OutputError, UserError
+from unmask.packing.loader import LoadedStep, Position
 from unmask.training import divergence
-from unmask.training.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
 from unmask.training.divergence import BadStep, find_fault, keep_bad_step
-from unmask.training.run_log import read_metrics
+from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
+from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
 # What is wrong with a step

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
-from unmask.data.loader import LoadedStep, Position
 from unmask.errors import Interrupted, SettingsError
-from unmask.training.best import choose_metric, is_better
-from unmask.training.checkpoint import BEST, WEIGHTS, find_checkpoint
-from unmask.training.run_log import read_metrics
+from unmask.packing.loader import LoadedStep, Position
+from unmask.training.run.best import choose_metric, is_better
+from unmask.training.run.checkpoint import BEST, WEIGHTS, find_checkpoint
+from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm, pack
 from unmask.training.divergence import BadStep
 from unmask.training.loop import StepResult, TrainState, set_training_mode, train
-from unmask.training.optimizer import Schedule
+from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.settings import ScheduleSettings, TrainSettings
 
 CPU = torch.device("cpu")

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch, LossTerm, pack
-from unmask.data.loader import LoadedStep, Position
 from unmask.errors import Interrupted
-from unmask.training.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
+from unmask.packing.loader import LoadedStep, Position
 from unmask.training.loop import TrainState
-from unmask.training.optimizer import Schedule
-from unmask.training.run_log import read_metrics
+from unmask.training.optimizers.optimizer import Schedule
+from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
+from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 

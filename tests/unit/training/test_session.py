@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from unmask.errors import Interrupted
-from unmask.interruption import Interruption
-from unmask.progress import Progress
-from unmask.training.checkpoint import find_checkpoint, restore
+from unmask.io.progress import Progress
+from unmask.io.signals import Interruption
 from unmask.training.loop import StepResult, TrainState
-from unmask.training.optimizer import Schedule, build_optimizer
-from unmask.training.run_log import RunLog
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.run.checkpoint import find_checkpoint, restore
+from unmask.training.run.log import RunLog
 from unmask.training.session import Session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.stepper import Stepper

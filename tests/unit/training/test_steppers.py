@@ -13,20 +13,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, pack
-from unmask.filling import Fillings
 from unmask.models.bert import BertEncoder
+from unmask.models.buckets import Fillings
 from unmask.models.encoder import new_encoder
-from unmask.models.heads import new_head
-from unmask.models.hub import save_model
+from unmask.models.heads.heads import new_head
+from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
-from unmask.tasks.tagging_module import TaggingModule
-from unmask.training.adamw import AdamW
-from unmask.training.checkpoint import save_checkpoint
+from unmask.tasks.tagging.module import TaggingModule
 from unmask.training.device import Compute
 from unmask.training.loop import TrainState
-from unmask.training.optimizer import Schedule, build_optimizer
-from unmask.training.recorded_stepper import RecordedStepper
-from unmask.training.recording import Recorder
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.recorded.recording import Recorder
+from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.run.checkpoint import save_checkpoint
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.stepper import EagerStepper, StepFigures
 from unmask.training.steppers import CautiousStepper, choose_stepper
@@ -208,7 +208,7 @@ def test_blocks_that_cannot_be_compiled_are_recorded_without(
         torch.rand(5)
         raise NoCompilerError("no compiler for this GPU\nand a long account of it")
 
-    monkeypatch.setattr("unmask.training.compilation._compiled", lambda plain: no_compiler)
+    monkeypatch.setattr("unmask.training.recorded.compilation._compiled", lambda plain: no_compiler)
     ends = []
     for tries in (compiles, False):
         module = tagger()
@@ -237,7 +237,7 @@ def test_what_fails_in_the_compiled_pass_and_without_it_is_told_as_it_is(monkeyp
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(RecordedStepper, "_accumulate", fails)
-    monkeypatch.setattr("unmask.training.compilation._compiled", lambda plain: plain)
+    monkeypatch.setattr("unmask.training.recorded.compilation._compiled", lambda plain: plain)
     stepper = CautiousStepper(recorded, eager)
     stepper.restart([])
     take(stepper, 1)

@@ -19,10 +19,10 @@ from unmask.batch import IGNORE_INDEX, Batch
 from unmask.errors import SettingsError
 from unmask.models.electra import ElectraEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.hub import load_encoder
-from unmask.models.hub_config import config_of
+from unmask.models.hub.config import config_of
+from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import EncoderSettings
-from unmask.models.weight_names import hub_names, split
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary

@@ -15,7 +15,7 @@ from transformers import ElectraForMaskedLM, ElectraForPreTraining
 from unmask.batch import Batch
 from unmask.errors import ModelError, SettingsError
 from unmask.models.electra import ElectraEncoder
-from unmask.models.hub import load_encoder, save_model
+from unmask.models.hub.directory import load_encoder, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.training.loop import set_training_mode

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm, pack
-from unmask.data.loader import LoadedStep, Position
-from unmask.filling import NO_LABEL, TOKENS, Filling
+from unmask.models.buckets import NO_LABEL, TOKENS, Filling
+from unmask.packing.loader import LoadedStep, Position
 from unmask.training.memory import Cut
 
 LONGEST = 32

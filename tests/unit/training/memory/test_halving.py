@@ -13,12 +13,12 @@ from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import UserError
-from unmask.training.adamw import AdamW
 from unmask.training.device import Compute
 from unmask.training.loop import TrainState, train
 from unmask.training.memory import Cut, MicroBatches
-from unmask.training.optimizer import Schedule
-from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.optimizer import Schedule
+from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, ScheduleSettings, TrainSettings
 from unmask.training.stepper import EagerStepper, Stepper
 

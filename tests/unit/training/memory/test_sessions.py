@@ -14,13 +14,13 @@ from torch import nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.errors import UserError
-from unmask.interruption import Interruption
+from unmask.io.signals import Interruption
 from unmask.training import memory
-from unmask.training.adamw import AdamW
-from unmask.training.checkpoint import WEIGHTS, find_checkpoint
 from unmask.training.device import Compute, Gpu
 from unmask.training.memory import GpuMemory
-from unmask.training.run_log import RunLog, read_metrics
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.run.checkpoint import WEIGHTS, find_checkpoint
+from unmask.training.run.log import RunLog, read_metrics
 from unmask.training.session import run_session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
-from unmask.filling import NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
+from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
 from unmask.models.dropout import dropout
-from unmask.training.adamw import AdamW
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
 from unmask.training.loop import StepResult, TrainState, train
-from unmask.training.optimizer import Schedule, build_optimizer
-from unmask.training.recorded_stepper import RecordedStepper
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.stepper import EagerStepper, Stepper
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from unmask.errors import Interrupted
-from unmask.training.best import Best, copy_weights
-from unmask.training.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint, restore, save_checkpoint
 from unmask.training.loop import TrainState
+from unmask.training.run.best import Best, copy_weights
+from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint, restore, save_checkpoint
 from unmask.training.settings import ScheduleSettings
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from unmask.batch import Batch, LossTerm
-from unmask.training.recorded_stepper import RecordedStepper
-from unmask.training.recording import Recorder
+from unmask.training.recorded.recording import Recorder
+from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import ScheduleSettings
 from unmask.training.stepper import StepFigures
 

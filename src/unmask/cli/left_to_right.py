@@ -1,0 +1,137 @@
+"""Commands that use left-to-right language models."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from unmask.cli.options import Columns, Json, Model, Overwrite, print_json_lines
+
+app = typer.Typer()
+
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
+Precision = Annotated[str, typer.Option("--precision", help="fp32, bf16 or auto")]
+
+
+@app.command("generate")
+def generate_command(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(help="a text to go on from, or - for all of standard input")],
+    tokens: Annotated[int, typer.Option("--tokens", min=0, help="how many to add")] = 50,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="1 draws as the model says, less favours the likely, 0 takes them")
+    ] = 1.0,
+    top_k: Annotated[int, typer.Option("--top-k", help="draw among so many of the likeliest; 0: among all")] = 0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", help="draw among the likeliest that together have this probability")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="the same gives the same text")] = 0,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+) -> None:
+    """Go on from a text with a left-to-right model: prints the prompt as it was given, and the new text behind it."""
+    from unmask.inference.left_to_right.generation import generate
+    from unmask.io.reading import read_utf8_lines
+
+    if prompt == "-":
+        lines = read_utf8_lines(sys.stdin.buffer, "standard input")
+        prompt = "".join(line for _, line in lines).rstrip("\r\n")
+    new_text = generate(
+        model,
+        prompt,
+        tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        device=device,
+        precision=precision,
+    )
+    print(f"{prompt}{new_text}")
+
+
+@app.command("score")
+def score_command(
+    model: Model,
+    data: Annotated[Path, typer.Argument(help="examples: a table, JSON lines, or a data set's files")],
+    task: Annotated[
+        str, typer.Option("--task", help="classification, choice, or a data set of such a kind")
+    ] = "classification",
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="labels or acceptability; completion or referent; the task's where left out"),
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option("--template", help="of labels: '{text} It was {label}'; {text_a} and {text_b} of pairs"),
+    ] = None,
+    words: Annotated[
+        list[str] | None, typer.Option("--words", metavar="LABEL=WORDS", help="what a label is called; may be repeated")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option("--threshold", help="of acceptability: the mean log-probability of a good text")
+    ] = None,
+    dev: Annotated[Path | None, typer.Option("--dev", help="labelled examples to choose the threshold on")] = None,
+    columns: Columns = None,
+    out: Annotated[Path | None, typer.Option("--out", help="a .jsonl for the predictions")] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+) -> None:
+    """Answer a task without fine-tuning, by what a left-to-right model finds likelier: one JSON object a line. With
+    --json the figures on labelled examples instead, as `evaluate --json`."""
+    from unmask.errors import SettingsError
+    from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
+    from unmask.inference.task_options import naming_columns_by_option
+    from unmask.io.writing import refuse_existing, write_json_lines
+    from unmask.recipe.tree import read_columns
+
+    if out is not None:
+        if as_json:
+            raise SettingsError("--out is for predictions, and --json prints the figures: leave one of them out")
+        refuse_existing(out, overwrite)
+    with naming_columns_by_option():
+        opened = open_zero_shot(
+            model,
+            data,
+            task,
+            method=cast(Method | None, method),
+            template=template,
+            words=None if words is None else read_words(words),
+            threshold=threshold,
+            dev=dev,
+            columns=read_columns(columns or []),
+            device=device,
+            precision=precision,
+        )
+        if as_json:
+            print(json.dumps(evaluate_zero_shot(opened, data), ensure_ascii=False))
+        elif out is None:
+            print_json_lines(predict_zero_shot(opened, data))
+        else:
+            write_json_lines(out, predict_zero_shot(opened, data))
+            print(out)
+
+
+def read_words(given: list[str]) -> dict[str, str]:
+    """What each label is called, from `LABEL=WORDS`.
+
+    Raises:
+        SettingsError: one is not of this form, or a label is named twice.
+    """
+    from unmask.errors import SettingsError
+
+    words: dict[str, str] = {}
+    for one in given:
+        label, equals, called = one.partition("=")
+        if not (label and equals and called):
+            raise SettingsError(f"--words {one!r}: expected LABEL=WORDS, as in --words 1=positive")
+        if label in words:
+            raise SettingsError(f"--words names the label {label!r} twice: once is expected")
+        words[label] = called
+    return words

@@ -1,0 +1,104 @@
+"""The command line: runs the command of this folder that is asked for, and turns errors into messages.
+
+Nothing heavy is imported before a command runs, so that `--help` answers at once. Results go to standard output,
+progress and messages to standard error. Exit codes: 0 done, 1 our fault, 2 the user's, 130 and 143 after Ctrl-C or
+SIGTERM.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from unmask import __version__
+from unmask.cli import glue, left_to_right, text, training, use
+from unmask.errors import Interrupted, UnmaskError
+
+app = typer.Typer(
+    help="Raw text to a pre-trained BERT-family encoder, to fine-tuned models, to measured results.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for commands in (text, training, use, left_to_right, glue):
+    app.add_typer(commands.app)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+) -> None:
+    if version:
+        print(f"unmask {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Runs the command that the words ask for; exits with its code."""
+    sys.argv[0] = "unmask"  # in the record of a run, however it was started
+    # Daemons start commands with these closed. The files that we open then would be taken for them.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
+    # PyTorch's threads spin while they wait, which beside other work costs most of the speed; asleep they cost nothing.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # oneDNN caches what it made for the last thousand shapes, and most shapes return within half as many.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "512")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        try:
+            app(prog_name="unmask")
+        except SystemExit as ended:
+            if isinstance(ended.__context__, BrokenPipeError):
+                raise ended.__context__ from None
+            raise
+        finally:
+            sys.stdout.flush()
+    except UnmaskError as error:
+        _fail(str(error), error.exit_code)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail(f"the disk is full ({error.filename or 'while writing'}): free some space, or write elsewhere", 2)
+        if error.errno in _PLACE_ERRORS and error.filename:
+            _fail(f"{error.filename}: {error.strerror}: read or write somewhere else, or mend the place", 2)
+        _fail_with_log()
+    except Exception:
+        _fail_with_log()
+
+
+_PLACE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+"""Errors that are due to a path that the user named, not to us."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(f"stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}", number)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"error: {message}" if code in (1, 2) else message, file=sys.stderr)
+    sys.exit(code)
+
+
+def _fail_with_log() -> NoReturn:
+    """Ends after a fault of our own; the traceback goes to a file that can be sent to us."""
+    trace = traceback.format_exc()
+    fault = f"a fault in unmask, not in your input: {trace.strip().rsplit(chr(10), 1)[-1]}"
+    try:
+        with tempfile.NamedTemporaryFile("wb", prefix="unmask-", suffix=".log", delete=False) as log:
+            report = f"unmask {__version__}: {' '.join(sys.argv)}\n\n{trace}"
+            log.write(report.encode("utf-8", "backslashreplace"))
+    except OSError:  # no space even for the log
+        _fail(f"{fault}\nplease report it:\n{trace}", 1)
+    _fail(f"{fault}\nthe traceback is in {log.name}: please report it", 1)

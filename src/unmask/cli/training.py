@@ -1,0 +1,91 @@
+"""Commands that make models, and that say what is wrong with what makes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, cores
+
+app = typer.Typer()
+
+
+@app.command("pretrain")
+def pretrain_command(
+    recipe: Annotated[str, typer.Argument(help="a YAML file, or a name such as pretrain/bert_tiny")],
+    out: RunOut,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    workers: Workers = None,
+) -> None:
+    """Pre-train a model from a store (store=DIR) or straight from text (corpus=FILE)."""
+    from unmask.recipe.tree import load_pretrain_recipe
+
+    load_pretrain_recipe(recipe, overrides or [])  # tells a wrong setting before the seconds that torch takes to import
+    from unmask.pretraining.run import pretrain
+
+    model = pretrain(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite, workers=workers or cores())
+    print(f"{model}\n{out / 'report.html'}")
+
+
+@app.command("checkpoint")
+def checkpoint_command(
+    run: Annotated[Path, typer.Argument(help="a pre-training run's directory")],
+    out: Annotated[Path, typer.Option("--out", help="the model's directory")],
+    step: Annotated[int | None, typer.Option("--step", min=1, help="of the checkpoint; the newest if left out")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the model that a checkpoint of a pre-training run holds, to fine-tune or to look at."""
+    from unmask.pretraining.checkpoint_model import save_checkpoint_model
+
+    print(save_checkpoint_model(run, out, step, overwrite))
+
+
+@app.command("finetune")
+def finetune_command(
+    recipe: Annotated[str, typer.Argument(help="a YAML file, or a name such as finetune/sst2")],
+    out: RunOut,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Fine-tune a model on labelled examples (init_from=MODEL data.train=FILE data.dev=FILE)."""
+    from unmask.recipe.tree import load_finetune_recipe
+
+    load_finetune_recipe(recipe, overrides or [])  # as above
+    from unmask.finetuning.run import finetune
+
+    model = finetune(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite)
+    print(f"{model}\n{out / 'report.html'}")
+
+
+@app.command("doctor")
+def doctor_command(
+    target: Annotated[str, typer.Argument(help="a store, a run, a search, a recipe's file or its name")],
+    overrides: Overrides = None,
+    recipe: Annotated[str | None, typer.Option("--recipe", help="makes the samples of a store")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="write a page (.html) too")] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Say what is wrong with a store, a recipe, a run or a search, and what a run will take. Exit code 2: a fault."""
+    from unmask.doctor.diagnosis import diagnose, to_json
+    from unmask.doctor.page import write_page
+    from unmask.doctor.terminal import print_diagnosis
+    from unmask.io.writing import refuse_existing
+
+    if out is not None:
+        refuse_existing(out, overwrite)
+    diagnosis = diagnose(target, overrides or [], recipe=recipe)
+    if out is not None:
+        write_page(diagnosis, out)
+    if as_json:
+        print(json.dumps(to_json(diagnosis), ensure_ascii=False))
+    else:
+        print_diagnosis(diagnosis)
+    if diagnosis.has_fault:
+        raise typer.Exit(2)

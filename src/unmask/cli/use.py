@@ -1,0 +1,257 @@
+"""Commands that use models."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unmask.cli.options import Columns, Json, Model, Overwrite, print_json_lines
+
+app = typer.Typer()
+
+Precision = Annotated[
+    str, typer.Option("--precision", help="fp32, bf16, or auto: fp32, and for thousands of inputs what is faster")
+]
+MaxLength = Annotated[int | None, typer.Option("--max-length", help="tokens of an input; all the model takes")]
+Layers = Annotated[
+    str,
+    typer.Option(
+        "--layers",
+        help="embeddings, second-to-last, last, weighted-last-4, concat-last-4, weighted-all "
+        "or weighted-all-and-embeddings",
+    ),
+]
+OneVectorLayers = Annotated[str, typer.Option("--layers", help="embeddings, second-to-last, last or concat-last-4")]
+_INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv or txt"
+TaskSettings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[task.KEY=VALUE ...]", help="settings over those that the model remembers"),
+]
+Pool = Annotated[str, typer.Option("--pool", help="none (one vector a token), cls, mean or max")]
+
+
+@app.command("evaluate")
+def evaluate_command(
+    model: Annotated[
+        str | None, typer.Argument(help="a fine-tuned model, its run or an ensemble; left out with --predictions")
+    ] = None,
+    settings: TaskSettings = None,
+    data: Annotated[Path, typer.Option("--data", help="labelled examples")] = ...,  # type: ignore[assignment]
+    task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
+    predictions: Annotated[
+        Path | None, typer.Option("--predictions", help="score this file of predictions; .json is {id: answer}")
+    ] = None,
+    columns: Columns = None,
+    na_probs: Annotated[
+        Path | None, typer.Option("--na-probs", help="{id: probability of no answer}, beside {id: answer}")
+    ] = None,
+    na_threshold: Annotated[
+        float, typer.Option("--na-threshold", help="no answer where that probability is over this")
+    ] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Measure a fine-tuned model, or a file of predictions, on labelled examples."""
+    from unmask.errors import SettingsError
+    from unmask.inference.evaluation import evaluate, evaluate_predictions
+    from unmask.inference.task_options import read_task_settings
+    from unmask.recipe.tree import read_columns
+
+    words = settings or []
+    if predictions is not None and model is not None and model.startswith("task."):  # not a model but the first setting
+        words = [model, *words]
+        model = None
+    if (model is None) == (predictions is None):
+        raise SettingsError("give a MODEL to measure, or --predictions FILE to score without one: one of the two")
+    named, given = read_columns(columns or []), read_task_settings(words)
+    if predictions is not None:
+        result = evaluate_predictions(
+            predictions, data, task, named, settings=given, na_probs=na_probs, na_threshold=na_threshold
+        )
+    else:
+        assert model is not None
+        if na_probs:
+            raise SettingsError("--na-probs is for --predictions: a model says itself how probable no answer is")
+        result = evaluate(model, data, task, named, settings=given)
+    _print_figures(result, as_json)
+
+
+def _print_figures(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    print(f"{result['task']}: {result['n']:,} examples")
+    for name, value in result["metrics"].items():
+        print(f"  {name:<24} {value:,}" if isinstance(value, int) else f"  {name:<24} {value:.4f}")
+
+
+@app.command("predict")
+def predict_command(
+    model: Model,
+    inputs: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|-", help=".jsonl, .tsv, .csv, .parquet, a data set's files, .txt (one text a line), or -"
+        ),
+    ],
+    settings: TaskSettings = None,
+    columns: Columns = None,
+    format: Annotated[str | None, typer.Option("--format", help=_INPUT_FORMAT_HELP)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="a file: .jsonl, or for questions .json, the {id: answer} of SQuAD")
+    ] = None,
+    precision: Precision = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Predict: one JSON object a line, in the order of the inputs."""
+    from unmask.inference.predictor import predict_file, write_predictions
+    from unmask.inference.task_options import read_task_settings
+    from unmask.recipe.tree import read_columns
+
+    named, given = read_columns(columns or []), read_task_settings(settings or [])
+    with _showing_messages():
+        if out is None:
+            answers = predict_file(model, inputs, columns=named, settings=given, format=format, precision=precision)
+            print_json_lines(answers)
+        else:
+            print(
+                write_predictions(
+                    model,
+                    inputs,
+                    out,
+                    columns=named,
+                    settings=given,
+                    format=format,
+                    precision=precision,
+                    overwrite=overwrite,
+                )
+            )
+
+
+@contextmanager
+def _showing_messages() -> Iterator[None]:
+    """Shows on standard error also what is no warning, such as the precision that is chosen."""
+    logger = logging.getLogger("unmask")
+    handler, former_level = logging.StreamHandler(sys.stderr), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(former_level)
+        logger.removeHandler(handler)
+
+
+@app.command("ensemble")
+def ensemble_command(
+    models: Annotated[list[Path], typer.Argument(help="fine-tuned models or their runs")],
+    out: Annotated[Path, typer.Option("--out", help="the ensemble's directory")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Let several fine-tuned models answer together; evaluate and predict take the directory as a model."""
+    from unmask.inference.ensemble import write_ensemble
+
+    print(write_ensemble(models, out, overwrite=overwrite))
+
+
+@app.command("features")
+def features_command(
+    model: Model,
+    inputs: Annotated[str, typer.Argument(metavar="FILE|-", help="as for predict")],
+    out: Annotated[Path, typer.Option("--out", help="a directory for features and index")],
+    layers: Layers = "last",
+    pool: Pool = "none",
+    columns: Columns = None,
+    format: Annotated[str, typer.Option("--format", help="npy or parquet")] = "npy",
+    input_format: Annotated[str | None, typer.Option("--input-format", help=_INPUT_FORMAT_HELP)] = None,
+    max_length: MaxLength = None,
+    precision: Precision = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Write what an encoder makes of texts, once, as vectors for other models."""
+    from unmask.inference.features.extraction import extract_features
+    from unmask.recipe.tree import read_columns
+
+    with _showing_messages():
+        extract_features(
+            model,
+            inputs,
+            out,
+            layers=layers,
+            pool=pool,
+            columns=read_columns(columns or []),
+            input_format=input_format,
+            format=format,
+            max_length=max_length,
+            precision=precision,
+            overwrite=overwrite,
+        )
+    print(out)
+
+
+@app.command("similarity")
+def similarity_command(
+    model: Model,
+    texts: Annotated[list[str] | None, typer.Argument(help="two texts, or a file of pairs")] = None,
+    query: Annotated[Path | None, typer.Option("--query", help="texts to look for, one a line")] = None,
+    corpus: Annotated[Path | None, typer.Option("--corpus", help="texts to look among, one a line")] = None,
+    top_k: Annotated[int, typer.Option("--top-k", min=1, help="of the corpus, for each query")] = 5,
+    layers: OneVectorLayers = "last",
+    pool: Pool = "mean",
+    columns: Columns = None,
+) -> None:
+    """Say how alike texts are: the cosine of their embeddings, one JSON object a line."""
+    from unmask.inference.features.similarity import compare
+    from unmask.recipe.tree import read_columns
+
+    named = read_columns(columns or [])
+    print_json_lines(compare(model, texts or [], query, corpus, columns=named, top_k=top_k, layers=layers, pool=pool))
+
+
+@app.command("split")
+def split_command(
+    file: Annotated[Path, typer.Argument(help="labelled examples without published splits")],
+    task: Annotated[str, typer.Option("--task", help="a kind of task or a data set's id")],
+    out: Annotated[Path, typer.Option("--out", help="a directory for train, dev and test")],
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="COLUMN", help="rows with equal values stay together")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Split examples by article, document or premise: 80 % train, 10 % dev, 10 % test, the same every time."""
+    from unmask.tasks.splitting import split_file
+
+    for path, count in split_file(file, task, out, group=group, overwrite=overwrite).items():
+        print(f"{path}: {count:,}")
+
+
+@app.command("fill-mask")
+def fill_mask_command(
+    model: Model,
+    text: Annotated[str, typer.Argument(help="a text with [MASK] in it, or - for one text a line")],
+    top_k: Annotated[int, typer.Option("--top-k", min=1, help="candidates for each [MASK]")] = 5,
+) -> None:
+    """Say what may stand at [MASK]: one JSON object a line, the likeliest first."""
+    from unmask.inference.mask_filling import MaskFiller, read_texts
+
+    filler = MaskFiller(model)
+    lines = read_texts(sys.stdin.buffer, "standard input") if text == "-" else [("", text)]
+    print_json_lines(answer for source, line in lines for answer in filler.fill(line, top_k, source))
+
+
+@app.command("info")
+def info_command(
+    path: Annotated[Path, typer.Argument(help="a store, model, run, tokenizer or recipe")],
+    as_json: Json = False,
+) -> None:
+    """Say what something is: sizes, settings, progress, provenance."""
+    from unmask.info import describe, format_description
+
+    description = describe(path)
+    print(json.dumps(description, ensure_ascii=False) if as_json else format_description(description))

@@ -1,1 +1,0 @@
-"""The commands, each a function that hands its words to one program."""

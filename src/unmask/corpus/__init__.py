@@ -1,0 +1,1 @@
+"""Files to documents: reading, cleaning, sentences, mixtures, and what was lost on the way."""

@@ -1,0 +1,118 @@
+"""Annotations: runs of characters in a document marked as entities or noun phrases, for masking that uses them.
+
+A `.jsonl` document has them beside its text, `"spans": [[start, end, kind], ...]`. They follow the text through
+cleaning, which reports its changes as edits, and become spans of tokens in `unmask.store.annotation_places`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+KINDS: dict[str, int] = {"entity": 1, "noun_phrase": 2}
+"""The kinds of annotations, with their numbers in a store."""
+
+FIELD = "spans"
+"""The field of a JSON object that holds them."""
+
+EXPECTED = (
+    f'expected "{FIELD}" to be a list of [start, end, kind], in characters of the text from 0, the end exclusive, and '
+    f"kind one of {', '.join(KINDS)}; mend that line, or give the field another name if it is something else"
+)
+
+
+class Annotation(NamedTuple):
+    """Characters `start` to `end` of a text, the end exclusive, and their kind, a key of `KINDS`."""
+
+    start: int
+    end: int
+    kind: str
+
+
+class Edit(NamedTuple):
+    """A change of a text: the characters from `start` to `end` became `length` characters."""
+
+    start: int
+    end: int
+    length: int
+
+
+def find_fault(value: object, num_characters: int) -> str | None:
+    """What is wrong with the annotations of a document, worded for an error; None if nothing is.
+
+    Args:
+        value: of the field `FIELD`, any JSON.
+        num_characters: of the document's text.
+    """
+    if not isinstance(value, list):
+        return f"{FIELD!r} is no list"
+    for number, each in enumerate(value, start=1):
+        problem = _fault_of_one(each, num_characters)
+        if problem is not None:
+            return f"{FIELD!r}, item {number}: {problem}"
+    return None
+
+
+def _fault_of_one(item: object, num_characters: int) -> str | None:
+    if not isinstance(item, list) or len(item) != 3:
+        return f"{_shown(item)} is no list of three"
+    start, end, kind = item
+    if type(start) is not int or type(end) is not int:
+        return f"{_shown(item)} has a start or end that is no whole number"
+    if not (isinstance(kind, str) and kind in KINDS):
+        return f"{_shown(item)} is of a kind that is not known, {_shown(kind)}"
+    if start >= end:
+        return f"{_shown(item)} ends before it has begun"
+    if start < 0 or end > num_characters:
+        return f"{_shown(item)} lies outside the text of {num_characters:,} characters"
+    return None
+
+
+def _shown(value: object) -> str:
+    said = repr(value)
+    return said if len(said) <= 60 else f"{said[:59]}…"
+
+
+def follow(annotations: Iterable[Annotation], edits: Iterable[Edit], num_characters: int) -> tuple[Annotation, ...]:
+    """The annotations of a text moved to their places in the changed text, without those that have become empty.
+
+    An annotation that overlaps an edit covers all of the edit's result.
+
+    Args:
+        annotations: of the text before.
+        edits: in order, not overlapping, by their places before; the rest of the text is unchanged.
+        num_characters: of the changed text.
+    """
+    changes = list(edits)
+    firsts = [edit.start for edit in changes]
+    growth = [0, *accumulate(edit.length - (edit.end - edit.start) for edit in changes)]
+
+    def place(character: int) -> tuple[int, int]:
+        number = bisect_right(firsts, character)
+        if number and character < changes[number - 1].end:
+            edit = changes[number - 1]
+            start = edit.start + growth[number - 1]
+            return start, start + edit.length
+        return character + growth[number], character + growth[number] + 1
+
+    moved = (
+        Annotation(place(start)[0], min(place(end - 1)[1], num_characters), kind) for start, end, kind in annotations
+    )
+    return tuple(each for each in moved if each.start < each.end)
+
+
+def removed_lines(lines: Sequence[str], keep: Sequence[bool]) -> Iterator[Edit]:
+    """The edits that remove lines of a text, each with the line break after it.
+
+    Args:
+        lines: all of the text's, without their breaks.
+        keep: whether each stays.
+    """
+    start = 0
+    for line, stays in zip(lines, keep, strict=True):
+        end = start + len(line) + 1
+        if not stays:
+            yield Edit(start, end, 0)
+        start = end

@@ -1,0 +1,1 @@
+"""What is fixed in documents, and which are dropped."""

@@ -1,0 +1,80 @@
+"""A document between its reader and its consumer, with the account of what was done to it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from unmask.corpus.annotations import Annotation, Edit, follow, removed_lines
+from unmask.corpus.documents import CorpusCounts
+
+NOTHING_LEFT = "nothing left"
+"""The reason for dropping a document from which cleaning removed every line."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A document that cleaning changes, or drops.
+
+    Removals are booked only when the document is done, since a dropped one counts as a whole.
+
+    Attributes:
+        text: the current text.
+        source: where the document begins, as `path:line`.
+        bytes_read: UTF-8 bytes of the text as it was read.
+        utf8_bytes: of the current text.
+        annotations: of the current text.
+        num_annotations_removed: how many lost their text.
+        removed: what was removed, how many, and the UTF-8 bytes.
+        dropped: the reason for dropping the document; None while it stays.
+    """
+
+    text: str
+    source: str
+    bytes_read: int
+    utf8_bytes: int
+    annotations: tuple[Annotation, ...] = ()
+    num_annotations_removed: int = 0
+    removed: list[tuple[str, int, int]] = field(default_factory=list)
+    dropped: str | None = None
+
+    def change(self, text: str, what: str, count: int, num_bytes: int, edits: Iterable[Edit]) -> None:
+        """Replaces the text by one that is `num_bytes` shorter in UTF-8 after the removal of `count` of `what`.
+
+        `edits` lists the changes; it is not read if the text has no annotations.
+        """
+        if self.annotations:
+            followed = follow(self.annotations, edits, len(text))
+            self.num_annotations_removed += len(self.annotations) - len(followed)
+            self.annotations = followed
+        self.text = text
+        self.utf8_bytes -= num_bytes
+        self.removed.append((what, count, num_bytes))
+
+    def keep_lines(self, lines: Sequence[str], keep: Sequence[bool], what: str) -> None:
+        """Removes lines, each with a line break; `lines` are all lines of the text."""
+        kept = [line for line, stays in zip(lines, keep, strict=True) if stays]
+        gone = [line for line, stays in zip(lines, keep, strict=True) if not stays]
+        num_breaks = len(lines) - 1 - max(0, len(kept) - 1)
+        num_bytes = len("".join(gone).encode("utf-8")) + num_breaks
+        self.change("\n".join(kept), what, len(gone), num_bytes, removed_lines(lines, keep))
+
+    def drop(self, reason: str) -> None:
+        """Marks the document as dropped."""
+        self.dropped = reason
+
+    def book(self, counts: CorpusCounts) -> None:
+        """Enters the document into the account: handed on, or dropped."""
+        counts.documents_read += 1
+        counts.bytes_read += self.bytes_read
+        if self.dropped is not None:
+            counts.drop(self.dropped, self.bytes_read)
+            return
+        for what, count, num_bytes in self.removed:
+            counts.remove(what, count, num_bytes)
+        counts.documents += 1
+        counts.characters += len(self.text)
+        counts.utf8_bytes += self.utf8_bytes
+        if self.annotations or self.num_annotations_removed:
+            counts.annotations += len(self.annotations)
+            counts.annotations_removed += self.num_annotations_removed

@@ -1,0 +1,96 @@
+"""A corpus as programs see it: reads files, cleans documents, leaves out repeated ones, and keeps the account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from unmask.corpus.cleaning.cleaning import check_scripts, clean, drop_short
+from unmask.corpus.cleaning.draft import Draft
+from unmask.corpus.cleaning.duplicates import drop_duplicates
+from unmask.corpus.cleaning.near_duplicates import drop_near_duplicates
+from unmask.corpus.documents import CorpusCounts, Document
+from unmask.corpus.reading import read_files
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
+
+
+def read_documents(
+    files: Iterable[Path],
+    counts: CorpusCounts,
+    reading: ReadingSettings = ReadingSettings(),  # noqa: B008  frozen
+    cleaning: CleaningSettings = CleaningSettings(),  # noqa: B008  frozen
+    work_directory: Path | None = None,
+    stdin: IO[bytes] | None = None,
+) -> Iterator[Document]:
+    """Streams the cleaned documents of files, in order; what is left out is counted by its reason.
+
+    Args:
+        files: from `find_files`.
+        counts: updated while reading; it adds up whenever a document is yielded.
+        reading: how files become documents.
+        cleaning: what is mended in documents, and which are left out.
+        work_directory: where hashes are sorted, in a folder that is removed afterwards; None is the system's place for
+            temporary files.
+        stdin: read for the file `-`; None is this process's standard input.
+
+    Raises:
+        InputError: a file, or a record in it, cannot be read; see `read_files`.
+        SettingsError: `cleaning` names a script that does not exist, or a package is missing for it.
+        OutputError: the disk is too full for the hashes.
+    """
+    check_scripts(cleaning)
+    drafts = _cleaned(_drafts(files, counts, reading, stdin), cleaning)
+    if cleaning.duplicates != "keep":
+        drafts = drop_duplicates(drafts, cleaning.duplicates == "paragraphs", work_directory)
+        drafts = _without_short(drafts, cleaning.min_characters)  # paragraphs may have been removed
+    if cleaning.near_duplicates is not None:
+        drafts = drop_near_duplicates(drafts, cleaning.near_duplicates)
+    for draft in drafts:
+        draft.book(counts)
+        if draft.dropped is None:
+            yield Document(draft.text, draft.source, draft.annotations)
+
+
+def _drafts(
+    files: Iterable[Path], counts: CorpusCounts, reading: ReadingSettings, stdin: IO[bytes] | None
+) -> Iterator[Draft]:
+    """Documents as read, not yet in the account: whether some stay is only decided after later ones were read."""
+    found = replace(counts, documents_read=0, bytes_read=0, removed={})
+    try:
+        for document in read_files(files, found, reading, stdin):
+            found.documents_read -= 1  # this one is booked with its draft
+            _book_reading(found, counts)
+            yield Draft(document.text, document.source, found.bytes_read, found.bytes_read, document.annotations)
+            found.bytes_read = 0
+    finally:
+        _book_reading(found, counts)
+
+
+def _book_reading(found: CorpusCounts, counts: CorpusCounts) -> None:
+    """Moves what the readers found into the account, except the last document, whose bytes stay in `found`."""
+    counts.files = found.files
+    counts.empty_files = found.empty_files
+    counts.file_bytes = found.file_bytes
+    counts.long_lines = found.long_lines
+    counts.documents_read += found.documents_read  # those that never become a draft: redirects of a Wikipedia dump
+    found.documents_read = 0
+    for what, amount in found.removed.items():  # by the reader itself, such as a licence
+        found.bytes_read -= amount.utf8_bytes
+        counts.bytes_read += amount.utf8_bytes
+        counts.remove(what, amount.count, amount.utf8_bytes)
+    found.removed.clear()
+
+
+def _cleaned(drafts: Iterable[Draft], settings: CleaningSettings) -> Iterator[Draft]:
+    for draft in drafts:
+        clean(draft, settings)
+        yield draft
+
+
+def _without_short(drafts: Iterable[Draft], min_characters: int) -> Iterator[Draft]:
+    for draft in drafts:
+        if draft.dropped is None:
+            drop_short(draft, min_characters)
+        yield draft

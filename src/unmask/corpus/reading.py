@@ -1,0 +1,253 @@
+"""Reads corpus files into documents, unchanged: a function and a line of `CORPUS_READERS` for each format.
+
+Files are streamed: memory holds a line, a document or a batch of a table's rows at a time, whatever the size of the
+file. What cannot be read is refused, naming its place, or skipped and counted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from unmask.corpus.annotations import EXPECTED, FIELD, Annotation, find_fault
+from unmask.corpus.documents import CorpusCounts, Document
+from unmask.corpus.files import STANDARD_INPUT, format_of
+from unmask.corpus.formats.gutenberg import is_gutenberg, read_gutenberg
+from unmask.corpus.formats.markdown import read_markdown
+from unmask.corpus.formats.tables import read_csv, read_parquet, read_tsv
+from unmask.corpus.formats.wikipedia import read_wikipedia
+from unmask.corpus.settings import ReadingSettings
+from unmask.corpus.source import LONG_LINE_BYTES, Source
+from unmask.errors import InputError
+from unmask.io.reading import (
+    BUFFER_BYTES,
+    COMPRESSIONS,
+    DamagedData,
+    describe_damage,
+    detect_compression,
+    split_suffixes,
+)
+
+GUTENBERG_HEADER_BYTES = 64 * 1024
+"""A book's licence begins within this many bytes."""
+
+
+def read_files(
+    files: Iterable[Path],
+    counts: CorpusCounts,
+    settings: ReadingSettings = ReadingSettings(),  # noqa: B008  frozen
+    stdin: IO[bytes] | None = None,
+) -> Iterator[Document]:
+    """Streams the documents of files unchanged, except that a byte order mark at the beginning of a file is removed.
+
+    Args:
+        files: from `find_files`.
+        counts: updated while reading: files, bytes, documents read, records skipped. `bytes_read` counts the text of
+            documents as yielded here; for formats that are mostly markup (Wikipedia, Markdown) only the text extracted,
+            for Gutenberg books also the licence, which is booked as removed.
+        settings: how files become documents.
+        stdin: read for `-`; None is this process's standard input.
+
+    Raises:
+        InputError: with `on_error: stop`, a file cannot be opened, is damaged or cut short, is not UTF-8 (the byte is
+            named), or does not match its format (the line is named).
+    """
+    for path in files:
+        yield from _read_file(path, counts, settings, stdin)
+
+
+def _read_file(
+    path: Path, counts: CorpusCounts, settings: ReadingSettings, stdin: IO[bytes] | None
+) -> Iterator[Document]:
+    counts.files += 1
+    is_empty = True
+    source = Source(path, io.BytesIO(), False, settings, counts)
+    try:
+        with ExitStack() as stack:
+            if path == STANDARD_INPUT:
+                raw = stdin or _standard_input()
+            else:
+                raw = stack.enter_context(open(path, "rb", buffering=0))
+            counted = io.BufferedReader(_CountedBytes(raw, counts), BUFFER_BYTES)
+            if path == STANDARD_INPUT:
+                compression = detect_compression(counted.peek(6))
+            else:
+                compression = COMPRESSIONS[split_suffixes(path)[1]]
+            source.stream = compression.open(counted)
+            source.compressed = compression.new_frame is not None
+            for document in CORPUS_READERS[_choose_format(source)](source):
+                text = document.text
+                try:
+                    size = len(text) if text.isascii() else len(text.encode())
+                except UnicodeEncodeError as error:
+                    _refuse_surrogate(source, document, text[error.start])
+                    continue
+                is_empty = False
+                counts.documents_read += 1
+                counts.bytes_read += size
+                yield document
+    except DamagedData as error:
+        source.refuse(source.name, "damaged file", describe_damage(error))
+    except OSError as error:
+        source.refuse(source.name, "unreadable file", f"cannot be read: {error.strerror or error}")
+    counts.empty_files += is_empty
+
+
+def _standard_input() -> IO[bytes]:
+    if sys.stdin is None:  # `<&-` in a shell, or a service that has none
+        raise InputError("standard input is closed, so - stands for nothing: give it text, or name files")
+    return sys.stdin.buffer
+
+
+def _refuse_surrogate(source: Source, document: Document, surrogate: str) -> None:
+    if source.undecoded:
+        source.refuse(document.source, "not UTF-8", "not UTF-8: expected text in UTF-8")
+    else:
+        source.refuse(
+            document.source,
+            "half a surrogate pair",
+            f"half of a surrogate pair, \\u{ord(surrogate):04x}, which is no character: mend the JSON escape, or the "
+            "program that wrote it",
+        )
+
+
+class _CountedBytes(io.RawIOBase):
+    """A file that counts its bytes as they are read."""
+
+    def __init__(self, file: IO[bytes], counts: CorpusCounts) -> None:
+        self._file = file
+        self._counts = counts
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        size: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
+        self._counts.file_bytes += size
+        return size
+
+
+def _choose_format(source: Source) -> str:
+    if source.settings.format != "auto":
+        return source.settings.format
+    if source.path == STANDARD_INPUT:
+        return "txt"
+    form = format_of(source.path)
+    assert form is not None, f"{source.path}: `find_files` lets no unknown suffix pass"
+    if form == "txt" and is_gutenberg(_look_ahead(source)):
+        return "gutenberg"
+    return form
+
+
+def _look_ahead(source: Source) -> list[bytes]:
+    """The first lines of a file, which will be read again later, as will any damage among them."""
+    lines: list[bytes] = []
+    size = 0
+    try:
+        while size < GUTENBERG_HEADER_BYTES and (line := source.stream.readline()):
+            lines.append(line)
+            size += len(line)
+        source.head = lines
+    except (DamagedData, OSError) as error:
+        source.head = _lines_before(lines, error)
+    return lines
+
+
+def _lines_before(lines: list[bytes], error: Exception) -> Iterator[bytes]:
+    yield from lines
+    raise error
+
+
+def read_txt(source: Source) -> Iterator[Document]:
+    """Plain text; `ReadingSettings.txt_documents` says what separates documents."""
+    by_file = source.settings.txt_documents == "file"
+    lines: list[str] = []
+    begin = 1
+    for number, line in source.lines():
+        line = line.rstrip("\r\n")
+        if by_file or (line and not line.isspace()):
+            if not lines:
+                begin = number
+            lines.append(line)
+        elif lines:
+            yield Document("\n".join(lines), f"{source.name}:{begin}")
+            lines = []
+    if lines:
+        yield Document("\n".join(lines), f"{source.name}:{begin}")
+
+
+def read_jsonl(source: Source) -> Iterator[Document]:
+    """One JSON object a line, the document in one of its fields, perhaps with annotations in `spans`; blank lines are
+    skipped.
+
+    The most used of all readers: it has its own loop, in which no line is decoded or scanned twice.
+    """
+    name, field, counts, loads = source.name, source.settings.column, source.counts, json.loads
+    offset = 0
+    for number, line in enumerate(source.raw_lines(), start=1):
+        if len(line) > LONG_LINE_BYTES:
+            counts.long_lines += 1
+        try:
+            decoded = line.decode("utf-8")
+            row = loads(decoded.removeprefix("\ufeff") if number == 1 else decoded)
+        except UnicodeDecodeError as error:
+            source.refuse(f"{name}:{number}", "not UTF-8", source.describe_undecodable(line, offset, error))
+        except (ValueError, RecursionError) as error:
+            if decoded.strip("\ufeff \t\r\n"):
+                source.refuse(f"{name}:{number}", "not JSON", f"not JSON ({error}): {_expected(field)}; mend that line")
+        else:
+            text = row.get(field) if type(row) is dict else None
+            if type(text) is str:
+                if row.get(FIELD) is None:
+                    yield Document(text, f"{name}:{number}")
+                elif (fault := find_fault(row[FIELD], len(text))) is not None:
+                    source.refuse(f"{name}:{number}", "bad annotations", f"{fault}: {EXPECTED}")
+                else:
+                    annotations = tuple(Annotation(*each) for each in row[FIELD])
+                    yield Document(text, f"{name}:{number}", annotations)
+            else:
+                source.refuse(f"{name}:{number}", *_describe_row(row, field))
+        offset += len(line)
+
+
+def _expected(field: str) -> str:
+    return f'expected one JSON object a line with a string field "{field}"'
+
+
+def _describe_row(row: object, field: str) -> tuple[str, str]:
+    """The reason and the problem, for `Source.refuse`, of a JSON value without text."""
+    if not isinstance(row, dict):
+        return "not a JSON object", f"a JSON {_json_type(row)}, not an object: {_expected(field)}"
+    if field not in row:
+        names = ", ".join(map(repr, row)) or "none at all"
+        return (
+            "no such field",
+            f"no field {field!r} (there is {names}): {_expected(field)}, or name another field with --column (in "
+            "a recipe reading.column)",
+        )
+    return "not a string", f"field {field!r} is {_json_type(row[field])}, not a string: {_expected(field)}"
+
+
+def _json_type(value: object) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+CorpusReader = Callable[[Source], Iterator[Document]]
+"""Reads an opened file into documents, unchanged."""
+
+CORPUS_READERS: dict[str, CorpusReader] = {
+    "txt": read_txt,
+    "md": read_markdown,
+    "jsonl": read_jsonl,
+    "csv": read_csv,
+    "tsv": read_tsv,
+    "parquet": read_parquet,
+    "wikipedia": read_wikipedia,
+    "gutenberg": read_gutenberg,
+}

@@ -1,0 +1,100 @@
+"""One corpus file while it is read: its bytes, its name, and how records that cannot be read are handled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO
+
+from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.files import STANDARD_INPUT
+from unmask.corpus.settings import ReadingSettings
+from unmask.errors import InputError
+from unmask.io.reading import describe_undecodable
+
+LONG_LINE_BYTES = 1_000_000
+"""Lines longer than this many bytes are counted as long: they are read, but are rarely intended."""
+
+
+@dataclass
+class Source:
+    """A corpus file that has been opened.
+
+    Attributes:
+        path: `-` for standard input.
+        stream: its bytes, decompressed.
+        compressed: True if the file is compressed.
+        settings: how it becomes documents.
+        counts: the account to keep.
+        head: the first lines, already read from the stream to inspect them.
+        undecoded: True once `lines` has yielded a line that is not UTF-8.
+    """
+
+    path: Path
+    stream: IO[bytes]
+    compressed: bool
+    settings: ReadingSettings
+    counts: CorpusCounts
+    head: Iterable[bytes] = ()
+    undecoded: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the file in places and messages."""
+        return "standard input" if self.path == STANDARD_INPUT else str(self.path)
+
+    def refuse(self, place: str, reason: str, problem: str) -> None:
+        """Handles a record that cannot be read: stops, or skips it, depending on the settings.
+
+        Args:
+            place: of the record, as `path:line`.
+            reason: a fixed short phrase, to count it under.
+            problem: what is wrong, what was expected, and what to do.
+
+        Raises:
+            InputError: with `on_error: stop`.
+        """
+        if self.settings.on_error == "stop":
+            raise InputError(
+                f"{place}: {problem}; or pass over what cannot be read with --on-error skip (in a recipe "
+                "reading.on_error=skip)"
+            )
+        self.counts.skip(place, reason)
+
+    def raw_lines(self) -> Iterator[bytes]:
+        """The lines, undecoded."""
+        return chain(self.head, self.stream)
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Lines with their numbers from 1 and their line ends; a byte order mark before the first is removed.
+
+        A line that is not UTF-8 stops the reading; or, with `on_error: skip`, is yielded with surrogates in place of
+        its invalid bytes, by which `read_files` recognises the document to skip.
+
+        Raises:
+            InputError: a line is not UTF-8, with `on_error: stop`; names the first byte that is not.
+        """
+        offset = 0
+        for number, line in enumerate(self.raw_lines(), start=1):
+            if len(line) > LONG_LINE_BYTES:
+                self.counts.long_lines += 1
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                if self.settings.on_error == "stop":
+                    self.refuse(f"{self.name}:{number}", "not UTF-8", self.describe_undecodable(line, offset, error))
+                text = line.decode("utf-8", "surrogateescape")
+                self.undecoded = True
+            offset += len(line)
+            yield number, text.removeprefix("\ufeff") if number == 1 else text
+
+    def describe_undecodable(self, line: bytes, offset: int, error: UnicodeDecodeError) -> str:
+        """What is wrong with a line that is not UTF-8, for `refuse`."""
+        return describe_undecodable(line, offset, error, "decompressed text" if self.compressed else "file")
+
+
+def utf8_size(text: str) -> int:
+    """Bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,1 @@
+"""Checks of a recipe before it runs."""

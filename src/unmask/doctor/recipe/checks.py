@@ -1,0 +1,314 @@
+"""What `unmask doctor` says about a recipe's settings: what is far from usual, and what cannot work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unmask.config import changed_keys
+from unmask.doctor.findings import Finding, Level, Table
+from unmask.doctor.recipe.estimates import Memory
+from unmask.io.progress import human_bytes, human_count, human_duration
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings, ReplacedTokenSettings
+from unmask.recipe.tree import PretrainRecipe
+from unmask.training.settings import OptimizerSettings, TrainSettings, warmup_shortfall
+
+USUAL_LEARNING_RATES = {192: (1e-4, 5e-3), 384: (1e-4, 2e-3), 640: (1e-4, 1e-3), 896: (5e-5, 7e-4), 10**9: (2e-5, 5e-4)}
+"""The largest hidden size -> AdamW's usual peak rates up to there: BERT-Base and Large 1e-4, RoBERTa 6e-4 and 4e-4,
+ELECTRA-Small (256 wide) 5e-4, and the rates of our own small recipes."""
+
+MOST_EPOCHS = (40, "BERT")
+"""Passes over the text, and who made them: BERT (appendix A.2)."""
+MOST_EPOCHS_LEFT_TO_RIGHT = (100, "GPT-1")
+"""The same for left-to-right models: Radford et al. 2018, section 4.1."""
+
+LARGEST_BATCHES = {
+    "adamw": (8e6, "RoBERTa's largest batches (8,192 x 512)"),
+    "lamb": (2e7, "LAMB's largest batches (32,768 x 512)"),
+}
+"""The most tokens of a step, by optimizer, and whose batches these are: Liu et al. 2019, section 4.3; You et al. 2020,
+section 4.1. Other optimizers are treated as AdamW."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work that a recipe amounts to; None for what cannot be known.
+
+    Args:
+        tokens_per_step: the mean number of tokens shown in an optimizer step.
+        steps, tokens, epochs: in all.
+        seconds: of training, according to the measured probe.
+    """
+
+    sizes: EncoderSettings
+    num_parameters: int
+    tokens_per_step: float
+    steps: float | None
+    tokens: float | None
+    epochs: float | None
+    seconds: float | None
+
+
+def make_plan(
+    settings: PretrainRecipe,
+    sizes: EncoderSettings,
+    num_parameters: int,
+    tokens_per_step: float,
+    epochs_per_step: float | None,
+    step_s: float | None,
+) -> Plan:
+    """Works out the whole budget from whichever of the four the recipe names.
+
+    Args:
+        epochs_per_step: the share of an epoch that a step shows; None without a text.
+        step_s: how long a step takes; None if it was not measured.
+    """
+    train, steps = settings.train, None
+    if train.steps is not None:
+        steps = float(train.steps)
+    elif train.tokens is not None:
+        steps = train.tokens / tokens_per_step
+    elif train.epochs is not None and epochs_per_step is not None:
+        steps = train.epochs / epochs_per_step
+    elif train.minutes is not None and step_s is not None:
+        steps = train.minutes * 60 / step_s
+    return Plan(
+        sizes,
+        num_parameters,
+        tokens_per_step,
+        steps,
+        tokens=None if steps is None else steps * tokens_per_step,
+        epochs=train.epochs if steps is None or epochs_per_step is None else steps * epochs_per_step,
+        seconds=None if steps is None or step_s is None else steps * step_s,
+    )
+
+
+def check_settings(settings: PretrainRecipe, plan: Plan) -> list[Finding]:
+    """Examines the settings, one after another; says nothing about what is usual."""
+    is_left_to_right = settings.objective.name == "causal_lm"
+    found = [
+        _check_learning_rate(settings.optimizer, plan.sizes.hidden_size),
+        _check_warmup(settings, plan.steps),
+        _check_masking(settings.objective),
+        _check_epochs(plan.epochs, *(MOST_EPOCHS_LEFT_TO_RIGHT if is_left_to_right else MOST_EPOCHS)),
+        _check_tokens(plan),
+        _check_batch(plan.tokens_per_step, settings.optimizer),
+        _check_held_out(settings.held_out),
+        _check_saving(settings.train, plan.steps),
+    ]
+    return [finding for finding in found if finding is not None]
+
+
+def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Finding | None:
+    if optimizer.name not in ("adamw", "muon"):
+        return None  # usual rates are known for AdamW, and Muon's updates are as large
+    rate = optimizer.learning_rate
+    low, high = next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest)
+    if low <= rate <= high:
+        return None
+    usual = f"usual for {hidden_size} wide are {low:g} to {high:g}"
+    if rate > high:
+        level: Level = "fault" if rate > 10 * high else "warning"
+        message = f"optimizer.learning_rate {rate:g} is {rate / high:.1f} times the highest usual: {usual}"
+        return Finding("learning-rate-high", level, message, "lower it, or the loss stays at its floor or diverges")
+    message = f"optimizer.learning_rate {rate:g} is {low / rate:.1f} times below the lowest usual: {usual}"
+    return Finding("learning-rate-low", "warning", message, "raise it, or most of the budget is wasted")
+
+
+def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Finding | None:
+    schedule = settings.schedule
+    if not schedule.warmup_steps and not schedule.warmup_ratio and settings.optimizer.name != "adagrad":
+        message = "there is no warm-up: the first steps take the full learning rate"
+        return Finding("no-warmup", "warning", message, "set schedule.warmup_ratio=0.05, or schedule.warmup_steps")
+    if schedule.warmup_steps is None or steps is None:
+        return None
+    stages = len(settings.objective.stages)
+    share = schedule.warmup_steps / (steps / stages)
+    told = f"schedule.warmup_steps {schedule.warmup_steps:,} of {steps / stages:,.0f} steps"
+    advice = "shorten it, or give schedule.warmup_ratio in its place"
+    if (shortfall := warmup_shortfall(schedule, steps, stages)) is not None:
+        return Finding("warmup-longer-than-run", "fault", shortfall, advice)
+    if share > 0.3:
+        return Finding("long-warmup", "warning", f"{told}: {share:.0%} of the run is warm-up", advice)
+    return None
+
+
+def _check_masking(objective: ObjectiveSettings) -> Finding | None:
+    if isinstance(objective, ReplacedTokenSettings) and objective.mask_token_prob == 0:
+        message = "objective.mask_token_prob is 0: the generator sees every token that it is to propose, and copies it"
+        return Finding("mask-rate-zero", "fault", message, "set mask_token_prob=1, as ELECTRA")
+    if isinstance(objective, MaskedLMSettings) and (finding := _check_shown(objective)) is not None:
+        return finding
+    target_prob = objective.target_prob if isinstance(objective, MaskedLMSettings | ReplacedTokenSettings) else None
+    if target_prob is not None and not 0.05 <= target_prob <= 0.5:
+        message = f"objective.target_prob {target_prob:g} is far from the usual 0.15 to 0.4"
+        advice = "few targets waste work, many leave no context"
+        return Finding("unusual-mask-rate", "warning", message, advice)
+    return None
+
+
+def _check_shown(objective: MaskedLMSettings) -> Finding | None:
+    shown = objective.mask_token_prob + objective.random_token_prob
+    if shown == 0:
+        message = "objective.mask_token_prob and random_token_prob are 0: every target stands in the input as it is"
+        return Finding("mask-rate-zero", "fault", message, "set mask_token_prob=0.8 and random_token_prob=0.1, as BERT")
+    if objective.mask_token_prob == 0:
+        message = "objective.mask_token_prob is 0: no [MASK] is ever shown, so fill-mask will not work"
+        return Finding("no-mask-token", "warning", message, "set it to 0.8, as BERT, unless this is an experiment")
+    return None
+
+
+def _check_epochs(epochs: float | None, most: int, who: str) -> Finding | None:
+    if epochs is None:
+        return None
+    if epochs > most:
+        message = f"the run shows the text {epochs:,.0f} times; {who} saw its own about {most} times"
+        return Finding("many-epochs", "warning", message, "give more text, or a smaller budget")
+    if epochs < 1:
+        message = f"the run shows {epochs:.1%} of an epoch: not all of the text is seen"
+        return Finding("part-of-an-epoch", "note", message)
+    return None
+
+
+def _check_tokens(plan: Plan) -> Finding | None:
+    if plan.tokens is None:
+        return None
+    ratio = plan.tokens / plan.num_parameters
+    if ratio >= 10:
+        return None
+    told = f"{human_count(plan.tokens)} tokens for {human_count(plan.num_parameters)} parameters are {ratio:.2g} each"
+    advice = "train longer, or take a smaller model (model.preset): BERT-Base saw over 1,000 a parameter"
+    return Finding("few-tokens-per-parameter", "warning" if ratio < 1 else "note", told, advice)
+
+
+def _check_batch(tokens_per_step: float, optimizer: OptimizerSettings) -> Finding | None:
+    told = f"a step shows {human_count(tokens_per_step)} tokens"
+    if tokens_per_step < 1024:
+        advice = "raise train.batch_size; train.micro_batch_size keeps memory as it is"
+        return Finding("small-batch", "warning", f"{told}: the gradient is noisy", advice)
+    most, whose = LARGEST_BATCHES.get(optimizer.name, LARGEST_BATCHES["adamw"])
+    if tokens_per_step > most:
+        message = f"{told}, more than {whose}"
+        return Finding("large-batch", "warning", message, "lower train.batch_size, and take more steps")
+    return None
+
+
+def _check_held_out(share: float) -> Finding | None:
+    if share == 0:
+        return Finding("nothing-held-out", "warning", "held_out is 0: nothing is evaluated", "set held_out=0.01")
+    if share > 0.3:
+        return Finding("much-held-out", "note", f"held_out keeps {share:.0%} of the documents from training")
+    return None
+
+
+def _check_saving(train: TrainSettings, steps: float | None) -> Finding | None:
+    if steps is None or (train.save_every is not None and train.save_every <= steps / 2) or steps < 2000:
+        return None
+    every = "only at the end" if train.save_every is None else f"every {train.save_every:,} of {steps:,.0f} steps"
+    return Finding("rarely-saved", "note", f"the run is saved {every}", "lower train.save_every")
+
+
+def check_memory(memory: Memory, available: int, micro_batch_size: int) -> Finding:
+    """Whether training fits into the memory that is free, before it is tried."""
+    told = f"training takes about {human_bytes(memory.total)}, and {human_bytes(available)} are free"
+    if memory.fixed > available:
+        message = f"{told}: weights, gradients and optimizer alone take {human_bytes(memory.fixed)}"
+        return Finding("too-large-for-memory", "fault", message, "take a smaller model, or a machine with more memory")
+    if memory.total > available:
+        fitting = fitting_sequences(memory, available, micro_batch_size)
+        advice = f"set train.micro_batch_size={fitting}: it changes memory, not the size of the batch"
+        return Finding("too-large-for-memory", "fault", told, advice if fitting else "shorten packing.max_length")
+    if memory.total > 0.7 * available:
+        return Finding("memory", "warning", f"{told}: that is close", "set a smaller train.micro_batch_size")
+    return Finding("memory", "good", told)
+
+
+def fitting_sequences(memory: Memory, available: int, micro_batch_size: int) -> int:
+    """How many sequences a micro-batch may have, with some room left, judging by one of `micro_batch_size`."""
+    return int(0.8 * (available - memory.fixed) / max(1.0, memory.per_batch / micro_batch_size))
+
+
+def check_disk(needed: int, free: int) -> Finding:
+    """Whether checkpoints and model fit on the disk."""
+    told = f"checkpoints and model take {human_bytes(needed)}, and {human_bytes(free)} are free here"
+    if needed > free:
+        return Finding(
+            "disk-too-small", "fault", told, "free some space, put --out elsewhere, or lower train.keep_last"
+        )
+    return Finding("disk", "good", told)
+
+
+def differences_table(settings: PretrainRecipe) -> Table:
+    """The settings that differ from the defaults, with both values."""
+    usual = PretrainRecipe(corpus=[""], train=TrainSettings(steps=1))
+    own = {"objective": type(settings.objective)(), "model": type(settings.model)()}  # of this objective and family
+    defaults = usual.model_copy(update=own)
+    before, after = defaults.model_dump(mode="json"), settings.model_dump(mode="json")
+    before["objective"]["name"] = usual.objective.name
+    keys = [key for key in changed_keys(defaults, settings) if key not in ("corpus", "store")]
+    keys = ["objective.name"] * (settings.objective.name != usual.objective.name) + keys
+    budget = next(
+        name for name in ("steps", "tokens", "epochs", "minutes") if getattr(settings.train, name) is not None
+    )
+    rows = [
+        (
+            key,
+            _shown(_value(after, key)),
+            "" if key in ("train.steps", f"train.{budget}") else _shown(_value(before, key)),
+        )
+        for key in [*dict.fromkeys([*keys, f"train.{budget}"])]
+        if key != "train.steps" or budget == "steps"
+    ]
+    return Table("Settings that differ from the defaults", tuple(rows), ("setting", "here", "default"))
+
+
+def _value(tree: object, key: str) -> object:
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def plan_table(plan: Plan, settings: PretrainRecipe, flops: float) -> Table:
+    """Total steps, tokens, work and time."""
+    unknown = "not known before there is a text" if settings.train.epochs is not None else "not known without the probe"
+    rows = [
+        ("a step", f"{settings.train.batch_size:,} sequences, {plan.tokens_per_step:,.0f} tokens"),
+        ("steps", unknown if plan.steps is None else f"{plan.steps:,.0f}"),
+        ("tokens", unknown if plan.tokens is None else human_count(plan.tokens)),
+    ]
+    if plan.epochs is not None:
+        rows.append(("epochs", f"{plan.epochs:,.2f}"))
+    if plan.tokens is not None:
+        rows.append(("tokens a parameter", f"{plan.tokens / plan.num_parameters:,.1f}"))
+    rows.append(("operations a token", f"{human_count(flops)} FLOP"))
+    if plan.tokens is not None:
+        rows.append(("operations in all", f"{flops * plan.tokens:.3g} FLOP"))
+    if plan.seconds is not None:
+        rows.append(("time on this machine", human_duration(plan.seconds)))
+    return Table(
+        "The run", tuple(rows), note="Work is the necessary one, backward pass included; heads at targets only."
+    )
+
+
+def memory_table(memory: Memory, micro_batch_size: int) -> Table:
+    """What takes memory."""
+    rows = [
+        ("weights", human_bytes(memory.weights)),
+        ("gradients", human_bytes(memory.gradients)),
+        ("optimizer", human_bytes(memory.optimizer)),
+    ]
+    if memory.casts:
+        rows.append(("bfloat16 copies of the weights", human_bytes(memory.casts)))
+    if memory.per_batch:
+        rows.append((f"activations of {micro_batch_size:,} sequences", human_bytes(memory.activations)))
+        rows.append(("gradient of the logits", human_bytes(memory.logits)))
+    rows.append(("in all", human_bytes(memory.total)))
+    return Table("Memory", tuple(rows), note="The program itself takes about 0.3 GiB more.")

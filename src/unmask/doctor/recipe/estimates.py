@@ -1,0 +1,205 @@
+"""What a recipe will take, worked out before it runs: parameters, memory, disk.
+
+Memory is that of our own implementation: packed tokens, vocabulary logits only at the targets, the last block's
+feed-forward only at the places that a head reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch
+from unmask.models.encoder import new_encoder
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.base import Objective, StagedModule
+from unmask.objectives.table import OBJECTIVES
+from unmask.recipe.tree import PretrainRecipe
+from unmask.tokenization.vocabulary import Vocabulary
+from unmask.training.device import Compute
+from unmask.training.optimizers.muon import split_groups
+from unmask.training.optimizers.optimizer import parameter_groups
+from unmask.training.settings import OptimizerSettings
+
+FLOAT32 = 4
+"""Bytes of a weight, a gradient and each of the optimizer's moments."""
+
+MEASURED_TOKENS = 2048
+"""Few enough for any machine, and enough to get the same kernels as a whole micro-batch."""
+
+PARTS = {"embeddings": "encoder.embeddings.", "blocks": "encoder.blocks.", "generator": "generator", "heads": ""}
+"""The parts of a module by how the names of their parameters begin; a parameter belongs to the first that fits."""
+
+DECODED_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
+"""Logits that a left-to-right decoder holds at once, as in `unmask.models.kernels.decoder_loss`."""
+
+
+def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> nn.Module:
+    """The module that a recipe trains, without memory for its weights."""
+    objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
+    with torch.device("meta"):
+        module = objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
+    assert isinstance(module, nn.Module)
+    return module
+
+
+def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[str, int]:
+    """The number of parameters of the module that a recipe trains, by part; parts that it lacks are left out.
+
+    Parameters that several parts share, such as decoder and word embeddings, are counted once.
+    """
+    counts = dict.fromkeys(PARTS, 0)
+    for name, parameter in bare_module(settings, sizes).named_parameters():
+        part = next(part for part, beginning in PARTS.items() if name.startswith(beginning))
+        counts[part] += parameter.numel()
+    return {part: count for part, count in counts.items() if count}
+
+
+def count_moments(module: nn.Module, settings: OptimizerSettings) -> int:
+    """Numbers that the optimizer keeps: two per parameter, but one with `adagrad`, and for matrices with `muon`."""
+    groups = parameter_groups(module, 0.0, 1.0)
+    once = groups if settings.name == "adagrad" else []
+    if settings.name == "muon":
+        groups, once = split_groups(module, groups, 1.0)
+    return (0 if settings.name == "adagrad" else 2 * _count(groups)) + _count(once)
+
+
+def _count(groups: list[dict[str, Any]]) -> int:
+    return sum(int(parameter.numel()) for group in groups for parameter in group["params"])
+
+
+def any_vocabulary(size: int) -> Vocabulary:
+    """A vocabulary of that size, where only the size matters."""
+    return Vocabulary(size, mask_id=0, special_ids=(0,), continuation=np.zeros(size, dtype=np.bool_))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that training takes at its peak.
+
+    Args:
+        casts: copies of the weights in bfloat16, if products are computed in it.
+        activations: what a micro-batch keeps for its backward pass.
+        logits: gradients of the logits over the vocabulary, while the backward pass works on them.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    casts: int
+    activations: int
+    logits: int
+
+    @property
+    def fixed(self) -> int:
+        """The bytes that do not depend on the micro-batch."""
+        return self.weights + self.gradients + self.optimizer + self.casts
+
+    @property
+    def per_batch(self) -> int:
+        return self.activations + self.logits
+
+    @property
+    def total(self) -> int:
+        return self.fixed + self.per_batch
+
+
+def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> Memory:
+    """The memory that is known without a micro-batch."""
+    weights = FLOAT32 * num_parameters
+    casts = 0 if compute.dtype == torch.float32 else weights // 2
+    return Memory(weights, weights, FLOAT32 * num_moments, casts, activations=0, logits=0)
+
+
+def estimate_memory(
+    fixed: Memory, sizes: EncoderSettings, batch: Batch, objective: Objective, tokens: float, compute: Compute
+) -> Memory:
+    """Memory for a micro-batch of `tokens` tokens.
+
+    What is kept for the backward pass depends on the kernels that a machine uses: it is measured on a few sequences,
+    with two and with three blocks of the recipe's own width, and is linear in tokens and blocks.
+
+    Args:
+        fixed: see `fixed_memory`.
+        batch: some sequences like those of the run, about `MEASURED_TOKENS`, prepared by `objective`.
+    """
+    shallow = min(2, sizes.num_hidden_layers)
+    kept = measure_saved_bytes(sizes, shallow, batch, objective, compute)
+    if sizes.num_hidden_layers > shallow:
+        one_more = measure_saved_bytes(sizes, shallow + 1, batch, objective, compute) - kept
+        kept += (sizes.num_hidden_layers - shallow) * one_more
+    times = tokens / batch.num_tokens
+    item = 2 if compute.dtype != torch.float32 else FLOAT32
+    num_targets = _vocabulary_targets(batch) * times
+    logits = round(num_targets * sizes.vocab_size * item)
+    if "lm" in objective.counts(batch):  # decoded piece by piece, beside the gradient of the word embeddings
+        width = sizes.embedding_size or sizes.hidden_size
+        at_once = DECODED_AT_ONCE.get(compute.device.type, DECODED_AT_ONCE["cuda"])
+        logits = min(logits, FLOAT32 * at_once) + FLOAT32 * sizes.vocab_size * width
+    return replace(fixed, activations=round(kept * times), logits=logits)
+
+
+def _vocabulary_targets(batch: Batch) -> int:
+    """How many targets over the vocabulary a prepared batch has."""
+    columns = batch.columns
+    return len(columns["target_positions"]) + len(columns.get("boundary_targets", ()))
+
+
+def measure_saved_bytes(
+    sizes: EncoderSettings, num_blocks: int, batch: Batch, objective: Objective, compute: Compute
+) -> int:
+    """Bytes that a forward pass with `num_blocks` blocks keeps for the backward pass; the larger of ELECTRA's stages.
+
+    Weights, their casts, and the gradient of the word embeddings that a decoder computes beforehand are left out.
+    """
+    shallow = sizes.model_copy(update={"num_hidden_layers": num_blocks})
+    module = objective.build(new_encoder(shallow, pooler=objective.needs_pooler))
+    assert isinstance(module, nn.Module)
+    module.to(compute.device).train()
+    return max(_saved_bytes(module, batch.to(compute.device), compute) for _ in _stages(module))
+
+
+def _stages(module: nn.Module) -> Iterator[int]:
+    """Takes a module from stage to stage."""
+    yield 0
+    if isinstance(module, StagedModule):
+        for number in range(1, len(module.stages)):
+            module.begin_stage(number)
+            yield number
+
+
+def _saved_bytes(module: nn.Module, batch: Batch, compute: Compute) -> int:
+    weights = {parameter.shape for parameter in module.parameters()}
+    weights |= {shape[::-1] for shape in weights}
+    own = {parameter.data_ptr() for parameter in module.parameters()}
+    embeddings = module.encoder.word_embeddings.shape  # type: ignore[union-attr]  # every objective's module has one
+    kept: dict[int, Tensor] = {}  # by address; held, so that no address is used again
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = id(tensor) if tensor.is_mkldnn else tensor.untyped_storage().data_ptr()
+        is_weight = place in own or (tensor.dtype != torch.float32 and tensor.shape in weights)
+        if not is_weight and tensor.shape != embeddings:
+            kept.setdefault(place, tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), compute.autocast():
+        module(batch)
+    return sum(
+        tensor.numel() * tensor.element_size() if tensor.is_mkldnn else tensor.untyped_storage().nbytes()
+        for tensor in kept.values()
+    )
+
+
+def checkpoint_bytes(num_parameters: int, num_moments: int) -> int:
+    """A checkpoint's size: the weights and the optimizer's moments."""
+    return FLOAT32 * (num_parameters + num_moments)
+
+
+def run_bytes(num_parameters: int, num_moments: int, keep_last: int) -> int:
+    """The disk that a run takes at its peak: the checkpoints kept, the next one being written, and the model."""
+    return (keep_last + 1) * checkpoint_bytes(num_parameters, num_moments) + FLOAT32 * num_parameters

@@ -1,0 +1,292 @@
+"""The doctor's look at a recipe: what it will take on this machine, measured if that is quick, and what is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from unmask.doctor.findings import Diagnosis, Finding, Sample, Table
+from unmask.doctor.recipe.checks import (
+    check_disk,
+    check_memory,
+    check_settings,
+    differences_table,
+    fitting_sequences,
+    make_plan,
+    memory_table,
+    plan_table,
+)
+from unmask.doctor.recipe.estimates import (
+    MEASURED_TOKENS,
+    bare_module,
+    checkpoint_bytes,
+    count_moments,
+    count_parameters,
+    estimate_memory,
+    fixed_memory,
+    run_bytes,
+)
+from unmask.doctor.recipe.material import Material, Text, largest_phase, load_recipe, open_text
+from unmask.doctor.recipe.operations import SequenceShape, flops_per_token
+from unmask.doctor.recipe.speed_probe import SpeedProbe, probe_speed
+from unmask.doctor.samples import decode_samples, describe_step
+from unmask.doctor.store.checks import Floors, floors_table, store_facts
+from unmask.io.progress import Progress, human_bytes, human_count, human_duration
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.replaced_token import ReplacedTokenModule
+from unmask.pretraining.start import check_model
+from unmask.recipe.tree import PretrainRecipe
+from unmask.training.device import Compute, choose_compute
+
+NOT_EXAMINED = Finding(
+    "not-examined",
+    "note",
+    "of objective.name=bilm parameters, memory, operations, speed and samples are not examined: it reads streams of a "
+    "store of words",
+    "`unmask pretrain` with train.steps=20 tells the speed",
+)
+
+_MEMORY_FOR_PROBE = 0.6
+"""Share of the free memory that the probe may take."""
+
+
+def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_samples: int) -> Diagnosis:
+    """Diagnoses a pre-training recipe.
+
+    Args:
+        name: a file, or the name of a recipe that comes with `unmask`.
+        probe_s: about how long the measured probe may take; 0 measures no speed.
+        num_samples: decoded sequences to show.
+
+    Raises:
+        UserError: the recipe is wrong, or what it names cannot be used.
+    """
+    settings, names_text = load_recipe(name, overrides)
+    if settings.objective.name == "bilm":
+        return Diagnosis("recipe", name, (NOT_EXAMINED,), tables=(differences_table(settings),))
+    check_model(settings)
+    findings = _check_phases(settings)
+    settings = largest_phase(settings)
+    compute = choose_compute(settings.device, settings.precision, training=True)
+    with ExitStack() as stack, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        text = open_text(settings, names_text, stack)
+        findings += [text] if isinstance(text, Finding) else []
+        material = Material.of(settings, text if isinstance(text, Text) else None)
+        return _examine(name, material, findings, compute, probe_s, num_samples)
+
+
+def _examine(
+    name: str, material: Material, findings: list[Finding], compute: Compute, probe_s: float, num_samples: int
+) -> Diagnosis:
+    settings, sizes, tokens_per_step = material.settings, material.sizes, material.tokens_per_step
+    parameters = count_parameters(settings, sizes)
+    num_parameters = sum(parameters.values())
+    length = tokens_per_step / settings.train.batch_size
+    num_moments = count_moments(bare_module(settings, sizes), settings.optimizer)
+    batch = material.prepared(max(1, int(MEASURED_TOKENS / length)))
+    flops = flops_per_token(sizes, settings.objective, SequenceShape.of(settings.objective, batch, length))
+
+    micro_batch = settings.train.micro_batch_of(settings.train.batch_size)
+    available = available_memory(compute)
+    memory = fixed_memory(num_parameters, num_moments, compute)
+    fits = memory.fixed <= available
+    probe = None
+    if fits:
+        memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
+        if settings.train.micro_batch_size == "auto" and compute.device.type == "cuda" and memory.total > available:
+            micro_batch = max(1, fitting_sequences(memory, available, micro_batch))
+            memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
+        room = int((_MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
+        if probe_s > 0 and room > 0:
+            probe = _probe(material, compute, probe_s, most_sequences=min(micro_batch, room))
+    step_s = None if probe is None else probe.seconds_for(tokens_per_step)
+    plan = make_plan(settings, sizes, num_parameters, tokens_per_step, material.epochs_per_step, step_s)
+    needed = run_bytes(num_parameters, num_moments, settings.train.keep_last)
+    findings = [
+        *findings,
+        check_memory(memory, available, micro_batch),
+        *check_settings(settings, plan),
+        check_disk(needed, shutil.disk_usage(".").free),
+        *([] if probe is None else [_check_probe(probe)]),
+    ]
+    tables = [parameters_table(parameters, sizes), plan_table(plan, settings, flops)]
+    if probe is not None:
+        tables.append(probe_table(probe, tokens_per_step, flops, compute))
+    tables += [
+        memory_table(memory, micro_batch),
+        disk_table(num_parameters, num_moments, settings.train.keep_last, material.text),
+    ]
+    figures: dict[str, object] = {
+        "parameters": {**parameters, "total": num_parameters},
+        "memory_bytes": {**vars(memory), "total": memory.total, "available": available},
+        "flops_per_token": flops,
+        "flops": None if plan.tokens is None else flops * plan.tokens,
+        "disk_bytes": needed,
+        "tokens_per_step": tokens_per_step,
+        "steps": plan.steps,
+        "tokens": plan.tokens,
+        "epochs": plan.epochs,
+        "seconds": plan.seconds,
+        "probe": None if probe is None else probe_figures(probe, tokens_per_step),
+    }
+    samples: tuple[Sample, ...] = ()
+    if material.text is not None:
+        store = material.text.store
+        floors = Floors.of(store.token_counts(), settings.objective, material.text.tokenizer.vocabulary)
+        tables += [
+            floors_table(floors, store.vocab_size, settings.objective),
+            describe_step(material.text.step, settings.packing.max_length),
+        ]
+        samples = decode_samples(material.text.step, num_samples)
+        figures |= {"floors": floors.figures(settings.objective), "store": store_facts(store)}
+    tables.append(differences_table(settings))
+    headline = [
+        ("Parameters", human_count(num_parameters)),
+        ("Tokens", "unknown" if plan.tokens is None else human_count(plan.tokens)),
+        ("Time on this machine", "unknown" if plan.seconds is None else human_duration(plan.seconds)),
+        ("Memory", human_bytes(memory.total)),
+        ("Operations", "unknown" if plan.tokens is None else f"{flops * plan.tokens:.2g} FLOP"),
+        ("Disk", human_bytes(needed)),
+    ]
+    return Diagnosis("recipe", name, tuple(findings), tuple(headline), tuple(tables), samples=samples, figures=figures)
+
+
+def _check_phases(settings: PretrainRecipe) -> list[Finding]:
+    """Which phase is examined, if there are several."""
+    if not settings.phases:
+        return []
+    largest = largest_phase(settings)
+    told = f"packing.max_length {largest.packing.max_length} and train.batch_size {largest.train.batch_size}"
+    message = f"of {len(settings.phases)} phases the one that takes most memory is examined, with {told}"
+    return [Finding("phases", "note", message, "time, tokens and operations are told as if the whole run were like it")]
+
+
+def _probe(material: Material, compute: Compute, limit_s: float, most_sequences: int) -> SpeedProbe:
+    with Progress("measuring speed", unit="steps") as progress:
+        module = compute.place(material.module())
+        if isinstance(module, ReplacedTokenModule) and not module.trains_discriminator:
+            module.begin_stage(1)  # the more expensive one
+        return probe_speed(
+            material.settings,
+            module,
+            material.objective,
+            material.batches,
+            compute,
+            limit_s=limit_s,
+            most_sequences=most_sequences,
+            advance=progress.advance,
+        )
+
+
+def _check_probe(probe: SpeedProbe) -> Finding:
+    told = _steadiness(probe)
+    if len(probe.steps_s) < 3 or probe.spread > 0.5:
+        advice = (
+            "other work on this machine slows it down now and then: the time told is rough, measure again when idle"
+        )
+        return Finding("unsteady-speed", "note", told, advice)
+    return Finding("speed", "good", told)
+
+
+def _steadiness(probe: SpeedProbe) -> str:
+    if len(probe.steps_s) == 1:
+        return "one step could be measured, so nothing is known of the spread"
+    return f"{len(probe.steps_s)} measured steps lie within {probe.spread:.0%} of the median"
+
+
+def available_memory(compute: Compute) -> int:
+    """Bytes of memory that are free for training, on the GPU or in this process's control group."""
+    if compute.device.type == "cuda":
+        return torch.cuda.mem_get_info(compute.device)[0]
+    free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        free.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
+        free.append(int(most) - int(used.read_text()) + _file_cache(used.with_name("memory.stat")))
+    return min(free)
+
+
+def _file_cache(statistics: Path) -> int:
+    """Bytes that a control group is charged for and that the system takes back when they are needed."""
+    if not statistics.exists():
+        return 0
+    values = dict(line.split() for line in statistics.read_text().splitlines())
+    return int(values.get("inactive_file", 0))
+
+
+# ---- Tables
+
+
+def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Table:
+    total = sum(parameters.values())
+    width, heads, inner = f"{sizes.hidden_size:,}", sizes.num_attention_heads, f"{sizes.intermediate_size:,}"
+    about = {
+        "embeddings": f"{sizes.vocab_size:,} entries of {sizes.embedding_size or sizes.hidden_size:,}, and positions",
+        "blocks": f"{sizes.num_hidden_layers} of {width}, {heads} heads, feed-forward {inner}",
+        "generator": "its blocks and its head, and embeddings that are not shared",
+        "heads": "used in pre-training; a decoder is the word embeddings",
+    }
+    if sizes.architecture == "lstm":
+        about["blocks"] = f"{sizes.num_hidden_layers} LSTM of {inner} units"
+    rows = [(part, f"{count:,}", f"{count / total:.1%}", about[part]) for part, count in parameters.items()]
+    return Table(
+        "Parameters",
+        (*rows, ("in all", f"{total:,}", human_count(total), "")),
+        ("part", "parameters", "", "what it is"),
+    )
+
+
+def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Text | None) -> Table:
+    """What takes disk space: the existing store, checkpoints, the model."""
+    rows = []
+    if text is not None:
+        size = sum(file["bytes"] for file in text.store.manifest["files"].values())
+        rows.append(("store", f"{human_bytes(size)}: {text.store.num_tokens:,} tokens of 2 bytes, and offsets"))
+    one = human_bytes(checkpoint_bytes(num_parameters, num_moments))
+    rows += [
+        ("checkpoints", f"{keep_last} kept and one being written, {one} each"),
+        ("run in all", human_bytes(run_bytes(num_parameters, num_moments, keep_last))),
+    ]
+    note = (
+        ""
+        if text is not None
+        else "A store takes 2 bytes a token (4 from 65,537 entries on), 4 a sentence, 8 a document."
+    )
+    return Table("Disk", tuple(rows), note=note)
+
+
+def probe_table(probe: SpeedProbe, tokens_per_step: float, flops: float, compute: Compute) -> Table:
+    """What was measured, and what a whole step is estimated to need."""
+    rate = tokens_per_step / probe.seconds_for(tokens_per_step)
+    rows = [
+        ("machine", compute.describe()),
+        ("measured", f"{len(probe.steps_s)} step(s) of {probe.sequences:,} sequences, {probe.tokens:,.0f} tokens"),
+        ("a step of these", f"{human_duration(probe.step_s)}, the median; {_steadiness(probe)}"),
+        ("optimizer in it", human_duration(probe.optimizer_s)),
+        ("a step of the recipe", human_duration(probe.seconds_for(tokens_per_step))),
+        ("speed", f"{human_count(rate)} tokens/s, {human_count(rate * flops)} FLOP/s"),
+    ]
+    note = "Evaluations and saving are not in it."
+    if probe.tokens < tokens_per_step / 2:
+        note += " Fewer sequences than those of a step were measured: with all of them it may go faster."
+    return Table("Measured speed", tuple(rows), note=note)
+
+
+def probe_figures(probe: SpeedProbe, tokens_per_step: float) -> dict[str, float]:
+    step_s = probe.seconds_for(tokens_per_step)
+    return {
+        "sequences": probe.sequences,
+        "steps": len(probe.steps_s),
+        "spread": probe.spread,
+        "step_s": step_s,
+        "tokens_per_s": tokens_per_step / step_s,
+    }

@@ -1,0 +1,195 @@
+"""What a recipe's steps are made of, opened to examine it: its store, a store of its small corpus, or random tokens."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from unmask.batch import Batch
+from unmask.corpus.files import find_files
+from unmask.corpus.mixture import SUFFIXES as MIXTURE_SUFFIXES
+from unmask.doctor.findings import Finding
+from unmask.doctor.recipe.estimates import any_vocabulary
+from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
+from unmask.doctor.samples import FirstStep, first_step
+from unmask.errors import InputError, SettingsError, StoreError
+from unmask.io.paths import model_directory
+from unmask.io.progress import human_bytes
+from unmask.models.encoder import new_encoder
+from unmask.models.hub.source import read_settings
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.base import Objective
+from unmask.objectives.table import OBJECTIVES
+from unmask.pretraining.inputs import open_store
+from unmask.pretraining.start import build_module, trained_architecture
+from unmask.pretraining.steps import build_loader
+from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
+from unmask.store.store import TokenStore
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+
+CORPUS_BYTES = 20_000_000
+"""A corpus of files up to this size is tokenized to examine it; for a larger one a store has to be made first."""
+
+
+def load_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bool]:
+    """Reads a recipe, even one that leaves its text to the command line.
+
+    Returns:
+        The recipe, and whether it names its text; if not, `corpus` is a mere placeholder.
+
+    Raises:
+        SettingsError: see `load_pretrain_recipe`.
+    """
+    try:
+        return load_pretrain_recipe(name, overrides), True
+    except SettingsError as error:
+        if "neither is given" not in str(error):
+            raise
+        return load_pretrain_recipe(name, [*overrides, "corpus=TEXT"]), False
+
+
+def largest_phase(settings: PretrainRecipe) -> PretrainRecipe:
+    """The recipe as it is in the phase whose micro-batches have the most tokens; unchanged if there are no phases."""
+    recipes = []
+    for phase in settings.phases:
+        batch_size = phase.batch_size or settings.train.batch_size
+        given = phase.micro_batch_size or settings.train.micro_batch_size or batch_size
+        micro_batch_size = min(given, batch_size) if isinstance(given, int) else given
+        train = settings.train.model_copy(update={"batch_size": batch_size, "micro_batch_size": micro_batch_size})
+        update = {"phases": (), "packing": phase.packing(settings.packing), "train": train}
+        recipes.append(settings.model_copy(update=update))
+    return max(recipes or [settings], key=_tokens_at_once)
+
+
+def _tokens_at_once(settings: PretrainRecipe) -> tuple[int, int]:
+    """The tokens of a micro-batch, and of a sequence: of equal micro-batches, longer sequences cost more attention."""
+    train, length = settings.train, settings.packing.max_length
+    return train.micro_batch_of(train.batch_size) * length, length
+
+
+@dataclass(frozen=True)
+class Text:
+    """A store with its tokenizer, and the first step that a run of the recipe takes on it."""
+
+    store: TokenStore
+    tokenizer: TextTokenizer
+    step: FirstStep
+
+
+def open_text(settings: PretrainRecipe, names_text: bool, stack: ExitStack) -> Text | Finding:
+    """The recipe's text, or a finding that says why there is none.
+
+    Args:
+        names_text: see `load_recipe`.
+        stack: keeps temporary files.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    if not names_text:
+        advice = "give store=DIR or corpus=FILE for floors, decoded samples and exact figures"
+        return Finding("no-text", "note", "the recipe names no text: random tokens are measured", advice)
+    if settings.corpus is not None and (why := _why_not_read(settings, settings.corpus)):
+        advice = "make a store of it with `unmask prepare`, and give store=DIR"
+        return Finding("text-not-read", "note", f"the corpus is {why}: random tokens are measured in its place", advice)
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unmask-doctor-")))
+    try:
+        store = open_store(settings, directory, workers=1)
+        tokenizer = load_tokenizer(store.tokenizer_directory)
+        return Text(store, tokenizer, first_step(settings, store, tokenizer))
+    except (StoreError, InputError) as error:
+        if settings.store is None:
+            raise
+        return Finding("store-unusable", "fault", str(error), "random tokens are measured in its place")
+
+
+def _why_not_read(settings: PretrainRecipe, corpus: Sequence[str]) -> str | None:
+    """Why a corpus cannot be tokenized to examine it; None if it can."""
+    if any(Path(path).suffix in MIXTURE_SUFFIXES for path in corpus):
+        return "a mixture, of which a store has to be made first"
+    size = sum(path.stat().st_size for path in find_files(corpus, settings.reading.format))
+    return f"{human_bytes(size)}, too large to be tokenized for this" if size > CORPUS_BYTES else None
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a recipe trains, and on what.
+
+    Args:
+        objective: masks the batches.
+        sizes: the encoder's.
+        text: None if random tokens stand in for it.
+    """
+
+    settings: PretrainRecipe
+    objective: Objective
+    sizes: EncoderSettings
+    text: Text | None
+
+    @classmethod
+    def of(cls, settings: PretrainRecipe, text: Text | None) -> Material:
+        """Brings a recipe and its text together.
+
+        Raises:
+            UserError: `init_from` or the tokenizer does not load, or the sizes contradict each other.
+        """
+        if settings.init_from is not None:
+            sizes = read_settings(model_directory(settings.init_from))
+            given = {"architecture": trained_architecture(settings)}
+            widened = {} if text is None else {"vocab_size": text.tokenizer.vocab_size}
+            sizes = sizes.model_copy(update=given | widened)
+        elif text is not None:
+            sizes = settings.model.resolve(text.tokenizer.vocab_size, text.tokenizer.pad_id)
+        else:
+            sizes = settings.model.resolve(settings.model.vocab_size or _vocab_size(settings.tokenizer))
+        assert isinstance(sizes, EncoderSettings), "recipes of ELMo are not examined"
+        if text is not None:
+            return cls(settings, text.step.objective, sizes, text)
+        objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
+        return cls(settings, objective, sizes, None)
+
+    @property
+    def tokens_per_step(self) -> float:
+        if self.text is not None:
+            return float(self.text.step.num_tokens)
+        return self.settings.train.batch_size * expected_length(self.settings)
+
+    @property
+    def epochs_per_step(self) -> float | None:
+        """The share of an epoch that a step shows; None without a text."""
+        return None if self.text is None else self.text.step.epochs
+
+    def batches(self, sequences: int) -> Iterator[Batch]:
+        """Endless batches of `sequences` sequences, not masked yet."""
+        if self.text is None:
+            yield from random_batches(self.settings, self.sizes.vocab_size, sequences)
+            return
+        train = self.settings.train.model_copy(update={"batch_size": sequences, "micro_batch_size": None})
+        settings = self.settings.model_copy(update={"train": train})
+        for step in build_loader(settings, self.text.store, self.text.tokenizer, held_out=False).steps():
+            yield step.batches[0]
+
+    def prepared(self, sequences: int) -> Batch:
+        """The first `sequences` sequences, masked."""
+        return self.objective.prepare(next(self.batches(sequences)))
+
+    def module(self) -> nn.Module:
+        """The module that a run would train, with its initial weights."""
+        if self.text is not None:
+            module = build_module(self.settings, self.objective, self.text.tokenizer)
+        else:
+            module = self.objective.build(new_encoder(self.sizes, pooler=self.objective.needs_pooler))
+        assert isinstance(module, nn.Module)
+        return module
+
+
+def _vocab_size(tokenizer: str | TokenizerSettings) -> int:
+    if isinstance(tokenizer, TokenizerSettings):
+        return tokenizer.vocab_size
+    return load_tokenizer(Path(tokenizer)).vocab_size

@@ -1,0 +1,1 @@
+"""Checks of a run or search."""

@@ -1,0 +1,296 @@
+"""The doctor's look at a fine-tuning recipe: whether model and files fit together, and what a run will take."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from unmask.doctor.findings import Diagnosis, Finding, Table
+from unmask.errors import SettingsError, UserError
+from unmask.finetuning.files import shared_files
+from unmask.finetuning.inputs import Inputs, open_inputs
+from unmask.finetuning.search.search import plan_trials
+from unmask.inference.windows import Window
+from unmask.io.progress import human_count, human_duration
+from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
+from unmask.tasks.encoded import EncodedExamples, concatenate
+from unmask.training.device import Compute, choose_compute
+from unmask.training.loop import StepResult, TrainState, train
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+
+USUAL_LEARNING_RATES = {192: (1e-4, 2e-3), 384: (5e-5, 1e-3), 640: (2e-5, 5e-4), 10**9: (5e-6, 1e-4)}
+"""The largest hidden size -> usual peak rates of fine-tuning up to there: BERT 2e-5 to 5e-5, ELECTRA-Small (256 wide)
+3e-4, and those of our own small models."""
+
+FEW_STEPS, FEW_DEV_EXAMPLES = 100, 200
+ONE_SIDED, MUCH_CUT = 0.9, 0.1
+
+
+def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -> Diagnosis:
+    """Diagnoses a fine-tuning recipe; of a search, its first run.
+
+    Args:
+        name: a file, or the name of a recipe that comes with `unmask`.
+        probe_s: about how long steps are measured; 0 measures none.
+
+    Raises:
+        SettingsError: the recipe is wrong.
+    """
+    settings, missing = _load(name, overrides)
+    findings = list(missing)
+    trials = 1
+    if settings.search.is_wanted and settings.data.dev is not None:
+        planned = plan_trials(settings)
+        settings, trials = planned[0].settings, len(planned)
+    elif settings.search.is_wanted:
+        findings.append(Finding("search-without-dev", "fault", "search compares runs on dev", "give data.dev=FILE"))
+    if missing:
+        return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(settings, trials),))
+    compute = choose_compute(settings.device, settings.precision, training=True)
+    with tempfile.TemporaryDirectory(prefix="unmask-doctor-") as directory, torch.random.fork_rng(devices=[]):
+        try:
+            run = open_inputs(settings, Path(directory))
+        except UserError as error:
+            advice = "mend it: `unmask finetune` would stop there too, before its first step"
+            findings.append(Finding("inputs-unusable", "fault", str(error), advice))
+            return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(settings, trials),))
+        step_s = _measure_step(run, settings, compute, probe_s) if probe_s > 0 and _can_be_measured(settings) else None
+    plan = Plan.of(settings, run, step_s, trials)
+    findings += check_inputs(settings, run, plan)
+    tables = [plan_table(plan), *examples_tables(run), settings_table(settings, trials)]
+    headline = (
+        ("Examples", f"{len(run.loader.examples):,}"),
+        ("Parameters", human_count(plan.num_parameters)),
+        ("Runs", f"{trials:,}"),
+        ("Steps of a run", "unknown" if plan.steps is None else f"{plan.steps:,.0f}"),
+        ("Time on this machine", "unknown" if plan.seconds is None else human_duration(plan.seconds)),
+    )
+    return Diagnosis("recipe", name, tuple(findings), headline, tuple(tables), figures={**vars(plan)})
+
+
+def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Finding]]:
+    """The recipe, and findings about what is missing before anything can be opened: the model, or files."""
+    missing = []
+    try:
+        settings = load_finetune_recipe(name, overrides)
+    except SettingsError as error:
+        if "init_from is required" not in str(error):
+            raise
+        settings = load_finetune_recipe(name, [*overrides, "init_from=MODEL"])
+        advice = "give init_from=MODEL, and the files, for checks of the examples and for the time that it will take"
+        missing.append(Finding("no-model", "note", "the recipe names no model: its settings alone were read", advice))
+    for split, file in (("train", settings.data.train), ("dev", settings.data.dev), ("test", settings.data.test)):
+        if file is not None and not Path(file).exists():
+            message = f"data.{split}={file}: no such file, so that no examples were read"
+            missing.append(Finding(f"no-{split}-file", "note", message, f"give data.{split}=FILE"))
+    return settings, missing
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work that a recipe amounts to; None for what cannot be known.
+
+    Attributes:
+        steps, epochs: of one run.
+        trials: runs in all.
+        step_s: seconds of one step, measured.
+        seconds: of training, for all runs together.
+    """
+
+    num_parameters: int
+    num_trained: int
+    steps: float | None
+    epochs: float | None
+    trials: int
+    step_s: float | None
+    seconds: float | None
+
+    @classmethod
+    def of(cls, settings: FinetuneRecipe, run: Inputs, step_s: float | None, trials: int) -> Plan:
+        assert isinstance(run.module, nn.Module)
+        weights = list(run.module.parameters())
+        train, a_step = settings.train, _share_of_a_step(settings, run)
+        tokens = a_step * len(run.loader.examples.input_ids)
+        by_budget = {
+            "steps": train.steps,
+            "epochs": None if train.epochs is None else train.epochs / a_step,
+            "tokens": None if train.tokens is None else train.tokens / tokens,
+            "minutes": None if train.minutes is None or step_s is None else train.minutes * 60 / step_s,
+        }
+        steps = next((float(value) for value in by_budget.values() if value is not None), None)
+        seconds = None if steps is None or step_s is None else steps * step_s * trials
+        return cls(
+            num_parameters=sum(weight.numel() for weight in weights),
+            num_trained=sum(weight.numel() for weight in weights if weight.requires_grad),
+            steps=steps,
+            epochs=None if steps is None else steps * a_step,
+            trials=trials,
+            step_s=step_s,
+            seconds=60 * train.minutes * trials if train.minutes is not None else seconds,
+        )
+
+
+def _share_of_a_step(settings: FinetuneRecipe, run: Inputs) -> float:
+    """The share of an epoch that a step shows; the last step of an epoch takes what is left."""
+    return 1 / -(-len(run.loader.examples) // settings.train.batch_size)
+
+
+def _can_be_measured(settings: FinetuneRecipe) -> bool:
+    return settings.task.tagging_head != "bilstm"  # that needs features of the whole file first
+
+
+def _measure_step(run: Inputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
+    """The median seconds of some real steps, without the first."""
+    module: Any = run.module
+    timer = _Timer()
+    train(
+        compute.place(module).train(),
+        run.loader.steps(run.loader.start()),
+        lambda batch: batch,
+        run.module.counts,
+        build_optimizer(module, settings.optimizer),
+        Schedule(settings.schedule),
+        settings.train.model_copy(update={"steps": None, "tokens": None, "epochs": None, "minutes": limit_s / 60}),
+        TrainState(),
+        compute.device,
+        compute.autocast,
+        timer,
+    )
+    return statistics.median(timer.steps_s[1:] or timer.steps_s)
+
+
+@dataclass
+class _Timer:
+    steps_s: list[float] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+
+    def __call__(self, state: TrainState, result: StepResult) -> None:
+        now = time.perf_counter()
+        self.steps_s.append(now - self.began)
+        self.began = now
+
+
+# ---- Checks
+
+
+def check_inputs(settings: FinetuneRecipe, run: Inputs, plan: Plan) -> Iterator[Finding]:
+    """Examines what was opened; says nothing about what is as usual, except that it fits."""
+    yield Finding("inputs", "good", "the model loads, and every line of the files fits the task")
+    for warning in shared_files(settings.data):
+        what, _, why = warning.partition(": ")
+        yield Finding("files-shared", "warning", what, why)
+    if settings.data.dev is None:
+        yield Finding("no-dev", "warning", "nothing is measured: there is no data.dev", "give data.dev=FILE")
+    elif run.dev is not None and (count := sum(len(window.examples) for window in run.dev)) < FEW_DEV_EXAMPLES:
+        message = f"{count:,} dev examples: a share of them is known to about ±{1 / count**0.5:.0%} only"
+        yield Finding("few-dev-examples", "note", message, "figures that differ by less do not differ")
+    if plan.steps is not None and plan.steps < FEW_STEPS:
+        message = f"a run has {plan.steps:,.0f} steps"
+        yield Finding(
+            "few-steps", "note", message, "raise train.epochs, or lower train.batch_size, if it learns little"
+        )
+    if (rate := _check_learning_rate(settings, run.module.encoder.settings.hidden_size)) is not None:
+        yield rate
+    rows = run.loader.examples.lengths
+    full = float((rows >= settings.task.max_length).mean())
+    if full > MUCH_CUT and run.task.kind in ("classification", "regression"):
+        message = f"{full:.0%} of the training examples fill task.max_length={settings.task.max_length}"
+        yield Finding("many-cut", "warning", f"{message}: what is longer is cut", "raise task.max_length")
+    if (counts := label_counts(run)) is not None and counts.max() > ONE_SIDED * counts.sum():
+        label = run.task.labels[int(counts.argmax())]
+        message = f"{counts.max() / counts.sum():.0%} of the training examples have the label {label!r}"
+        advice = "accuracy says little here: look at f1 and matthews_correlation, and set train.metric to one of them"
+        yield Finding("one-sided-labels", "warning", message, advice)
+
+
+def _check_learning_rate(settings: FinetuneRecipe, hidden_size: int) -> Finding | None:
+    if settings.from_scratch or settings.freeze_layers == "all":
+        return None
+    rate = settings.optimizer.learning_rate
+    low, high = next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest)
+    usual = f"usual for fine-tuning models {hidden_size} wide are {low:g} to {high:g}"
+    if rate > high:
+        message = f"optimizer.learning_rate {rate:g} is {rate / high:.1f} times the highest usual: {usual}"
+        return Finding("learning-rate-high", "warning", message, "lower it, or what was pre-trained is lost")
+    if rate < low:
+        message = f"optimizer.learning_rate {rate:g} is {low / rate:.1f} times below the lowest usual: {usual}"
+        return Finding("learning-rate-low", "warning", message, "raise it, or give more epochs")
+    return None
+
+
+# ---- Tables
+
+
+def label_counts(run: Inputs) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """(labels,) how many training examples have each label; None where examples do not have exactly one."""
+    if run.task.kind != "classification" or run.task.problem_type != "single_label_classification":
+        return None
+    ids = run.loader.examples.unit_columns["labels"].astype(np.int64)
+    return np.bincount(ids[ids >= 0], minlength=len(run.task.labels))
+
+
+def examples_tables(run: Inputs) -> Iterator[Table]:
+    """How many examples there are and how long they are; the labels; what figures are to be compared with."""
+    dev = _joined(run.dev)
+    files = {"train": run.loader.examples, "dev": dev, "test": _joined(run.test)}
+    rows = tuple(
+        (
+            name,
+            f"{len(encoded):,}",
+            f"{encoded.lengths.mean():.1f}",
+            f"{int(np.percentile(encoded.lengths, 95)):,}",
+            f"{encoded.lengths.max():,}",
+        )
+        for name, encoded in files.items()
+        if encoded is not None
+    )
+    note = "Question answering and tagging read a long text as several examples."
+    yield Table("Examples", rows, ("file", "examples", "tokens, mean", "95 % have up to", "longest"), note)
+    if (counts := label_counts(run)) is not None:
+        order = np.argsort(-counts, kind="stable")[:20]
+        shares = tuple((run.task.labels[i], f"{counts[i]:,}", f"{counts[i] / counts.sum():.1%}") for i in order)
+        yield Table("Labels of the training file", shares, ("label", "examples", "share"))
+    if dev is not None:
+        floors = run.task.floors(run.loader.examples, dev)
+        told = tuple((name, what, f"{value:.4g}") for name, each in floors.items() for what, value in each.items())
+        yield Table("What figures on dev have to be better than", told, ("figure", "what gives it", "value"))
+
+
+def _joined(windows: list[Window] | None) -> EncodedExamples | None:
+    return None if windows is None else concatenate([window.encoded for window in windows])
+
+
+def plan_table(plan: Plan) -> Table:
+    """Parameters, steps and time."""
+    rows = [("parameters", f"{plan.num_parameters:,}, {plan.num_trained:,} of them trained")]
+    if plan.steps is not None:
+        rows.append(("a run", f"{plan.steps:,.0f} steps, {plan.epochs:,.2f} epochs"))
+    if plan.step_s is not None:
+        rows.append(("a step, measured", human_duration(plan.step_s)))
+    if plan.seconds is not None:
+        rows.append(("all runs" if plan.trials > 1 else "training", human_duration(plan.seconds)))
+    return Table("The run", tuple(rows), note="Measuring on dev and saving are not in it.")
+
+
+def settings_table(settings: FinetuneRecipe, trials: int) -> Table:
+    """The settings that matter most."""
+    train = settings.train
+    budget = next(name for name in ("epochs", "steps", "tokens", "minutes") if getattr(train, name) is not None)
+    rows = [
+        ("task.name", settings.task.name),
+        ("task.max_length", f"{settings.task.max_length:,}"),
+        ("optimizer.learning_rate", f"{settings.optimizer.learning_rate:g}"),
+        (f"train.{budget}", f"{getattr(train, budget):g}"),
+        ("train.batch_size", f"{train.batch_size:,}"),
+        ("runs of the search", f"{trials:,}"),
+    ]
+    return Table("Settings", tuple(rows if trials > 1 else rows[:-1]))

@@ -1,0 +1,146 @@
+"""The doctor's look at a search: its trials' results, and whether the choice among them means anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.doctor.findings import Diagnosis, Finding, Table
+from unmask.errors import InputError
+from unmask.finetuning.search.summary import in_words, spread_in_words, what_was_not_learned
+from unmask.io.paths import SUMMARY
+from unmask.training.run.best import is_better
+
+Summary = Mapping[str, Any]
+
+GRID = ("learning_rate", "batch_size", "epochs", "steps", "tokens", "minutes", "transfer_layers")
+"""Numeric settings of which a search may try several values."""
+
+
+def examine_search(path: Path) -> Diagnosis:
+    """Diagnoses a search, finished or not.
+
+    Raises:
+        InputError: its summary cannot be read.
+    """
+    try:
+        summary: Summary = json.loads((path / SUMMARY).read_bytes())
+        findings = list(check_search(summary))
+        tables = (_combinations(summary), _trials(summary))
+        best, metric = summary["best_on_dev"], summary["metric"]
+        headline = (
+            ("Runs", f"{summary['num_finished']} of {summary['num_trials']}"),
+            ("Best on dev", f"{metric} {in_words(best['dev'][metric])}"),
+            ("Its combination", spread_in_words(best["all_runs_of_it"]["dev"].get(metric))),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path / SUMMARY}: cannot be read as the summary of a search ({error!r}): its command with --resume "
+            "writes it again"
+        ) from error
+    return Diagnosis("search", str(path), tuple(findings), headline, tables, figures=dict(summary))
+
+
+def check_search(summary: Summary) -> Iterator[Finding]:
+    """Findings about a search, from its summary."""
+    trials: Sequence[Summary] = summary["trials"]
+    left = summary["num_trials"] - summary["num_finished"] - summary["num_failed"]
+    if left:
+        message = f"{left} of {summary['num_trials']} runs are not made yet"
+        yield Finding("unfinished-search", "warning", message, "its command with --resume goes on")
+    if failed := [trial for trial in trials if trial["error"]]:
+        message = f"{len(failed)} of {len(trials)} runs have failed, the first, {failed[0]['trial']}, with: "
+        advice = "mend what it says; failed runs are begun anew by --resume"
+        yield Finding("failed-runs", "warning", message + str(failed[0]["error"]), advice)
+    if nothing := what_was_not_learned(summary):
+        found, _, advice = nothing.partition(": try ")
+        yield Finding("nothing-learned", "fault", found, f"try {advice}")
+        return
+    if degenerate := [trial for trial in trials if trial["degenerate"]]:
+        message = f"{len(degenerate)} of {len(trials)} runs tell nothing apart: {_listed(degenerate)}"
+        advice = "more restarts, a lower learning rate or more epochs make them rarer; the mean counts them in"
+        yield Finding("degenerate-runs", "warning", message, advice)
+    else:
+        yield Finding("learned", "good", "the best run is better than saying always the same, and no run is degenerate")
+    yield from _edges(summary)
+    yield from _spread(summary)
+
+
+def _listed(trials: Sequence[Summary]) -> str:
+    names = [str(trial["trial"]) for trial in trials]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _edges(summary: Summary) -> Iterator[Finding]:
+    """Numeric settings of which the best run has the smallest or largest value tried: better ones may lie beyond."""
+    finished = [trial for trial in summary["trials"] if not trial["error"]]
+    best = next(trial for trial in finished if trial["trial"] == summary["best_on_dev"]["trial"])
+    for name in GRID:
+        tried = sorted({trial[name] for trial in finished if name in trial})
+        if len(tried) > 1 and best[name] in (tried[0], tried[-1]):
+            end, beyond = ("smallest", "smaller") if best[name] == tried[0] else ("largest", "larger")
+            yield Finding(
+                f"best-at-edge-{name.replace('_', '-')}",
+                "note",
+                f"the best run has the {end} {name} of those tried, {best[name]:g} of "
+                f"{', '.join(f'{value:g}' for value in tried)}",
+                f"try {beyond} ones too",
+            )
+
+
+def _spread(summary: Summary) -> Iterator[Finding]:
+    """Whether combinations differ by more than runs of one combination do."""
+    metric = summary["metric"]
+    spreads = [row["dev"][metric] for row in summary["combinations"] if metric in row["dev"]]
+    means = [spread["mean"] for spread in spreads if spread["mean"] is not None]
+    if len(means) < 2:
+        return
+    if any(spread["sd"] is None for spread in spreads):
+        message = "combinations were run once each: how much of their difference is chance is not known"
+        yield Finding("no-restarts", "note", message, "set search.restarts=3 or more for small data sets")
+        return
+    best, *others = sorted(spreads, key=lambda spread: spread["mean"], reverse=is_better(metric, 1.0, 0.0))
+    difference, sd = abs(best["mean"] - others[0]["mean"]), max(best["sd"], others[0]["sd"])
+    if difference <= sd:
+        yield Finding(
+            "within-chance",
+            "note",
+            f"the two best combinations differ by {difference:.2g} in their mean {metric}, and runs of one by {sd:.2g} "
+            "(standard deviation): which is better is not known",
+            "take either, or raise search.restarts",
+        )
+
+
+def _combinations(summary: Summary) -> Table:
+    metric = summary["metric"]
+    rows = tuple(
+        (
+            str(row["name"]),
+            str(row["n"]),
+            spread_in_words(row["dev"].get(metric)),
+            spread_in_words(row["test"].get(metric)),
+            str(len(row["degenerate"]) or ""),
+            str(len(row["failed"]) or ""),
+        )
+        for row in summary["combinations"]
+    )
+    floors = ", ".join(f"{name} {in_words(value)}" for name, value in summary["floors"].items())
+    note = f"To compare with: {floors}." if floors else ""
+    columns = ("combination", "runs", "dev", "test", "degenerate", "failed")
+    return Table(f"Mean {metric} and standard deviation", rows, columns, note)
+
+
+def _trials(summary: Summary) -> Table:
+    metric = summary["metric"]
+    rows = tuple(
+        (
+            str(trial["trial"]),
+            in_words(trial["dev"].get(metric)),
+            in_words(trial["test"].get(metric)),
+            str(trial["error"] or trial["degenerate"] or ""),
+        )
+        for trial in summary["trials"]
+    )
+    return Table("Runs", rows, ("run", f"{metric} on dev", "on test", "what is wrong"))

@@ -1,0 +1,380 @@
+"""What `unmask doctor` looks for in a token store, and the tables, floors and pictures that it shows for one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.doctor.findings import Finding, Histogram, Level, Table
+from unmask.doctor.floors import share_entropy, without_context
+from unmask.doctor.samples import read_entry
+from unmask.doctor.store.statistics import Duplicates, LengthCounts, StoreStatistics
+from unmask.io.progress import human_bytes, human_count
+from unmask.objectives.floors import unigram_entropy
+from unmask.objectives.settings import ObjectiveSettings, ReplacedTokenSettings
+from unmask.packing.formats import documents_needed
+from unmask.packing.segment_pairs import PAIRED
+from unmask.packing.settings import PackingSettings
+from unmask.store.store import TokenStore, verify_file
+from unmask.store.unknown_tokens import MUCH, MUCH_OF_WORDS, NOTABLE, NOTABLE_OF_WORDS, TOO_MUCH
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.vocabulary import Vocabulary
+
+QUANTILES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
+NUM_BINS = 16
+_NUM_ENTRIES = 20
+_ENTRIES_IN_ROW = 5
+_SHOWN_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class Floors:
+    """What a pre-training loss has to pass, in nats per target.
+
+    Args:
+        uniform: ln V: every entry is equally likely. Where an untrained model begins.
+        unigram: the entropy of the entries: only their frequencies are known.
+        commonest: the share of the commonest entry: the accuracy of a model that always says it.
+        no_context: the loss and the accuracy of a model that also knows the token shown at each target, and no other;
+            None if only `[MASK]` is ever shown.
+    """
+
+    uniform: float
+    unigram: float
+    commonest: float
+    no_context: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, token_counts: NDArray[np.int64], objective: ObjectiveSettings, vocabulary: Vocabulary) -> Floors:
+        best = without_context(objective, token_counts, vocabulary)
+        return cls(
+            math.log(len(token_counts)),
+            unigram_entropy(token_counts),
+            float(token_counts.max() / token_counts.sum()),
+            None if best is None or best.masked == 1 else (best.loss(), best.accuracy()),
+        )
+
+    def figures(self, objective: ObjectiveSettings) -> dict[str, float]:
+        """The floors by name, for a script."""
+        figures = {
+            "ln_vocab_size": self.uniform,
+            "unigram_entropy": self.unigram,
+            "commonest_share": self.commonest,
+        }
+        if self.no_context is not None:
+            figures |= {"no_context": self.no_context[0], "no_context_accuracy": self.no_context[1]}
+        if (sentences := objective.asked_of_pairs) != "none":
+            figures |= {f"{sentences}_chance": CHANCE, f"{sentences}_chance_accuracy": 0.5}
+        if isinstance(objective, ReplacedTokenSettings):
+            figures |= {"discriminator_share_entropy": share_entropy(objective.target_prob)}
+        return figures
+
+
+CHANCE = math.log(2)
+"""The loss of guessing one of two labels."""
+
+LEARNT = {
+    "masked_lm": "masked LM",
+    "causal_lm": "language modelling",
+    "bilm": "language modelling",
+    "replaced_token": "the generator",
+}
+"""What learns a loss over the vocabulary, by the objective's name."""
+
+
+def check_store(
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    statistics: StoreStatistics,
+    duplicates: Duplicates,
+    *,
+    packing: PackingSettings,
+    room: int,
+    objective: ObjectiveSettings,
+) -> list[Finding]:
+    """Looks for what spoils a pre-training run.
+
+    Args:
+        packing: how sequences are made from the store.
+        room: tokens of text in a sequence.
+        objective: what is learnt from them.
+
+    Raises:
+        StoreError: a file differs from what was written.
+    """
+    return [
+        _check_files(store),
+        *_check_tokenizer(store, tokenizer, statistics.num_beyond),
+        _check_duplicates(duplicates, store.manifest.get("mixture", {})),
+        (_check_unknown_words if store.has_words else _check_unknown)(unknown_share(statistics, tokenizer)),
+        _check_use(int(np.count_nonzero(statistics.token_counts)), store.vocab_size),
+        *_check_lengths(statistics, packing, room),
+        *_check_documents(store.num_documents, statistics.num_single, packing, objective),
+    ]
+
+
+def unknown_share(statistics: StoreStatistics, tokenizer: Tokenizer) -> float:
+    """The share of the tokens for which the vocabulary has no entry; 0 if it can spell everything."""
+    unknown = tokenizer.unk_id
+    if unknown is None or unknown >= len(statistics.token_counts):
+        return 0.0
+    return float(statistics.token_counts[unknown] / max(1, statistics.token_counts.sum()))
+
+
+def _check_files(store: TokenStore) -> Finding:
+    """Verifies the files other than the shards, which were verified while they were read."""
+    files: dict[str, dict[str, Any]] = store.manifest["files"]
+    read = ("word_ids-" if store.has_words else "tokens-", "sentences-", "documents-")
+    for name, expected in files.items():
+        if not name.startswith(read):
+            verify_file(store.directory / name, expected)
+    size = human_bytes(sum(file["bytes"] for file in files.values()))
+    return Finding("checksums", "good", f"all {len(files)} files, {size}, are byte for byte what was written")
+
+
+def _check_tokenizer(store: TokenStore, tokenizer: Tokenizer, num_beyond: int) -> list[Finding]:
+    again = "prepare the store again with the tokenizer that it is meant for"
+    findings = []
+    if num_beyond:
+        message = f"{num_beyond:,} tokens have an id over the vocabulary of {store.vocab_size:,} entries"
+        findings.append(Finding("ids-beyond-vocabulary", "fault", message, again))
+    if tokenizer.vocab_size != store.vocab_size:
+        message = (
+            f"the tokenizer in the store has {tokenizer.vocab_size:,} entries, its ids are of {store.vocab_size:,}"
+        )
+        findings.append(Finding("tokenizer-differs", "fault", message, again))
+    elif store.manifest.get("tokenizer_fingerprint", tokenizer.fingerprint()) != tokenizer.fingerprint():
+        message = "the tokenizer in the store is not the one that made its ids"
+        findings.append(Finding("tokenizer-differs", "fault", message, again))
+    if findings:
+        return findings
+    return [Finding("tokenizer", "good", f"the tokenizer in the store fits its ids: {store.vocab_size:,} entries")]
+
+
+def _check_duplicates(duplicates: Duplicates, mixture: Mapping[str, float]) -> Finding:
+    times = duplicates.times_repeated()
+    if any(taken > 1 for taken in mixture.values()):
+        copied = duplicates.num_documents - duplicates.num_distinct
+        factors = ", ".join(f"{name} {taken:.2f} times" for name, taken in mixture.items())
+        message = f"the mixture takes {factors}: {copied:,} of {duplicates.num_documents:,} documents are repeated"
+        return Finding("duplicates", "note", message)
+    if times > 1:
+        return Finding(
+            "repeated-corpus",
+            "fault",
+            f"repeated corpus: {duplicates.num_documents:,} documents are {duplicates.num_distinct:,} distinct ones, "
+            f"nearly every one {times} times: an epoch of the store is {times} epochs of the text",
+            "give each file once, or prepare with exact duplicates removed",
+        )
+    level: Level = "warning" if duplicates.share > 0.1 else "note" if duplicates.share > 0.001 else "good"
+    copied = duplicates.num_documents - duplicates.num_distinct
+    if not copied:
+        return Finding("duplicates", "good", f"none of the {duplicates.num_documents:,} documents stands there twice")
+    example = ", ".join(f"{second} of {first}" for first, second in duplicates.examples)
+    message = f"{copied:,} documents ({duplicates.share:.2%}) are copies of earlier ones, such as document {example}"
+    return Finding("duplicates", level, message, "prepare with exact duplicates removed" if level != "good" else "")
+
+
+def _check_unknown(share: float) -> Finding:
+    message = f"{share:.3%} of the tokens are unknown to the vocabulary"
+    if share <= NOTABLE:
+        return Finding("unknown-tokens", "good", message)
+    level: Level = "note" if share <= MUCH else "warning" if share <= TOO_MUCH else "fault"
+    return Finding(
+        "unknown-tokens",
+        level,
+        message,
+        "train the tokenizer on this very text, with a larger alphabet; "
+        "`unmask tokenizer report` shows which scripts are missing",
+    )
+
+
+def _check_unknown_words(share: float) -> Finding:
+    message = f"{share:.3%} of the words are beyond the output vocabulary: the model reads their characters, and <UNK>"
+    level: Level = "good" if share <= NOTABLE_OF_WORDS else "note" if share <= MUCH_OF_WORDS else "warning"
+    advice = "" if level == "good" else "train the word tokenizer on this very text, with a larger vocabulary"
+    return Finding("unknown-tokens", level, f"{message} is what it predicts for them", advice)
+
+
+def _check_use(used: int, vocab_size: int) -> Finding:
+    share = used / vocab_size
+    message = f"{used:,} of the vocabulary's {vocab_size:,} entries occur ({share:.1%})"
+    if share >= 0.6:
+        return Finding("vocabulary-used", "good", message)
+    advice = "the vocabulary is larger than this text needs, or was made for another one: train one on this text"
+    return Finding("vocabulary-used", "note" if share >= 0.25 else "warning", message, advice)
+
+
+def _check_lengths(statistics: StoreStatistics, packing: PackingSettings, room: int) -> list[Finding]:
+    if packing.format in ("single_segment", "stream"):
+        return []  # these formats cut sentences wherever a sequence is full
+    sentences = statistics.sentence_lengths
+    cut = sentences.sum_from(room + 1) / max(1, sentences.total)
+    longer = sentences.between(room + 1)
+    if cut <= 0.02:
+        return []
+    message = (
+        f"{longer:,} sentences, with {cut:.1%} of the tokens, are over the {room} tokens that a sequence of "
+        f"{packing.max_length} has room for, and are cut to pieces"
+    )
+    advice = "look at the longest ones below: text without punctuation, tables or lists is read as one sentence"
+    return [Finding("long-sentences", "warning" if cut > 0.2 else "note", message, advice)]
+
+
+def _check_documents(
+    num_documents: int, num_single: int, packing: PackingSettings, objective: ObjectiveSettings
+) -> list[Finding]:
+    findings = []
+    sentences = objective.asked_of_pairs
+    needed = documents_needed(packing, "sop" if sentences == "sop" else "none")
+    if num_documents < needed:
+        has = f"{num_documents} document" if num_documents else "no document"
+        message = f"{has}, and {f'{PAIRED[packing.format]} need two' if needed == 2 else 'one is needed'}"
+        advice = "give more documents; in .txt a blank line ends one"
+        findings.append(Finding("too-few-documents", "fault", message, advice))
+    elif sentences == "nsp" and num_documents < 100:
+        message = f"{num_documents} documents only: the random half of the segment pairs is drawn from few texts"
+        findings.append(Finding("few-documents", "note", message, "fine for a try, not for a model to be used"))
+    share = num_single / max(1, num_documents)
+    if sentences != "none" and share > 0.2:
+        findings.append(
+            Finding(
+                "single-sentence-documents",
+                "warning" if share > 0.5 else "note",
+                f"{share:.1%} of the documents are one sentence: nothing follows it, so it is cut in two for "
+                f"{'IsNext' if sentences == 'nsp' else 'its order'}",
+                "give whole documents (one a JSON line, or blank lines between them in .txt), or set "
+                "objective.sentence_objective=none",
+            )
+        )
+    return findings
+
+
+# ---- What is shown
+
+
+def store_facts(store: TokenStore) -> dict[str, Any]:
+    """Sizes and provenance, as plain numbers and texts."""
+    manifest = store.manifest
+    text_bytes = manifest.get("text_bytes", manifest["text"]["utf8_bytes"])
+    return {
+        "documents": store.num_documents,
+        "sentences": manifest["sentences"],
+        "tokens": store.num_tokens,
+        "vocab_size": store.vocab_size,
+        "text_bytes": text_bytes,
+        "bytes_per_token": text_bytes / max(1, store.num_tokens),
+        "shards": len(manifest["shards"]),
+        "size_bytes": sum(file["bytes"] for file in manifest["files"].values()),
+    }
+
+
+def sources_table(manifest: Mapping[str, Any], most: int = 10) -> Table:
+    """The files that a store was made from."""
+    sources = manifest.get("sources", [])
+    rows = [(str(source.get("file", "")), human_bytes(source.get("bytes", 0))) for source in sources[:most]]
+    note = f"and {len(sources) - most:,} more" if len(sources) > most else ""
+    return Table("Sources", tuple(rows), ("file", "size"), note)
+
+
+def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
+    counts = statistics.token_counts
+    rows = [
+        ("documents", f"{facts['documents']:,}"),
+        ("sentences", f"{facts['sentences']:,}, {facts['sentences'] / max(1, facts['documents']):.1f} a document"),
+        ("tokens", f"{facts['tokens']:,} ({human_count(facts['tokens'])})"),
+        ("text", f"{human_bytes(facts['text_bytes'])}, {facts['bytes_per_token']:.2f} bytes a token"),
+        ("vocabulary", f"{facts['vocab_size']:,} entries, {int(np.count_nonzero(counts)):,} of them used"),
+    ]
+    if tokenizer.continuation.any() and len(tokenizer.continuation) == len(counts):
+        rows.append(("tokens in a word", f"{counts.sum() / max(1, counts[~tokenizer.continuation].sum()):.2f}"))
+    rows.append(("on disk", f"{human_bytes(facts['size_bytes'])} in {facts['shards']} shard(s)"))
+    return Table("The store", tuple(rows))
+
+
+def floors_table(floors: Floors, vocab_size: int, objective: ObjectiveSettings) -> Table:
+    """The floors, with what each means."""
+    learnt = LEARNT[objective.name]
+    rows = [
+        ("ln V", f"{floors.uniform:.4f}", f"all {vocab_size:,} entries equally likely: where {learnt} begins"),
+        ("unigram entropy", f"{floors.unigram:.4f}", "only the entries' frequencies known: to pass soon"),
+        ("commonest entry", f"{floors.commonest:.2%}", f"accuracy of {learnt} that always says it"),
+    ]
+    if floors.no_context is not None:
+        loss, accuracy = floors.no_context
+        what = f"the token shown at a target known too; accuracy {accuracy:.2%}"
+        rows.insert(2, ("no context", f"{loss:.4f}", what))
+    if (sentences := objective.asked_of_pairs) != "none":
+        what = "next-sentence prediction" if sentences == "nsp" else "sentence-order prediction"
+        rows += [
+            (f"{sentences.upper()} chance", f"{CHANCE:.4f}", f"ln 2: {what} by guessing; accuracy 50 %"),
+            ("first loss", f"{floors.uniform + CHANCE:.4f}", "ln V + ln 2: the sum that an untrained model begins at"),
+        ]
+    if isinstance(objective, ReplacedTokenSettings):
+        told = "the discriminator by the share of targets alone; lower the more samples equal their originals"
+        rows.append(("always original", f"{share_entropy(objective.target_prob):.4f}", told))
+    return Table("Floors that a loss must pass (nats)", tuple(rows), ("floor", "value", "what it is"))
+
+
+def length_table(statistics: StoreStatistics) -> Table:
+    """Lengths in tokens: means and percentiles."""
+    rows = []
+    for name, lengths in (("sentence", statistics.sentence_lengths), ("document", statistics.document_lengths)):
+        quantiles = [f"{lengths.quantile(share):,}" for share in QUANTILES.values()]
+        rows.append((name, f"{lengths.mean:,.1f}", *quantiles, f"{lengths.longest:,}"))
+    return Table("Lengths in tokens", tuple(rows), ("", "mean", *QUANTILES, "longest"))
+
+
+def length_figures(lengths: LengthCounts) -> dict[str, float]:
+    """The figures of one row, for a script."""
+    quantiles = {f"p{round(share * 100)}": lengths.quantile(share) for share in QUANTILES.values()}
+    return {"mean": lengths.mean, **quantiles, "max": lengths.longest}
+
+
+def entries_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
+    """The commonest entries."""
+    counts = statistics.token_counts
+    order = np.argsort(-counts, kind="stable")[:_NUM_ENTRIES]
+    total = max(1, int(counts.sum()))
+    known = [int(index) for index in order if counts[index] and index < tokenizer.vocab_size]
+    cells = [f"{read_entry(tokenizer, index)}  {counts[index] / total:.2%}" for index in known]
+    cells += [""] * (-len(cells) % _ENTRIES_IN_ROW)
+    rows = [tuple(cells[start : start + _ENTRIES_IN_ROW]) for start in range(0, len(cells), _ENTRIES_IN_ROW)]
+    return Table("Commonest entries", tuple(rows), ("",) * _ENTRIES_IN_ROW)
+
+
+def longest_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
+    """The longest sentences: how they begin."""
+    rows = []
+    for sentence in statistics.longest:
+        ids = [int(n) for n in sentence.tokens[:_SHOWN_TOKENS] if n < tokenizer.vocab_size]
+        more = " …" if len(sentence.tokens) > _SHOWN_TOKENS else ""
+        rows.append((f"{len(sentence.tokens):,}", f"{sentence.document:,}", tokenizer.decode(ids) + more))
+    return Table("Longest sentences", tuple(rows), ("tokens", "document", "begins"))
+
+
+def length_histograms(statistics: StoreStatistics) -> tuple[Histogram, Histogram]:
+    """Sentences in bins of equal width, up to the 99th percentile; documents in bins that double."""
+    sentences, documents = statistics.sentence_lengths, statistics.document_lengths
+    width = max(1, -(-sentences.quantile(0.99) // (NUM_BINS - 1)))
+    equal = tuple(1 + width * place for place in range(NUM_BINS))
+    first = max(0, documents.quantile(0.001).bit_length() - 1)
+    doubling = tuple(1 << power for power in range(first, max(first + 1, documents.longest.bit_length())))
+    return (
+        _histogram("Sentence lengths", "sentences", sentences, equal),
+        _histogram("Document lengths", "documents", documents, doubling),
+    )
+
+
+def _histogram(title: str, counted: str, lengths: LengthCounts, starts: tuple[int, ...]) -> Histogram:
+    """A histogram without empty bins at the end; lengths below the first bin are counted in it."""
+    edges = [0, *starts[1:], None]
+    counts = [lengths.between(edges[n] or 0, edges[n + 1]) for n in range(len(starts))]
+    while len(counts) > 1 and not counts[-1]:
+        counts.pop()
+    return Histogram(title, "tokens", counted, starts[: len(counts)], tuple(counts))

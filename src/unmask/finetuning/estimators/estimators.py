@@ -1,0 +1,366 @@
+"""Fine-tuning with scikit-learn's interface: `fit` and `predict` on texts in memory.
+
+The task, the loop and the optimizer are those of `unmask finetune`, with the same defaults; its recipe class checks the
+settings. No run directory is written. Every estimator works in `Pipeline`, `cross_val_score` and `GridSearchCV`.
+
+    classifier = TextClassifier("runs/bert", epochs=3)
+    classifier.fit(["a fine film", "dull"], ["good", "bad"]).predict(["fine"])
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from unmask.config import build_settings
+from unmask.errors import InputError, OutputError, UserError
+from unmask.finetuning.estimators.inputs import (
+    Texts,
+    distinct,
+    given_model,
+    indicators_of,
+    labels_of,
+    numbers_of,
+    rows_of,
+    tags_of_texts,
+)
+from unmask.finetuning.inputs import build_module
+from unmask.finetuning.run import save_finetuned
+from unmask.inference.predictor import Predictor, load_predictor
+from unmask.inference.windows import encode_windows, run_module
+from unmask.io.paths import model_directory
+from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
+from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
+from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
+from unmask.recipe.tree import FinetuneRecipe
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import ExampleLoader, concatenate
+from unmask.tasks.rows import Row
+from unmask.tasks.table import open_task
+from unmask.tasks.text.multi_label import MultiLabelClassification
+from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
+from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
+from unmask.training.device import Compute, choose_compute
+from unmask.training.loop import StepResult, TrainState, train
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+
+logger = logging.getLogger("unmask")
+
+_MODEL_FILES = (
+    *(CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja", WORDS_FILE, SETTINGS_FILE),
+)
+"""All that `save` may replace: a run's directory, for one, has to stay."""
+
+
+class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
+    """What `TextClassifier` and `TextRegressor` share: parameters, training, pickling.
+
+    Args:
+        model: directory of a pre-trained model, or of the run that made it.
+        learning_rate: the peak, after warm-up.
+        epochs: passes over the texts.
+        batch_size: texts in a step.
+        max_length: most tokens of a text or pair; longer ones are cut at the end.
+        warmup_ratio: share of the steps over which the learning rate rises.
+        weight_decay: of AdamW.
+        layer_decay: each layer's rate is that of the layer above times this.
+        freeze_layers: 0 freezes the embeddings, n the first n layers with them, "all" the whole encoder.
+        classifier_dropout: before the head; None takes the encoder's.
+        from_scratch: True takes only the sizes and the tokenizer of `model`; weights are random.
+        seed: of the head, the order and dropout; the same texts and parameters give the same model.
+        device: "auto" (a GPU where there is one), "cpu" or "cuda".
+        precision: of training, "auto", "fp32" or "bf16"; predictions are in fp32.
+
+    Attributes:
+        predictor_: the fine-tuned model; see `unmask.inference.predictor`.
+        loss_curve_: the mean loss of each epoch.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        learning_rate: float = 5e-5,
+        epochs: float = 3,
+        batch_size: int = 32,
+        max_length: int = 128,
+        warmup_ratio: float = 0.1,
+        weight_decay: float = 0.01,
+        layer_decay: float = 1.0,
+        freeze_layers: int | Literal["all"] | None = None,
+        classifier_dropout: float | None = None,
+        from_scratch: bool = False,
+        seed: int = 0,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        precision: Literal["auto", "fp32", "bf16"] = "auto",
+    ) -> None:
+        self.model = model
+        self.learning_rate = learning_rate
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.max_length = max_length
+        self.warmup_ratio = warmup_ratio
+        self.weight_decay = weight_decay
+        self.layer_decay = layer_decay
+        self.freeze_layers = freeze_layers
+        self.classifier_dropout = classifier_dropout
+        self.from_scratch = from_scratch
+        self.seed = seed
+        self.device = device
+        self.precision = precision
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
+        """Writes the fine-tuned model as `unmask finetune` does, for `unmask predict` and for `transformers`.
+
+        Args:
+            directory: may be missing or empty.
+            overwrite: True replaces a model at `directory` when the new one is complete.
+
+        Raises:
+            NotFittedError: there is none yet.
+            OutputError: there is something at `directory` (with `overwrite`: something other than a model), or the
+                place cannot be written.
+        """
+        check_is_fitted(self)
+        place, fitted = Path(directory), self.predictor_
+        try:
+            _check_place(place, overwrite)
+            with writing_directory(place.resolve(), overwrite) as unfinished:  # resolved: a link stays a link
+                save_finetuned(fitted.module, fitted.task, fitted.tokenizer, unfinished)
+        except OSError as error:  # such as a folder that even the system's owner cannot make
+            reason = error.strerror or error
+            raise OutputError(f"cannot write {place}: {reason}; choose a place that can be written") from error
+
+    def _settings(self, columns: Sequence[str], task: Mapping[str, Any]) -> FinetuneRecipe:
+        name = type(self).__name__
+        return build_settings(
+            FinetuneRecipe,
+            {
+                "seed": self.seed,
+                "device": self.device,
+                "precision": self.precision,
+                "init_from": str(given_model(self.model, name)),
+                "from_scratch": self.from_scratch,
+                "freeze_layers": self.freeze_layers,
+                "task": {**task, "max_length": self.max_length, "classifier_dropout": self.classifier_dropout},
+                "data": {"train": "X", "columns": {column: column for column in columns}},
+                "optimizer": {
+                    "learning_rate": self.learning_rate,
+                    "weight_decay": self.weight_decay,
+                    "layer_decay": self.layer_decay,
+                },
+                "schedule": {"warmup_ratio": self.warmup_ratio},
+                "train": {"epochs": self.epochs, "batch_size": self.batch_size},
+            },
+            name,
+        )
+
+    def _train(self, settings: FinetuneRecipe, rows: Sequence[Row], targets: Sequence[Any]) -> None:
+        compute = choose_compute(settings.device, settings.precision)
+        source = model_directory(settings.init_from)
+        tokenizer, new_entries = load_framed_tokenizer(source)
+        task = open_task(settings.task, settings.data.columns)
+        examples = [replace(task.read(row), label=target) for row, target in zip(rows, targets, strict=True)]
+        with torch.random.fork_rng([compute.device] if compute.device.type == "cuda" else []):
+            torch.manual_seed(settings.seed)
+            module: Any = build_module(settings, task, source, tokenizer, len(new_entries))
+            segments = module.encoder.settings.type_vocab_size
+            counts = ExampleCounts()
+            windows = encode_windows(task, examples, tokenizer, counts, segments)
+            training = concatenate([window.encoded.without_alignment() for window in windows])
+            if counts.anything_mended:
+                logger.warning("X: %s", counts.summary())
+            loader = ExampleLoader(training, settings.seed, settings.train.batch_size, settings.train.batch_size)
+            progress = _LossCurve()
+            train(
+                module.to(compute.device),
+                loader.steps(loader.start()),
+                lambda batch: batch,
+                module.counts,
+                build_optimizer(module, settings.optimizer),
+                Schedule(settings.schedule),
+                settings.train,
+                TrainState(),
+                compute.device,
+                compute.autocast,
+                progress,
+            )
+        in_fp32 = Compute(compute.device, torch.float32, "so that figures are the same everywhere")
+        self.predictor_ = Predictor(task, module.eval(), tokenizer, in_fp32)
+        self.loss_curve_ = progress.means
+
+    @torch.inference_mode()
+    def _outputs(self, X: Texts) -> Tensor:  # noqa: N803  scikit-learn's name
+        """(texts, outputs) float32, the head's outputs before they become predictions."""
+        check_is_fitted(self)
+        rows = rows_of(X)
+        task: Any = self.predictor_.task  # classification or regression: both have `is_pair`
+        if task.is_pair != ("text_b" in rows[0]):
+            kinds = ("single texts", "pairs of texts")
+            raise InputError(f"X holds {kinds[not task.is_pair]}, and the model was fitted on {kinds[task.is_pair]}")
+        predictor, counts = self.predictor_, ExampleCounts()
+        windows = encode_windows(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments)
+        parts = [run_module(task, predictor.module, window.encoded, predictor.compute) for window in windows]
+        if counts.anything_mended:
+            logger.warning("X: %s", counts.summary())
+        return torch.cat(parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Parameters, and the fine-tuned model as the files that `save` writes: no module of PyTorch is pickled."""
+        state = dict(super().__getstate__())
+        if state.pop("predictor_", None) is not None:
+            with TemporaryDirectory() as folder:
+                self.save(folder)
+                state["_files"] = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        rest = dict(state)
+        files = rest.pop("_files", None)
+        super().__setstate__(rest)
+        if files is not None:
+            with TemporaryDirectory() as folder:
+                for name, content in files.items():
+                    (Path(folder) / name).write_bytes(content)
+                self.predictor_ = load_predictor(folder, device=self.device)
+
+    def __sklearn_tags__(self) -> Any:
+        return tags_of_texts(super().__sklearn_tags__())
+
+
+class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc]
+    """Learns to label texts, or pairs of texts; its parameters are those of `FinetuningEstimator`.
+
+    Attributes:
+        classes_: (classes,) the labels of `y`, sorted; of a matrix `y`, the numbers of its columns.
+    """
+
+    def fit(self, X: Texts, y: Any) -> Self:  # noqa: N803
+        """Fine-tunes the model.
+
+        Args:
+            X: texts, or pairs of texts.
+            y: a label for each: strings, integers, or anything else that can be a dictionary's key. Or, for any number
+                of labels each, a matrix (texts, labels) of 0 and 1, as `MultiLabelBinarizer` of scikit-learn makes it.
+
+        Raises:
+            UserError: the model does not load, a parameter is out of range, `X` is empty or holds something other than
+                texts, `y` is of another length, a label is missing, or there is only one.
+        """
+        rows = rows_of(X)
+        if (indicators := indicators_of(y, len(rows))) is not None:
+            return self._fit_many(rows, indicators)
+        labels = labels_of(y, len(rows))
+        self.classes_ = distinct(labels)
+        names = [str(label) for label in self.classes_.tolist()]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"two different labels of y are both written {twice!r}: expected them to differ as texts")
+        name_of = dict(zip(self.classes_.tolist(), names, strict=True))
+        settings = self._settings(list(rows[0].fields), {"name": "classification", "labels": names})
+        self._train(settings, rows, [name_of[label] for label in labels])
+        return self
+
+    def _fit_many(self, rows: Sequence[Row], indicators: NDArray[np.int64]) -> Self:
+        self.classes_ = np.arange(indicators.shape[1])
+        names = [str(number) for number in self.classes_]
+        task = {"name": "classification", "multi_label": True, "labels": names}
+        targets = [tuple(names[number] for number in row.nonzero()[0]) for row in indicators]
+        self._train(self._settings(list(rows[0].fields), task), rows, targets)
+        return self
+
+    @property
+    def _has_many(self) -> bool:
+        """Whether a text may have any number of labels."""
+        return isinstance(self.predictor_.task, MultiLabelClassification)
+
+    def predict(self, X: Texts) -> NDArray[Any]:  # noqa: N803
+        """(texts,) the most probable label of each; if fitted on a matrix, (texts, labels), 1 for labels with a
+        probability of one half or more, else 0.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            InputError: `X` is empty, or does not hold what the model was fitted on.
+        """
+        probabilities = self.predict_proba(X)
+        chosen: NDArray[Any]
+        chosen = (probabilities >= 0.5).astype(np.int64) if self._has_many else self.classes_[probabilities.argmax(1)]
+        return chosen
+
+    def predict_proba(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
+        """(texts, classes), in the order of `classes_`; a row sums to 1 unless the model was fitted on a matrix. Raises
+        as `predict`."""
+        outputs = self._outputs(X)
+        probabilities = torch.sigmoid(outputs) if self._has_many else torch.softmax(outputs, -1)
+        return probabilities.double().numpy()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
+    """Learns a number for each text, or pair of texts; its parameters are those of `FinetuningEstimator`."""
+
+    def fit(self, X: Texts, y: Any) -> Self:  # noqa: N803
+        """Fine-tunes the model.
+
+        Args:
+            X: texts, or pairs of texts.
+            y: a finite number for each.
+
+        Raises:
+            UserError: the model does not load, a parameter is out of range, `X` is empty or holds something other than
+                texts, `y` is of another length, or one of its values is not a finite number.
+        """
+        rows = rows_of(X)
+        values = numbers_of(y, len(rows))
+        self._train(self._settings(list(rows[0].fields), {"name": "regression"}), rows, values)
+        return self
+
+    def predict(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
+        """(texts,) one value each; raises as `TextClassifier.predict`."""
+        return self._outputs(X).squeeze(-1).double().numpy()
+
+
+def _check_place(directory: Path, overwrite: bool) -> None:
+    """Refuses a directory that `FinetuningEstimator.save` must not replace."""
+    refuse_existing(directory, overwrite, "choose another name, or pass overwrite=True to replace a model")
+    refuse_foreign(directory, _MODEL_FILES, "a model")
+    if directory.exists() and any(directory.iterdir()) and not (directory / CONFIG).is_file():
+        raise OutputError(
+            f"{directory} holds no model ({CONFIG} is missing), so nothing replaces it: choose another name"
+        )
+
+
+@dataclass
+class _LossCurve:
+    """The loop's hook: keeps the mean loss of each epoch, and stops a run that has diverged."""
+
+    means: list[float] = field(default_factory=list)
+
+    def __call__(self, state: TrainState, result: StepResult) -> None:
+        if state.epochs < len(self.means) + 1:
+            return
+        terms = state.take_means()
+        self.means.append(sum(result.coefficients[name] * mean for name, mean in terms.items()))
+        if not math.isfinite(self.means[-1]):
+            raise UserError(
+                f"the loss is not finite at step {state.step:,}: the training has diverged. Give a lower learning_rate "
+                "or a higher warmup_ratio"
+            )

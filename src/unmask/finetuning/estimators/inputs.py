@@ -1,0 +1,163 @@
+"""The inputs of scikit-learn estimators (lists, arrays and columns of texts and targets), checked and made plain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import InputError, SettingsError
+from unmask.tasks.rows import Row
+from unmask.tasks.text.examples import check_spelling
+
+Texts = Any
+"""A list, an array or a column of texts, or of pairs of texts."""
+
+_SINGLE, _PAIR = ("text",), ("text_a", "text_b")
+
+
+def given_model(model: str | Path | None, name: str) -> str | Path:
+    """The parameter `model` of an estimator called `name`; it has to be given before the estimator is used."""
+    if model is None:
+        raise SettingsError(f"{name}(model=None): give the directory of a pre-trained model")
+    return model
+
+
+def tags_of_texts(tags: Any) -> Any:
+    """Scikit-learn's tags of an estimator, changed to say that it takes texts."""
+    tags.input_tags.string = True
+    tags.input_tags.one_d_array = True
+    tags.input_tags.two_d_array = False
+    return tags
+
+
+def rows_of(X: Texts) -> list[Row]:  # noqa: N803
+    """Texts as rows `{text}`, or pairs as `{text_a, text_b}`."""
+    rows = [_row(value, f"X[{number}]") for number, value in enumerate(_listed(X, "X"))]
+    if not rows:
+        raise InputError("X is empty: expected texts, or pairs of texts")
+    for row in rows:
+        if len(row.fields) != len(rows[0].fields):
+            raise InputError(
+                f"X[0] holds {len(rows[0].fields)} text(s) and {row.source} {len(row.fields)}: expected single texts, "
+                "or pairs, throughout"
+            )
+    return rows
+
+
+def _row(value: Any, source: str) -> Row:
+    texts = list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
+    if len(texts) not in (1, 2) or not all(isinstance(text, str) for text in texts):
+        raise InputError(
+            f"{source} is {str(value)[:60]!r} ({type(value).__name__}): expected a text, or a pair of texts"
+        )
+    names = _SINGLE if len(texts) == 1 else _PAIR
+    return Row(dict(zip(names, texts, strict=True)), source)
+
+
+def _listed(values: Any, name: str) -> list[Any]:
+    """A list, an array, or a column or table of pandas or the like, as a list."""
+    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
+        raise InputError(f"{name} is one {type(values).__name__}: expected a list or an array")
+    array = values.to_numpy() if hasattr(values, "to_numpy") else values
+    listed: list[Any] = array.tolist() if hasattr(array, "tolist") else list(array)
+    return listed
+
+
+def labels_of(y: Any, num_texts: int) -> list[Hashable]:
+    """The labels of a classification, at least two different ones, of which no two look alike."""
+    labels = _listed(y, "y")
+    _same_length(labels, num_texts)
+    for number, label in enumerate(labels):
+        if label is None or label != label or label == "":
+            raise InputError(f"y[{number}] is {label or repr(label)}: expected a label; take unlabelled texts out")
+        if isinstance(label, list | dict | set):
+            raise InputError(
+                f"y[{number}] is {str(label)[:60]}: expected one label for each text, or a matrix of 0 and 1 where a "
+                "text may have many (sklearn.preprocessing.MultiLabelBinarizer makes it)"
+            )
+    if len(set(labels)) < 2:
+        raise InputError(f"every label of y is {labels[0]!r}: there is nothing to tell apart; give at least two")
+    first_places: dict[str, str] = {}
+    for number, label in enumerate(labels):
+        first_places.setdefault(str(label), f"y[{number}]")
+    check_spelling(first_places, otherwise="")
+    return labels
+
+
+def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
+    """A matrix of labels, dense, sparse or as a list of lists: (texts, labels), 1 where a text has a label.
+
+    None where `y` has one label per text: it is not a matrix.
+    """
+    rows = _listed(y.toarray() if hasattr(y, "toarray") else y, "y")
+    _refuse_column(rows)
+    if not rows or not all(isinstance(row, list) and len(row) > 1 for row in rows):
+        return None
+    _same_length(rows, num_texts)
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]) or any(value not in (0, 1) for value in row):
+            raise InputError(
+                f"y[{number}] is {str(row)[:60]}: expected 0 or 1 for each of {len(rows[0])} labels, as "
+                "sklearn.preprocessing.MultiLabelBinarizer makes them"
+            )
+    if all(row == rows[0] for row in rows):
+        raise InputError("every text has the same labels in y: there is nothing to tell apart; give at least two")
+    return np.array(rows, dtype=np.int64)
+
+
+def numbers_of(y: Any, num_texts: int) -> list[float]:
+    """The targets of a regression: a finite number for each text, not the same for all."""
+    listed = _listed(y, "y")
+    _refuse_column(listed)
+    values = [_number(value, number) for number, value in enumerate(listed)]
+    _same_length(values, num_texts)
+    if len(values) > 1 and len(set(values)) == 1:
+        raise InputError(f"every value of y is {values[0]:g}: there is nothing to tell apart; give values that differ")
+    return values
+
+
+def _number(value: Any, number: int) -> float:
+    if isinstance(value, str | bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+        raise InputError(f"y[{number}] is {value!r}: expected a finite number")
+    if abs(float(value)) > float(np.finfo(np.float32).max):
+        raise InputError(f"y[{number}] is {value!r}: too large for float32; scale y")
+    return float(value)
+
+
+def _refuse_column(rows: Sequence[Any]) -> None:
+    """Refuses a matrix with a single column: one value for each text is a list or a plain array."""
+    if rows and all(isinstance(row, list) and len(row) == 1 for row in rows):
+        raise InputError(
+            "y has one column: give y.ravel() (numpy.ravel(y) of a list or a table), a value for each text"
+        )
+
+
+def _same_length(values: Sequence[Any], num_texts: int) -> None:
+    if len(values) != num_texts:
+        raise InputError(f"X has {num_texts} texts and y {len(values)} values: expected one for each text")
+
+
+def distinct(labels: Iterable[Hashable]) -> NDArray[Any]:
+    """Every label once, in order."""
+    return _as_array(_in_order(set(labels)))
+
+
+def _in_order(labels: set[Hashable]) -> list[Hashable]:
+    try:
+        return sorted(labels)  # type: ignore[type-var]
+    except TypeError:  # labels of several types
+        return sorted(labels, key=lambda label: (type(label).__name__, repr(label)))
+
+
+def _as_array(labels: Sequence[Hashable]) -> NDArray[Any]:
+    """An array of the labels' own type where it is a plain one, else of objects."""
+    if len({type(label) for label in labels}) == 1 and isinstance(labels[0], str | bool | int | float):
+        return np.asarray(labels)
+    array = np.empty(len(labels), dtype=object)
+    array[:] = labels
+    return array

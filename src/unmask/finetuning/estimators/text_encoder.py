@@ -1,0 +1,102 @@
+"""Embedding with scikit-learn's interface: `transform` makes vectors of texts in memory, for `Pipeline` and the like.
+
+vectors = TextEncoder("runs/bert").fit_transform(["a fine film", "dull"])
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from unmask.errors import InputError
+from unmask.finetuning.estimators.inputs import Texts, given_model, rows_of, tags_of_texts
+from unmask.inference.features.batches import FeatureModel
+from unmask.inference.features.similarity import embed, load_embedder
+from unmask.io.paths import model_directory
+
+
+class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
+    """Vectors of texts from a pre-trained model, which stays as it is: `fit` learns nothing.
+
+    Args:
+        model: directory of a pre-trained model, or of the run that made it.
+        layers: "embeddings", "second-to-last", "last" or "concat-last-4"; see `unmask features`.
+        pool: "mean", "max" or "cls": how the tokens of a text become one vector; "cls" is the first token's, or the
+            last one's of a causal model.
+        normalise: True divides each vector by its length.
+        max_length: most tokens that are read at once; a longer text is read in windows. None: as many as the model can.
+        device: "auto" (a GPU where there is one), "cpu" or "cuda".
+        precision: "fp32", "bf16" or "auto".
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        layers: str = "last",
+        pool: str = "mean",
+        normalise: bool = False,
+        max_length: int | None = None,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        precision: Literal["auto", "fp32", "bf16"] = "fp32",
+    ) -> None:
+        self.model = model
+        self.layers = layers
+        self.pool = pool
+        self.normalise = normalise
+        self.max_length = max_length
+        self.device = device
+        self.precision = precision
+
+    def fit(self, X: Texts, y: Any = None) -> Self:  # noqa: N803
+        """Checks that there is such a model.
+
+        Raises:
+            UserError: there is none.
+        """
+        model_directory(given_model(self.model, "TextEncoder"))
+        return self
+
+    def transform(self, X: Texts) -> NDArray[np.float32]:  # noqa: N803
+        """(texts, hidden).
+
+        Raises:
+            UserError: the model does not load, or `X` is empty or holds something other than texts.
+        """
+        rows = rows_of(X)
+        if "text_b" in rows[0]:
+            raise InputError("X holds pairs of texts: expected single texts, each of which becomes a vector")
+        return embed(self._load(), (row["text"] for row in rows), pool=self.pool, normalise=self.normalise)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """(hidden,) `textencoder0`, `textencoder1` ..., as scikit-learn names features that have no names.
+
+        Args:
+            input_features: ignored.
+
+        Raises:
+            UserError: the model does not load.
+        """
+        (width,) = self._load().shape
+        return np.array([f"textencoder{number}" for number in range(width)], dtype=object)
+
+    def _load(self) -> FeatureModel:
+        return load_embedder(
+            given_model(self.model, "TextEncoder"),
+            self.layers,
+            max_length=self.max_length,
+            device=self.device,
+            precision=self.precision,
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = tags_of_texts(super().__sklearn_tags__())
+        tags.requires_fit = False
+        return tags

@@ -1,0 +1,281 @@
+"""What a fine-tuning run needs, opened and checked to fit together before its first step: model, task and examples."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.errors import CheckpointError, ModelError, SettingsError
+from unmask.finetuning.transfer import freeze_layers, transfer_layers
+from unmask.inference.windows import Window, encode_windows, introduce
+from unmask.io.paths import model_directory
+from unmask.io.progress import Progress
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.encoder import Encoder, new_encoder
+from unmask.models.heads.heads import needs_pooler
+from unmask.models.hub.config import HEAD_CLASS, TRAINED_LENGTH
+from unmask.models.hub.conversion import widen_vocabulary, with_dropout
+from unmask.models.hub.directory import LoadedModel, load_encoder, load_finetuned
+from unmask.models.hub.files import read_config
+from unmask.recipe.tree import FinetuneRecipe
+from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
+from unmask.tasks.encoded import EncodedExamples, ExampleLoader, LoadedStep, Position, concatenate
+from unmask.tasks.table import open_task
+from unmask.tasks.tagging.frozen_features import with_features
+from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
+from unmask.tokenization.opening import Tokenizer
+from unmask.training.device import Compute
+from unmask.training.memory import Cut
+from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
+
+logger = logging.getLogger("unmask")
+
+
+@dataclass(frozen=True)
+class ExampleSteps:
+    """The steps of a run; see `unmask.training.memory.StepSource`. Batches are counted in units, which stay together.
+
+    Attributes:
+        loader: of the training examples.
+        start: the position that the steps begin at.
+    """
+
+    loader: ExampleLoader
+    start: Position
+
+    def cut(self, position: Any, most_tokens: int | None) -> Cut:
+        """See `StepSource`."""
+        loader = self.loader
+        longest = int(loader.examples.lengths.max())
+        cut = Cut(loader.batch_size, loader.micro_batch_size, longest, length_key="task.max_length")
+        return cut.at_most(most_tokens)
+
+    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+        """See `StepSource`."""
+        if position is None:
+            position = self.start
+        start = position if isinstance(position, Position) else Position(**position)
+        return replace(self.loader, micro_batch_size=self.cut(start, most_tokens).micro_batch_size).steps(start)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run needs, opened and checked to fit together.
+
+    Attributes:
+        task: with its labels, and the columns that the training file has.
+        tokenizer: of the model.
+        module: with its initial weights.
+        loader: of the training examples.
+        start: the position among them at which the run starts or continues.
+        checkpoint: what the run continues from; None at its beginning.
+        dev, test: what the run is measured on; None where the recipe names no such file.
+        trained_length: the longest sequence that the model will have seen; None: as long as it has positions.
+    """
+
+    task: Task[Any]
+    tokenizer: Tokenizer
+    module: TaskModule
+    loader: ExampleLoader
+    start: Position
+    checkpoint: Checkpoint | None
+    dev: list[Window] | None
+    test: list[Window] | None
+    trained_length: int | None
+
+
+def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
+    """Opens the model, and reads and encodes every file, so that anything wrong is reported before training.
+
+    Raises:
+        UserError: the model or a file is missing, damaged, or does not fit the others.
+    """
+    checkpoint = find_checkpoint(directory / "checkpoints")
+    source = model_directory(settings.init_from)
+    tokenizer, new_entries = load_framed_tokenizer(source)
+    files = settings.data
+    task = open_task(settings.task, files.columns).fit_to(Path(files.train))
+    torch.manual_seed(settings.seed)
+    module = build_module(settings, task, source, tokenizer, len(new_entries))
+    training = concatenate(
+        [window.encoded.without_alignment() for window in read_windows(task, "train", files.train, tokenizer, module)]
+    )
+    task.check(training, Path(files.train))
+    dev = None if files.dev is None else read_windows(task, "dev", files.dev, tokenizer, module)
+    test = None if files.test is None else read_windows(task, "test", files.test, tokenizer, module)
+    batch_size = settings.train.batch_size
+    loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size))
+    start = loader.start()
+    if checkpoint is not None:
+        saved = Position(**checkpoint.state["position"])
+        if saved.data != start.data:
+            raise CheckpointError(
+                f"{directory}: {files.train} gives other examples than when this run was begun: restore the file, or "
+                "start again with --overwrite"
+            )
+        start = saved
+    before = 0 if settings.from_scratch else read_config(source).get(TRAINED_LENGTH)
+    trained = max(before, settings.task.max_length) if isinstance(before, int) else None
+    return Inputs(task, tokenizer, module, loader, start, checkpoint, dev, test, trained)
+
+
+def build_module(
+    settings: FinetuneRecipe, task: Task[Any], source: Path, tokenizer: Tokenizer, num_new_entries: int = 0
+) -> TaskModule:
+    """The encoder of `init_from`, transferred and frozen as the recipe says, with a head on it.
+
+    Args:
+        num_new_entries: how many entries at the end of the vocabulary the model does not know: GPT-1's special tokens.
+
+    Raises:
+        ModelError: the model does not load, has fewer entries than its tokenizer, or has no head that could be kept.
+        SettingsError: examples may be longer than the model can take, or a setting asks for something that it lacks.
+    """
+    loaded = load_encoder(source, head=task.head_kind)
+    encoder = with_dropout(loaded.encoder, settings.model.model_dump(exclude_none=True), settings.init_from)
+    if num_new_entries and tokenizer.vocab_size - num_new_entries <= encoder.settings.vocab_size:
+        _add_rows(encoder, tokenizer, num_new_entries)
+    sizes = encoder.settings
+    introduce(encoder, tokenizer, source)
+    if isinstance(encoder, ElmoEncoder) and task.head_kind in ("question_answering", "multiple_choice"):
+        raise SettingsError(
+            f"task.name={settings.task.name} and init_from={settings.init_from}, which is an ELMo, do not go together: "
+            "it reads each text by itself, so an answer would know nothing of its question; take a classification, "
+            "regression or tagging task, or a model of another family"
+        )
+    if settings.task.max_length > sizes.num_positions:
+        raise SettingsError(
+            f"task.max_length {settings.task.max_length} is over the {sizes.num_positions} positions of "
+            f"{source} (max_position_embeddings): lower it"
+        )
+    if settings.from_scratch:
+        encoder = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
+        introduce(encoder, tokenizer, source)
+    elif settings.transfer_layers is not None:
+        fresh = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
+        transfer_layers(fresh, encoder, settings.transfer_layers)
+        encoder = fresh
+        introduce(encoder, tokenizer, source)
+    module = _on_kept_head(settings, task, encoder, source) if settings.keep_head else task.module(encoder)
+    if settings.freeze_layers is not None:
+        random_pooler = bool(loaded.fresh) or settings.transfer_layers is not None
+        freeze_layers(encoder, settings.freeze_layers, trains_pooler=random_pooler)
+    return module
+
+
+def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> None:
+    """Gives the encoder fresh embeddings for the tokenizer's last entries, drawn as in GPT-1's released code."""
+    assert not isinstance(encoder, ElmoEncoder), "its tokenizer is whole"
+    names = ", ".join(tokenizer.token_strings[-num_new_entries:])
+    logger.info("the vocabulary gets %s, with fresh embeddings: the model's has no tokens that frame inputs", names)
+    missing = tokenizer.vocab_size - encoder.settings.vocab_size
+    if missing > 0:
+        widen_vocabulary(encoder, (), tokenizer.vocab_size, [()] * missing)
+    with torch.no_grad():
+        fresh = encoder.word_embeddings[tokenizer.vocab_size - num_new_entries : tokenizer.vocab_size]
+        fresh.normal_(std=encoder.settings.initializer_range)
+
+
+def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: Path) -> TaskModule:
+    """The module with the head of `init_from`, for another task with the same labels. The head keeps its dropout unless
+    task.classifier_dropout is set."""
+    loaded = load_finetuned(source)
+    _check_kept_head(settings, task, loaded, source)
+    if loaded.head is not None and settings.task.classifier_dropout is None:
+        return task.module(encoder, loaded.head)
+    module = task.module(encoder)
+    module.head.load_state_dict(loaded.head.state_dict() if loaded.head is not None else loaded.head_weights or {})
+    return module
+
+
+def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedModel, source: Path) -> None:
+    """Raises ModelError for a head that predicts something other than the task, or from other features."""
+    if loaded.head_kind != task.head_kind:
+        raise ModelError(
+            f"{source} has a head for {loaded.head_kind}, and {settings.task.name} needs one for {task.head_kind}: "
+            "leave out keep_head, or start from a model of the same kind"
+        )
+    if task.head_kind == "sequence_classification":
+        number, wanted = len(loaded.labels or ()), len(task.labels) or 1
+        if _problem_type(loaded) != task.problem_type or (not task.labels and number != wanted):
+            raise ModelError(
+                f"{source} has a head for {_problem_type(loaded)} with {_outputs(number)}, and {settings.task.name} "
+                f"needs one for {task.problem_type} with {_outputs(wanted)}: leave out keep_head, or start from a "
+                "model of the same kind"
+            )
+    if task.labels and loaded.labels != task.labels:
+        raise ModelError(
+            f"{source} knows the labels {', '.join(loaded.labels or ())}, and {settings.data.train} has "
+            f"{', '.join(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
+        )
+    remembered = (loaded.config or {}).get("unmask_task", {})
+    top = remembered.get("encoder_top", "none")
+    if top != settings.task.encoder_top:
+        raise ModelError(
+            f"{source} was fine-tuned with task.encoder_top {top}, and it is {settings.task.encoder_top} here: set "
+            f"task.encoder_top={top}, or leave out keep_head"
+        )
+    head = "bilstm" if (loaded.config or {}).get(HEAD_CLASS) == "FeatureHead" else "linear"
+    if head != settings.task.tagging_head:
+        raise ModelError(
+            f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
+            f"{settings.task.tagging_head}: set task.tagging_head={head}, or leave out keep_head"
+        )
+    for key, usual in (("feature_layers", "last"), ("bilstm_size", 768)):
+        wanted, found = getattr(settings.task, key), remembered.get(key, usual)
+        if "bilstm" in (head, top) and wanted != found:
+            raise ModelError(
+                f"task.{key} is {wanted}, and the head of {source} was made with {found}: set task.{key}={found}, or "
+                "leave out keep_head"
+            )
+
+
+def _problem_type(loaded: LoadedModel) -> str:
+    """How to read the logits of a sequence classifier; where the model does not say, as `transformers` does."""
+    alone = "regression" if len(loaded.labels or ()) == 1 else "single_label_classification"
+    return loaded.problem_type or alone
+
+
+def _outputs(count: int) -> str:
+    return f"{count} output{'' if count == 1 else 's'}"
+
+
+def read_windows(task: Task[Any], name: str, file: str, tokenizer: Tokenizer, module: TaskModule) -> list[Window]:
+    """Reads and encodes a file, and logs what was mended or skipped.
+
+    Raises:
+        InputError: it cannot be read as the task requires.
+    """
+    counts = ExampleCounts()
+    with Progress(f"reading {name}", unit="examples") as progress:
+        examples = _advancing(task.load(Path(file), counts), progress)
+        num_segments = module.encoder.settings.type_vocab_size
+        windows = list(encode_windows(task, examples, tokenizer, counts, num_segments, file))
+    logger.info("%s: %s (%s)", name, counts.summary(), file)
+    return windows
+
+
+def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Example]:
+    for example in examples:
+        progress.advance()
+        yield example
+
+
+def add_features(feature_layers: str, run: Inputs, directory: Path, compute: Compute) -> Inputs:
+    """The same inputs with the frozen encoder's features added, which are computed once and kept in `directory`."""
+
+    def add(encoded: EncodedExamples, name: str) -> EncodedExamples:
+        return with_features(encoded, run.module.encoder, feature_layers, directory / f"{name}.npy", compute)
+
+    def add_all(windows: list[Window] | None, name: str) -> list[Window] | None:
+        if windows is None:
+            return None
+        return [replace(w, encoded=add(w.encoded, f"{name}-{number}")) for number, w in enumerate(windows)]
+
+    loader = replace(run.loader, examples=add(run.loader.examples, "train"))
+    return replace(run, loader=loader, dev=add_all(run.dev, "dev"), test=add_all(run.test, "test"))

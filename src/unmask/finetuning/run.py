@@ -1,0 +1,281 @@
+"""Fine-tuning: from a pre-trained model, labelled examples and a recipe to a model that predicts. The whole run.
+
+The loop and the session are those of pre-training. The order of the examples is a pure function of the recipe; an
+interrupted run that is resumed ends with the same weights, bit for bit, as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import torch
+from torch import nn
+
+from unmask.batch import Batch
+from unmask.finetuning.files import check_files, shared_files
+from unmask.finetuning.inputs import ExampleSteps, Inputs, add_features, open_inputs
+from unmask.finetuning.search.search import run_trials
+from unmask.inference.evaluation import tell_degenerate
+from unmask.inference.windows import Window, measure, predict_window
+from unmask.io.progress import human_count
+from unmask.io.signals import Interruption
+from unmask.io.writing import alone_in, write_json
+from unmask.models.attention import describe_attention
+from unmask.models.hub.config import told_length
+from unmask.models.hub.directory import save_model
+from unmask.models.settings import EncoderSettings
+from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
+from unmask.reports.run_page import write_report
+from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
+from unmask.tasks.encoded import EncodedExamples, concatenate
+from unmask.tasks.tagging.frozen_features import COLUMN as FEATURES
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.saved_config import fit_to_model
+from unmask.training.device import Compute, choose_compute
+from unmask.training.run.best import choose_metric
+from unmask.training.run.directory import beginning_run
+from unmask.training.run.log import RunLog
+from unmask.training.session import run_session
+
+logger = logging.getLogger("unmask")
+
+_NUM_SAMPLES = 12
+
+
+def finetune(
+    recipe: str, overrides: Sequence[str] = (), *, out: str | Path, resume: bool = False, overwrite: bool = False
+) -> Path:
+    """Fine-tunes a model, or several where the recipe has a `search`.
+
+    Args:
+        recipe: a YAML file, or the name of a recipe that comes with `unmask`: `finetune/sst2`.
+        overrides: `key.path=value` words, such as `init_from=runs/bert` and `data.train=train.tsv`.
+        out: the run directory; the model (of a search, the best on dev) is in its `model/`.
+        resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
+        overwrite: True replaces a run at `out`.
+
+    Returns:
+        The model's directory.
+
+    Raises:
+        UserError: anything wrong with the recipe, model, examples or output. If it is found before the first step,
+            nothing has been written, and a run that was to be overwritten is unchanged.
+        Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
+    """
+    settings = load_finetune_recipe(recipe, overrides)
+    if settings.search.is_wanted:
+        return run_trials(
+            settings,
+            Path(out),
+            recipe=recipe,
+            resume=resume,
+            overwrite=overwrite,
+            run=finetune_settings,
+            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision, training=True)),
+        )
+    return finetune_settings(settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite)
+
+
+def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str, resume: bool, overwrite: bool) -> Path:
+    """One run of a recipe without `search`; see `finetune`.
+
+    Args:
+        recipe: the recipe's name, for the record.
+    """
+    compute = choose_compute(settings.device, settings.precision, training=True)
+    with beginning_run(
+        directory,
+        settings,
+        name=recipe,
+        seed=settings.seed,
+        device=compute.describe(),
+        resume=resume,
+        overwrite=overwrite,
+    ):
+        run = _open(settings, directory, compute)
+        assert isinstance(run.module, nn.Module)
+        compute.place(run.module)
+    with alone_in(directory), RunLog(directory, echo=True) as log:
+        _train(settings, run, directory, compute, log)
+    write_report(directory)
+    return directory / "model"
+
+
+def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs:
+    """The inputs of a run; a metric that the task does not have is refused now, not at the first evaluation.
+
+    Raises:
+        UserError: see `open_inputs` and `check_files`; or `train.metric` is not one of the figures on dev.
+    """
+    run = open_inputs(settings, directory)
+    check_files(directory, settings.data)
+    for warning in shared_files(settings.data):
+        logger.warning("%s", warning)
+    is_named = settings.train.metric is not None and run.checkpoint is None
+    if is_named and run.dev is not None and settings.task.tagging_head != "bilstm":  # the BiLSTM has no features yet
+        assert isinstance(run.module, nn.Module)
+        loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, _plain(compute.device))
+        choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
+    return run
+
+
+def _plain(device: torch.device) -> Compute:
+    """fp32, for figures on dev and test, whatever the run trains in: they are the same anywhere."""
+    return Compute(device, torch.float32, "so that figures are the same everywhere")
+
+
+@dataclass
+class Measurement:
+    """Measures a module in eval mode; the loop's hook calls it.
+
+    It computes in fp32 whatever the run trains in, so that the saved model gives exactly these figures anywhere.
+
+    Attributes:
+        name: what the log calls the examples.
+        figures: the newest, by name.
+        score: what the figures were computed from.
+    """
+
+    name: str
+    task: Task[Any]
+    module: TaskModule
+    windows: list[Window]
+    device: torch.device
+    figures: dict[str, float] = field(default_factory=dict)
+    score: Score[Any] | None = None
+
+    @property
+    def compute(self) -> Compute:
+        return _plain(self.device)
+
+    def __call__(self) -> dict[str, float]:
+        """The module's loss and the task's metrics."""
+        loss, self.score = measure(self.task, self.module, self.windows, self.compute)
+        tell_degenerate(self.score, self.name)
+        self.figures = {"loss": loss, **self.score.metrics()}
+        return self.figures
+
+    def tune(self, figures: dict[str, float]) -> Task[Any]:
+        """Chooses on these examples what the task leaves open, measures again if that changes anything, and returns the
+        task.
+
+        Args:
+            figures: the figures of the weights that the module has now.
+        """
+        if self.score is None or self.figures != figures:  # the best weights are not the last, or the run was resumed
+            self()
+        assert self.score is not None
+        tuned = self.task.tuned(self.score)
+        if tuned != self.task:
+            self.task = tuned
+            self()
+        return self.task
+
+
+def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:
+    task, module = run.task, run.module
+    assert isinstance(module, nn.Module)
+    if settings.task.tagging_head == "bilstm":
+        run = add_features(settings.task.feature_layers, run, directory / "features", compute)
+    encoder = run.module.encoder.settings
+    num_parameters = sum(parameter.numel() for parameter in module.parameters())
+    origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
+    labels = f"; labels {', '.join(task.labels)}" if task.labels else ""
+    logger.info("%s parameters, from %s%s", human_count(num_parameters), origin, labels)
+    logger.info(compute.describe())
+    if isinstance(encoder, EncoderSettings) and encoder.architecture != "lstm":
+        logger.info(
+            describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
+        )
+    dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, compute.device)
+    with Interruption() as interruption:
+        last_evaluation = run_session(
+            "fine-tuning",
+            directory,
+            module=module,
+            steps=ExampleSteps(run.loader, run.start),
+            prepare=_as_it_is,
+            counts=run.module.counts,
+            settings=settings.train,
+            optimizer=settings.optimizer,
+            schedule=settings.schedule,
+            checkpoint=run.checkpoint,
+            evaluate=dev,
+            compute=compute,
+            log=log,
+            interruption=interruption,
+            longest=int(run.loader.examples.row_lengths.max()),
+        )
+        module.eval()
+        results: dict[str, Any] = {"num_parameters": num_parameters}
+        if dev is not None and run.dev is not None:
+            task = dev.tune(last_evaluation)
+            assert dev.score is not None
+            results |= {"dev": dev.figures, "degenerate": dev.score.degenerate()}
+            results["floors"] = _floors(task, run.loader.examples, run.dev)
+            write_json(directory / "samples.json", _samples(task, run, dev.compute))
+        if run.test is not None:
+            test = Measurement("test", task, run.module, run.test, compute.device)
+            results["test"] = test()
+            logger.info("test: %s", " · ".join(f"{name} {value:.4g}" for name, value in test.figures.items()))
+        save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
+        write_json(directory / "results.json", results)
+        if (directory / "features").exists():
+            rmtree(directory / "features")
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    """Examples need no masks."""
+    return batch
+
+
+def _floors(task: Task[Any], training: EncodedExamples, dev: list[Window]) -> dict[str, dict[str, float]]:
+    """What figures on dev are to be compared with, under their names in metrics.jsonl and in results.json.
+
+    Only the targets are needed: frozen features, which may be larger than memory, stay on disk.
+    """
+    light = [
+        replace(each, token_columns={name: column for name, column in each.token_columns.items() if name != FEATURES})
+        for each in (training, *(window.encoded for window in dev))
+    ]
+    floors = task.floors(light[0], concatenate(light[1:]))
+    return {name: floor for metric, floor in floors.items() for name in (f"eval/{metric}", f"dev.{metric}")}
+
+
+def _samples(task: Task[Any], run: Inputs, compute: Compute) -> list[dict[str, Any]]:
+    """What the module, in eval mode, says about the first dev examples; see `unmask.reports.run_page` for the shape."""
+    assert run.dev is not None
+    examples = run.dev[0].examples[:_NUM_SAMPLES]
+    encoded = task.encode(examples, run.tokenizer, ExampleCounts(), run.module.encoder.settings.type_vocab_size)
+    predictions = predict_window(task, run.module, Window(examples, encoded), compute)
+    return [
+        {"title": f"dev example {number}", **task.sample(example, prediction)}
+        for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True), start=1)
+    ]
+
+
+def save_finetuned(
+    module: TaskModule, task: Task[Any], tokenizer: Tokenizer, directory: Path, trained: int | None = None
+) -> None:
+    """Writes the model directory: encoder, head, labels, tokenizer, and what `predict` needs to know.
+
+    Args:
+        trained: the longest sequence that the model has seen; None: as long as it has positions.
+    """
+    sizes = module.encoder.settings
+    save_model(
+        directory,
+        module.encoder,
+        head=module.head,
+        head_kind=task.head_kind,
+        labels=task.labels or None,
+        problem_type=task.problem_type,
+        extra_config={"unmask_task": task.remembered(), **told_length(sizes, trained)},
+    )
+    tokenizer.save(directory)
+    fit_to_model(directory, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

@@ -1,0 +1,1 @@
+"""Many runs from one recipe, and their results."""

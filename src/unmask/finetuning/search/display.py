@@ -1,0 +1,157 @@
+"""What is shown of the trials of a search.
+
+For trials side by side: on a terminal one bar for all of them and the names of those that are running, elsewhere a line
+for each one that has ended. For all trials: warnings about their inputs, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
+
+from unmask.io.progress import human_duration, open_bars, write_line
+from unmask.training.run.log import logging_messages
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+logger = logging.getLogger("unmask")
+
+
+class TrialsDisplay:
+    """Shows trials that run side by side, for use in a `with` statement. All lines go to the search's log too.
+
+    Args:
+        directory: of the search.
+        num_trials: how many are to be run.
+        parallel: how many at a time, at most.
+        stream: where to write; left out, the standard error of the moment.
+
+    Attributes:
+        num_ended: trials that have finished or failed; the caller counts them.
+    """
+
+    def __init__(self, directory: Path, num_trials: int, parallel: int, *, stream: TextIO | None = None) -> None:
+        self.num_ended = 0
+        self._directory = directory
+        self._num_trials = num_trials
+        self._parallel = parallel
+        self._stream = sys.stderr if stream is None else stream
+        self._bars: Bars | None = None
+        self._running: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        at_a_time = min(self._parallel, self._num_trials)
+        self.tell(f"{self._num_trials} trials, {at_a_time} at a time; each has a log.txt of its own")
+        if (bars := open_bars(self._stream)) is not None:
+            bars.add_task("search", total=self._num_trials, status="")
+            bars.start()
+            self._bars = bars
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+    def show(self, running_s: dict[str, float], left_s: float | None) -> None:
+        """Shows how far the search is.
+
+        Args:
+            running_s: for how long each running trial has run, by name.
+            left_s: seconds until all have ended, if known.
+        """
+        if self._bars is None:
+            return
+        left = "" if left_s is None else f" · {human_duration(left_s)} left"
+        told = f"{self.num_ended} of {self._num_trials} trials{left}"
+        self._bars.update(self._bars.task_ids[0], completed=self.num_ended, status=told)
+        for name in [name for name in self._running if name not in running_s]:
+            self._bars.remove_task(self._running.pop(name))
+        for name, seconds in running_s.items():
+            if name not in self._running:
+                self._running[name] = self._bars.add_task(f"  {name}", total=None, status="")
+            self._bars.update(self._running[name], status=human_duration(seconds))
+        self._bars.refresh()
+
+    def tell(self, line: str) -> None:
+        """Writes a line, above the bars where there are some."""
+        self._write(logging.INFO, line, line)
+
+    def warn(self, line: str) -> None:
+        """Writes a line that is a warning."""
+        self._write(logging.WARNING, line, f"warning: {line}")
+
+    def _write(self, level: int, line: str, shown: str) -> None:
+        with logging_messages(self._directory):
+            logger.log(level, "%s", line)
+        write_line(shown, self._bars, self._stream)
+
+
+class InputWarnings:
+    """Warnings about the inputs of a search, which each trial opens anew and warns about again.
+
+    They are shown once, before the first trial; they go to the log of the search and to that of each trial.
+
+    Args:
+        directory: of the search.
+
+    Attributes:
+        shown: the warnings that have been shown.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.shown: set[str] = set()
+        self._directory = directory
+        self._echo: type[logging.Handler] | None = None
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """A block whose warnings are shown and written to the log of the search, each once; its other messages are not,
+        since the trials log them.
+
+        Raises:
+            OutputError: the disk is full, or the directory cannot be written.
+        """
+        with logging_messages(self._directory, echo=True) as echo, _filtering(self._is_first):
+            self._echo = type(echo)
+            yield
+
+    @contextmanager
+    def hushing(self) -> Iterator[None]:
+        """A block that does not show these warnings again; logs opened in it still get them."""
+        with _filtering(self._is_new):
+            yield
+
+    def _is_first(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if record.levelno < logging.WARNING or message in self.shown:
+            return False
+        self.shown.add(message)
+        return True
+
+    def _is_new(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING or record.getMessage() not in self.shown:
+            return True
+        assert self._echo is not None, "something has been shown"
+        for handler in logger.handlers:
+            if not isinstance(handler, self._echo):
+                handler.handle(record)
+        return False
+
+
+@contextmanager
+def _filtering(is_wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_wanted)

@@ -1,0 +1,401 @@
+"""A search: many fine-tuning runs from one recipe, their results, and the best of them as a model.
+
+Every combination of what `search.*` lists is run `search.restarts` times, each as a run directory of its own:
+
+    OUT/trials/lr3e-05_batch16_epochs3_seed2/    a whole run; its checkpoints are deleted when it is finished
+    OUT/summary.json  OUT/report.html            see `summary.py`; brought up to date after each trial
+    OUT/model/  OUT/ensemble/                    the best run's model; the ensemble, where `search.ensemble` is true
+
+One after another, or several at a time (`search.parallel`): the results are the same in whatever order they end.
+
+Devlin et al. 2019, sections 4.1 (grid, restarts) and 4.2 (ensemble); Radford et al. 2018, figure 2 (layers).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.config import build_settings, merge
+from unmask.errors import Interrupted, SettingsError, UserError
+from unmask.finetuning.search.display import InputWarnings
+from unmask.finetuning.search.page import write_trials_page
+from unmask.finetuning.search.parallel import Job, RunOne, attempt, run_side_by_side
+from unmask.finetuning.search.summary import (
+    Outcome,
+    best_run,
+    describe,
+    finite,
+    in_words,
+    runs_of_best_point,
+    summarise,
+)
+from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
+from unmask.inference.evaluation import evaluate
+from unmask.inference.predictor import load_predictor
+from unmask.inference.windows import encode_windows, measure
+from unmask.io.paths import MODEL, SUMMARY, model_directory
+from unmask.io.progress import human_duration
+from unmask.io.writing import alone_in, write_json, writing_directory
+from unmask.recipe.tree import FinetuneRecipe
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.qa.task import QaTask
+from unmask.training.device import choose_compute
+from unmask.training.run.best import choose_metric
+from unmask.training.run.directory import opening_run
+from unmask.training.run.log import logging_messages, write_environment
+from unmask.training.settings import BUDGETS
+
+logger = logging.getLogger("unmask")
+
+TRIALS = "trials"
+RESULTS = "results.json"
+
+_SPENT = ("checkpoints", "features")
+"""What a run directory does not need once the run is finished: three models' worth of disk and more, for each trial."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a search; `name`, `combination`, `point` and `given` are those of its `Outcome`."""
+
+    name: str
+    combination: str
+    point: str
+    given: Mapping[str, Any]
+    settings: FinetuneRecipe
+
+    @property
+    def cost(self) -> float:
+        """How long it takes, relative to the other trials of its search."""
+        train = self.settings.train
+        return train.epochs if train.epochs is not None else train.batch_size if train.steps is not None else 1.0
+
+    def outcome(self, results: Mapping[str, Any]) -> Outcome:
+        """The outcome of the finished trial, from its results.json."""
+        return Outcome(
+            self.name,
+            self.combination,
+            self.point,
+            self.given,
+            dev=results["dev"],
+            test=results.get("test") or {},
+            degenerate=results.get("degenerate"),
+            floors=results.get("floors"),
+        )
+
+    def failed(self, error: str) -> Outcome:
+        """The outcome of the trial that ended with an error."""
+        return Outcome(self.name, self.combination, self.point, self.given, dev={}, test={}, error=error)
+
+
+def run_trials(
+    settings: FinetuneRecipe,
+    directory: Path,
+    *,
+    recipe: str,
+    resume: bool,
+    overwrite: bool,
+    run: RunOne,
+    check: Callable[[FinetuneRecipe], object] | None = None,
+) -> Path:
+    """Runs a recipe with a `search`.
+
+    Args:
+        directory: the directory to write.
+        recipe: the recipe's name, for the record.
+        resume: True keeps the finished trials and goes on with the others.
+        overwrite: True replaces an existing search or run.
+        run: makes one run; a module-level function if several run at a time.
+        check: opens the inputs of a trial, so that mistakes are reported before anything is written; it is called for
+            the first trial of each checkpoint and each number of layers. Its warnings are shown once.
+
+    Returns:
+        The directory of the best model on dev.
+
+    Raises:
+        UserError: recipe, examples or output are at fault, or every trial has failed. The failure of a single trial,
+            such as a learning rate at which it diverges, is noted, and the others go on.
+        Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
+    """
+    trials = plan_trials(settings)
+    input_warnings = InputWarnings(directory)
+    with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
+        for change in changes:
+            _tell(directory, change)
+        with input_warnings.telling():
+            for trial in _first_of_each_model(trials):
+                if check is not None:
+                    check(trial.settings)
+        for name in _SPENT:
+            shutil.rmtree(directory / name, ignore_errors=True)  # left by checking the inputs
+        if settings.search.ensemble:
+            check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
+        write_environment(
+            directory,
+            recipe=recipe,
+            command=sys.argv,
+            seed=settings.seed,
+            device=choose_compute(settings.device, settings.precision, training=True).describe(),
+            num_threads=torch.get_num_threads(),
+        )
+    try:
+        with alone_in(directory), input_warnings.hushing():
+            return _run_all(settings, trials, directory, recipe, run, input_warnings.shown)
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"{directory}: stopped between two trials; the same command with --resume goes on", signal.SIGINT
+        ) from error
+
+
+def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
+    """The runs of a search, in order; those of one combination follow each other.
+
+    Raises:
+        SettingsError: there is nothing to compare them on, or `search` contradicts other settings.
+    """
+    search = settings.search
+    budget = next(name for name in BUDGETS if getattr(settings.train, name) is not None)
+    if settings.data.dev is None:
+        raise SettingsError("search compares runs on dev: give data.dev, or leave out search")
+    if search.epochs and budget != "epochs":
+        raise SettingsError(
+            f"search.epochs and train.{budget}={getattr(settings.train, budget)} both set the length of a run: "
+            "leave out one of them"
+        )
+    if search.transfer_layers and settings.from_scratch:
+        raise SettingsError("search.transfer_layers takes layers from a model, and from_scratch=true none: keep one")
+    checkpoints = _checkpoints(settings)
+    labels = _labels(checkpoints)
+    numbers_of_layers: list[int | None] = [*search.transfer_layers] or [settings.transfer_layers]
+    trials = []
+    for (checkpoint, label), layers, learning_rate, batch_size, length in product(
+        zip(checkpoints, labels, strict=True),
+        numbers_of_layers,
+        search.learning_rates or [settings.optimizer.learning_rate],
+        search.batch_sizes or [settings.train.batch_size],
+        search.epochs or [getattr(settings.train, budget)],
+    ):
+        point = f"lr{_short(learning_rate)}_batch{batch_size}_{budget}{_short(length)}"
+        given = {"learning_rate": learning_rate, "batch_size": batch_size, budget: length}
+        if search.transfer_layers:
+            point += f"_layers{layers}"
+            given["transfer_layers"] = layers
+        combination = point
+        if len(checkpoints) > 1:
+            combination = f"{label}_{point}"
+            given["init_from"] = checkpoint
+        for seed in range(settings.seed, settings.seed + search.restarts):
+            name = f"{combination}_seed{seed}"
+            chosen = {
+                "seed": seed,
+                "init_from": checkpoint,
+                "transfer_layers": layers,
+                "optimizer": {"learning_rate": learning_rate},
+                "train": {"batch_size": batch_size, budget: length},
+            }
+            # Only what the recipe sets: some settings are refused if they are given at all.
+            values = merge(settings.model_dump(mode="json", exclude={"search"}, exclude_unset=True), chosen)
+            single = build_settings(FinetuneRecipe, values, f"search, {name}")
+            trials.append(Trial(name, combination, point, given | {"seed": seed}, single))
+    return trials
+
+
+def _checkpoints(settings: FinetuneRecipe) -> list[str]:
+    return settings.search.checkpoints or [settings.init_from]
+
+
+def _labels(checkpoints: Sequence[str]) -> list[str]:
+    """Short names for models, all different."""
+    labels: list[str] = []
+    for number, checkpoint in enumerate(checkpoints, start=1):
+        path = Path(checkpoint)
+        last = path.parent.name if path.name == MODEL and path.parent.name else path.name
+        label = re.sub(r"[^\w.-]+", "-", last) or "checkpoint"
+        labels.append(f"{label}-{number}" if label in labels else label)
+    return labels
+
+
+def _short(value: float) -> str:
+    return repr(int(value)) if value == int(value) else repr(value)
+
+
+def _first_of_each_model(trials: Sequence[Trial]) -> list[Trial]:
+    firsts: dict[tuple[str, int | None], Trial] = {}
+    for trial in trials:
+        firsts.setdefault((trial.settings.init_from, trial.settings.transfer_layers), trial)
+    return list(firsts.values())
+
+
+def _run_all(
+    settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
+) -> Path:
+    outcomes = _outcomes(settings, trials, directory, recipe, run, shown)
+    finished = [outcome for outcome in outcomes if outcome.error is None]
+    if not finished:
+        raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
+    metric = choose_metric(finished[0].dev, settings.train.metric)
+    _link_model(directory / TRIALS / best_run(finished, metric).name / MODEL, directory / MODEL)
+    summary = summarise(outcomes, metric, len(trials))
+    if settings.search.ensemble:
+        summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
+    write_json(directory / SUMMARY, summary)
+    for line in describe(summary):
+        _tell(directory, line)
+    write_trials_page(directory, summary)
+    return directory / MODEL
+
+
+def _outcomes(
+    settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
+) -> list[Outcome]:
+    """Runs the trials that have not ended; after each one, writes a summary of all that have, in the planned order."""
+    places = {trial.name: directory / TRIALS / trial.name for trial in trials}
+    by_name = {trial.name: trial for trial in trials}
+    ended: dict[str, Outcome] = {}
+    for trial in trials:
+        if _read_results(places[trial.name]) is not None:
+            ended[trial.name] = _outcome(trial, places[trial.name], None)
+    if ended:
+        _tell(directory, f"{len(ended)} of {len(trials)} trials are finished already")
+
+    def in_order() -> list[Outcome]:
+        return [ended[trial.name] for trial in trials if trial.name in ended]
+
+    def note_end(job: Job, failure: str | None) -> str:
+        outcome = _outcome(by_name[job.name], job.directory, failure)
+        ended[job.name] = outcome
+        if finished := [each for each in in_order() if each.error is None]:
+            metric = choose_metric(finished[0].dev, settings.train.metric)
+            write_json(directory / SUMMARY, summarise(in_order(), metric, len(trials)))
+        return _describe_outcome(outcome, settings)
+
+    jobs = [
+        Job(trial.name, places[trial.name], trial.settings, trial.cost) for trial in trials if trial.name not in ended
+    ]
+    parallel = settings.search.parallel
+    if parallel > 1 and jobs:
+        run_side_by_side(jobs, directory, parallel=parallel, recipe=recipe, run=run, note_end=note_end, shown=shown)
+    else:
+        numbers = {trial.name: f"{number} of {len(trials)}" for number, trial in enumerate(trials, start=1)}
+        _run_one_after_another(jobs, numbers, directory, recipe, run, note_end)
+    return in_order()
+
+
+def _run_one_after_another(
+    jobs: Sequence[Job],
+    numbers: Mapping[str, str],
+    directory: Path,
+    recipe: str,
+    run: RunOne,
+    note_end: Callable[[Job, str | None], str],
+) -> None:
+    """Like `run_side_by_side`, but one trial at a time, in this process.
+
+    Args:
+        numbers: each trial's number among all, as text, by name.
+    """
+    spent_s, spent_cost = 0.0, 0.0
+    for place, job in enumerate(jobs):
+        cost_left = sum(other.cost for other in jobs[place:])
+        left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
+        _tell(directory, f"trial {numbers[job.name]}{left}: {job.name}")
+        began = time.monotonic()
+        failure = attempt(job, recipe, run)
+        spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + job.cost
+        _tell(directory, note_end(job, failure))
+
+
+def _outcome(trial: Trial, place: Path, failure: str | None) -> Outcome:
+    """The outcome of a trial that has ended; deletes what a finished trial no longer needs."""
+    if failure is not None:
+        return trial.failed(failure)
+    results = _read_results(place)
+    assert results is not None, f"{place} has no {RESULTS}"
+    for name in _SPENT:
+        shutil.rmtree(place / name, ignore_errors=True)
+    return trial.outcome(results)
+
+
+def _read_results(place: Path) -> dict[str, Any] | None:
+    """The results of a finished trial; None where it is not finished."""
+    try:
+        results = json.loads((place / RESULTS).read_bytes())
+    except (OSError, ValueError):
+        return None
+    is_whole = isinstance(results, dict) and "dev" in results and (place / MODEL / "config.json").is_file()
+    return results if is_whole else None
+
+
+def _tell(directory: Path, line: str) -> None:
+    """Writes a line to the search's own log and to standard error; each trial has its own log."""
+    with logging_messages(directory, echo=True):
+        logger.info("%s", line)
+
+
+def _describe_outcome(outcome: Outcome, settings: FinetuneRecipe) -> str:
+    if outcome.error is not None:
+        return f"{outcome.name} has failed, the others go on: {outcome.error}"
+    metric = choose_metric(outcome.dev, settings.train.metric)
+    fault = "" if outcome.degenerate is None else f"; degenerate: {outcome.degenerate}"
+    return f"{outcome.name}: {metric} {in_words(outcome.dev[metric])} on dev{fault}"
+
+
+def _link_model(source: Path, target: Path) -> None:
+    """The best model under its own name: hard links where the disk has them, else a copy."""
+    with writing_directory(target, overwrite=True) as directory:
+        for file in source.iterdir():
+            try:
+                os.link(file, directory / file.name)
+            except OSError:
+                shutil.copy2(file, directory / file.name)
+
+
+def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:
+    """Makes an ensemble of runs that have not failed and measures it; None where there is only one."""
+    if len(runs) < 2:
+        _tell(directory, f"no ensemble: of the best combination only {runs[0].name} has not failed")
+        return None
+    place = write_ensemble(
+        [directory / TRIALS / run.name / MODEL for run in runs], directory / "ensemble", overwrite=True
+    )
+    if "best_f1" in runs[0].dev and settings.task.null_threshold is None:
+        assert settings.data.dev is not None, "`plan_trials` asks for it"
+        _tune(place, Path(settings.data.dev), settings.device)
+    figures = {
+        name: evaluate(place, file, device=settings.device)["metrics"]
+        for name, file in (("dev", settings.data.dev), ("test", settings.data.test))
+        if file is not None
+    }
+    for name, metrics in figures.items():
+        told = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
+        _tell(directory, f"{len(runs)} together on {name}: {told}")
+    return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
+
+
+def _tune(place: Path, dev: Path, device: str) -> None:
+    """Chooses an ensemble's null threshold on dev; otherwise it would be the sum of those that the members have chosen,
+    each for itself."""
+    predictor = load_predictor(place, device=device)
+    assert isinstance(predictor.task, QaTask)
+    task = replace(predictor.task, null_threshold=None)
+    counts = ExampleCounts()  # reported when the ensemble is measured
+    examples = task.load(dev, counts)
+    encoded = encode_windows(task, examples, predictor.tokenizer, counts, predictor.num_segments)
+    _, score = measure(task, predictor.module, encoded, predictor.compute)
+    threshold = task.tuned(score).null_threshold
+    assert threshold is not None
+    keep_null_threshold(place, threshold)

@@ -1,0 +1,208 @@
+"""The results of a search: the mean and the spread over restarts, and separately the best run on dev.
+
+A maximum over restarts grows with their number and says nothing about the next run, so the two are never mixed: the
+mean and standard deviation are over all runs of a combination, whatever they gave. Degenerate runs (BERT-Large on small
+data sets: Devlin et al. 2019, section 4.1) are named and stay in the mean; a second mean leaves them out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from unmask.training.run.best import is_better
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a trial.
+
+    Attributes:
+        name: the trial's.
+        combination: a name for all its settings but the seed.
+        point: a name for all its settings but the seed and the checkpoint.
+        given: what the search chose for it, by the names of settings.
+        dev, test: its figures; empty if it failed, or if there is no such file.
+        degenerate: what is wrong if it gives every example the same answer; None if it does not.
+        error: why it failed; None if it did not.
+        floors: what its figures are to be compared with, as in results.json.
+    """
+
+    name: str
+    combination: str
+    point: str
+    given: Mapping[str, Any]
+    dev: Figures
+    test: Figures
+    degenerate: str | None = None
+    error: str | None = None
+    floors: Mapping[str, Any] | None = None
+
+
+def summarise(outcomes: Sequence[Outcome], metric: str, num_trials: int) -> dict[str, Any]:
+    """All that is known of a search, as JSON; a figure that is not finite is null.
+
+    Args:
+        outcomes: of the trials so far, at least one of which has not failed.
+        metric: what runs are compared by.
+        num_trials: how many there are in all.
+    """
+    finished = [outcome for outcome in outcomes if outcome.error is None]
+    best = best_run(finished, metric)
+    of_best = [outcome for outcome in finished if outcome.combination == best.combination]
+    return {
+        "metric": metric,
+        "num_trials": num_trials,
+        "num_finished": len(finished),
+        "num_failed": len(outcomes) - len(finished),
+        "best_on_dev": _run(best) | {"combination": best.combination, "all_runs_of_it": _spreads(of_best)},
+        "combinations": [
+            _combination([outcome for outcome in outcomes if outcome.combination == name], metric)
+            for name in dict.fromkeys(outcome.combination for outcome in outcomes)
+        ],
+        "floors": (best.floors or {}).get(f"dev.{metric}", {}),
+        "trials": [
+            {
+                **_run(outcome),
+                "combination": outcome.combination,
+                **outcome.given,
+                "degenerate": outcome.degenerate,
+                "error": outcome.error,
+            }
+            for outcome in outcomes
+        ],
+    }
+
+
+def best_run(finished: Sequence[Outcome], metric: str) -> Outcome:
+    """The best run on dev, the first of equal ones."""
+    best = finished[0]
+    for outcome in finished[1:]:
+        if is_better(metric, outcome.dev[metric], best.dev[metric]):
+            best = outcome
+    return best
+
+
+def runs_of_best_point(finished: Sequence[Outcome], metric: str) -> list[Outcome]:
+    """All runs with the learning rate, batch size, epochs and layers that have the best mean on dev."""
+    points = [
+        [outcome for outcome in finished if outcome.point == name]
+        for name in dict.fromkeys(outcome.point for outcome in finished)
+    ]
+    best = points[0]
+    for runs in points[1:]:
+        if is_better(metric, _mean_of(runs, metric), _mean_of(best, metric)):
+            best = runs
+    return best
+
+
+def _mean_of(runs: Sequence[Outcome], metric: str) -> float:
+    return fmean(run.dev[metric] for run in runs)
+
+
+def _combination(outcomes: Sequence[Outcome], metric: str) -> dict[str, Any]:
+    finished = [outcome for outcome in outcomes if outcome.error is None]
+    told_apart = [outcome for outcome in finished if outcome.degenerate is None]
+    any_degenerate = len(told_apart) < len(finished)
+    return {
+        "name": outcomes[0].combination,
+        **{name: value for name, value in outcomes[0].given.items() if name != "seed"},
+        **_spreads(finished),
+        "degenerate": [outcome.name for outcome in finished if outcome.degenerate is not None],
+        "without_degenerate": _spreads(told_apart) if any_degenerate else None,
+        "failed": [outcome.name for outcome in outcomes if outcome.error is not None],
+        "best_on_dev": _run(best_run(finished, metric)) if finished else None,
+    }
+
+
+def _run(outcome: Outcome) -> dict[str, Any]:
+    return {"trial": outcome.name, "dev": finite(outcome.dev), "test": finite(outcome.test)}
+
+
+def _spreads(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Mean and sample standard deviation of every figure."""
+    return {
+        "n": len(outcomes),
+        "dev": _spread([outcome.dev for outcome in outcomes]),
+        "test": _spread([outcome.test for outcome in outcomes]),
+    }
+
+
+def _spread(figures: Sequence[Figures]) -> dict[str, dict[str, float | None]]:
+    names = dict.fromkeys(name for of_run in figures for name in of_run)
+    spreads = {}
+    for name in names:
+        values = [of_run[name] for of_run in figures if name in of_run]
+        is_finite = all(map(math.isfinite, values))  # else there is no mean
+        spreads[name] = {
+            "mean": fmean(values) if is_finite else None,
+            "sd": stdev(values) if is_finite and len(values) > 1 else None,
+        }
+    return spreads
+
+
+def finite(figures: Figures) -> dict[str, float | None]:
+    """Figures as JSON has them: null for what is not a finite number."""
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def describe(summary: Mapping[str, Any]) -> Iterable[str]:
+    """A line for each combination, one for the best run, and one if that run has learned nothing."""
+    metric = summary["metric"]
+    for row in summary["combinations"]:
+        parts = [f"{metric} {spread_in_words(row['dev'].get(metric))} on dev, {row['n']} run(s)"] if row["n"] else []
+        if metric in row["test"]:
+            parts.append(f"{spread_in_words(row['test'][metric])} on test")
+        if row["degenerate"]:
+            without = row["without_degenerate"]
+            rest = spread_in_words(without["dev"].get(metric)) if without["n"] else "none left"
+            parts.append(f"degenerate: {', '.join(row['degenerate'])} (without: {rest})")
+        if row["failed"]:
+            parts.append(f"failed: {', '.join(row['failed'])}")
+        yield f"{row['name']}: {'; '.join(parts)}"
+    best = summary["best_on_dev"]
+    yield f"best run on dev: {best['trial']}, {metric} {in_words(best['dev'][metric])}"
+    if fault := what_was_not_learned(summary):
+        yield fault
+
+
+def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
+    """Why not even the best run has learned anything; None if it has, as far as its figures tell."""
+    metric, best = summary["metric"], summary["best_on_dev"]
+    value = best["dev"][metric]
+    fault = next(row["degenerate"] for row in summary["trials"] if row["trial"] == best["trial"])
+    if fault is not None:
+        found = f"Not even the best run on dev tells anything apart: {fault}."
+    elif value is None:
+        return None
+    else:
+        floors = [
+            f"{name} {in_words(floor)}"
+            for name, floor in summary["floors"].items()
+            if isinstance(floor, int | float) and not is_better(metric, value, floor)
+        ]
+        if not floors:
+            return None
+        found = f"The best run's {metric} on dev, {in_words(value)}, is no better than {', '.join(floors)}."
+    return (
+        f"{found} Nothing was learned that counts, and which combination is best says nothing: try higher learning "
+        "rates, more epochs or more examples, and ask `unmask doctor` about a run."
+    )
+
+
+def spread_in_words(spread: Mapping[str, float | None] | None) -> str:
+    """`0.8412 ± 0.012`; without the `±` part if there is only one run."""
+    if spread is None:
+        return "–"
+    mean, sd = spread["mean"], spread["sd"]
+    return in_words(mean) if sd is None else f"{in_words(mean)} ± {sd:.2g}"
+
+
+def in_words(value: float | None) -> str:
+    """A figure in four digits; a dash where there is none."""
+    return "–" if value is None else f"{value:.4g}"

@@ -1,0 +1,1 @@
+"""Programs that use a model: predict, evaluate, fill masks."""

@@ -1,0 +1,199 @@
+"""Several fine-tuned models that answer together (Devlin et al. 2019, section 4.2: seven, over checkpoints and seeds).
+
+    DIR/ensemble.json    {"members": ["../trials/lr3e-05_batch16_epochs3_seed0/model", ...], "null_threshold": -1.5}
+
+The threshold of question answering is there if it was chosen for the ensemble as a whole (`keep_null_threshold`).
+Members stay where they are; their paths are relative to the directory, so that the folder around both can be moved.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm
+from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.io.paths import ENSEMBLE, model_directory
+from unmask.io.writing import write_json, writing_directory
+from unmask.models.hub.files import read_config
+from unmask.tasks.base import Task, TaskModule
+from unmask.tokenization.opening import open_tokenizer
+
+_SAME_TASK = (
+    "name",
+    "max_length",
+    "truncation",
+    "doc_stride",
+    "max_question_length",
+    "document_context",
+    "unanswerable",
+    "max_answer_length",
+    "encoder_top",
+    "two_orders",
+)
+"""What a model remembers of its task that decides how inputs are read and answered, once for all members."""
+
+
+class EnsembleModule(nn.Module):
+    """The module of an ensemble: its members' outputs for a batch, combined as their task prescribes.
+
+    Args:
+        task: the members' task, which takes mean probabilities, mean values, or summed scores of spans.
+        modules: at least one, all on one device.
+    """
+
+    def __init__(self, task: Task[Any], modules: Sequence[TaskModule]) -> None:
+        super().__init__()
+        self.task = task
+        self.members = nn.ModuleList(cast(Sequence[nn.Module], modules))
+        self._members = list(modules)  # the same modules, with their type
+        self.encoder = modules[0].encoder
+        self.head = modules[0].head
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        return self.loss(self.outputs(batch), batch)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """The combined outputs, in the shape of one member's; see `TaskModule`."""
+        return self.task.combine([module.outputs(batch) for module in self._members])
+
+    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
+        """The loss of these outputs, computed as the first member does."""
+        return self._members[0].loss(outputs, batch)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return self._members[0].counts(batch)
+
+
+def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, overwrite: bool = False) -> Path:
+    """Makes fine-tuned models answer together.
+
+    Args:
+        members: at least two models of one task, or the runs that made them.
+        directory: the directory to write.
+        overwrite: True replaces an existing ensemble.
+
+    Returns:
+        `directory`, for `evaluate` and `predict`.
+
+    Raises:
+        SettingsError: fewer than two members, or one of them twice.
+        ModelError: a member is not a model, or the members differ in what they answer or in how they read inputs.
+        OutputError: the directory exists already, or cannot be written.
+    """
+    directory = Path(directory)
+    models = [model_directory(member) for member in members]
+    resolved = [model.resolve() for model in models]
+    if len(models) < 2:
+        raise SettingsError(f"an ensemble of {len(models)} model(s): expected two or more")
+    if twice := [model for place, model in enumerate(models) if resolved[place] in resolved[:place]]:
+        raise SettingsError(f"{twice[0]} is given twice: name each member once")
+    check_members(models)
+    place = directory.resolve()
+    if overwrite and directory.exists() and not (directory / ENSEMBLE).is_file():
+        raise OutputError(f"{directory} is no ensemble, so --overwrite does not remove it: choose another name")
+    with writing_directory(directory, overwrite=overwrite) as unfinished:
+        # POSIX separators, so that a folder written on one system opens on another.
+        paths = [Path(os.path.relpath(model, place)).as_posix() for model in resolved]
+        write_json(unfinished / ENSEMBLE, {"members": paths})
+    return directory
+
+
+def read_members(directory: Path) -> list[Path] | None:
+    """The models of an ensemble, in order; None where the directory is not an ensemble's.
+
+    Raises:
+        ModelError: `ensemble.json` cannot be read, or a member is not where it says.
+    """
+    path = directory / ENSEMBLE
+    if not path.is_file():
+        return None
+    members = _read(path)["members"]
+    found = [(directory / member).resolve() for member in members]
+    for member in found:
+        if not (member / "config.json").is_file():
+            raise ModelError(
+                f"{path}: there is no model at {member}: the members of an ensemble stay where they were made; bring "
+                "it back, or make the ensemble again with `unmask ensemble`"
+            )
+    return found
+
+
+def read_null_threshold(directory: Path) -> float | None:
+    """The threshold of question answering that was chosen for an ensemble as a whole; None if none was chosen.
+
+    Raises:
+        ModelError: `ensemble.json` cannot be read.
+    """
+    threshold = _read(directory / ENSEMBLE).get("null_threshold")
+    return None if threshold is None else float(threshold)
+
+
+def keep_null_threshold(directory: Path, threshold: float) -> None:
+    """Writes the threshold of an ensemble beside its members."""
+    path = directory / ENSEMBLE
+    write_json(path, {**_read(path), "null_threshold": threshold})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        said: dict[str, Any] = json.loads(path.read_bytes())
+        members, threshold = said["members"], said.get("null_threshold")
+        if not (isinstance(members, list) and members and all(isinstance(member, str) for member in members)):
+            raise ValueError("`members` is not a list of paths")
+        is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
+        if threshold is not None and not is_number:
+            raise ValueError("`null_threshold` is not a number")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}): make it again with `unmask ensemble`") from error
+    return said
+
+
+def check_members(models: Sequence[Path]) -> None:
+    """Raises ModelError for models that cannot answer together, naming two and how they differ."""
+    first = _answers(models[0])
+    for model in models[1:]:
+        for what, value in _answers(model).items():
+            if value != first[what]:
+                raise ModelError(
+                    f"{model} and {models[0]} cannot answer together: {what} is {_shown(value)} in the one and "
+                    f"{_shown(first[what])} in the other: expected models of one task and one tokenizer"
+                )
+
+
+def check_tokenizers(models: Sequence[Path]) -> None:
+    """Raises ModelError for pre-trained models that do not all have the tokenizer of the first."""
+    first = open_tokenizer(models[0]).fingerprint()
+    for model in models[1:]:
+        if open_tokenizer(model).fingerprint() != first:
+            raise ModelError(
+                f"{model} has another tokenizer than {models[0]}: models fine-tuned from them cannot answer together; "
+                "leave out search.ensemble, or one of search.checkpoints"
+            )
+
+
+def _answers(model: Path) -> dict[str, Any]:
+    """Everything in which the members of an ensemble have to agree, by name."""
+    config: Mapping[str, Any] = read_config(model)
+    task = config.get("unmask_task", {})
+    # `BertForMultipleChoice` and `RobertaForMultipleChoice` answer alike.
+    architecture = str((config.get("architectures") or ["?"])[0])
+    return {
+        "head": architecture.partition("For")[2] or architecture,
+        "labels": config.get("id2label"),
+        "problem_type": config.get("problem_type"),
+        "segments": config.get("type_vocab_size", 2),
+        **{f"task.{name}": task.get(name) for name in _SAME_TASK},
+        "tokenizer": open_tokenizer(model).fingerprint(),
+    }
+
+
+def _shown(value: Any) -> str:
+    shown = ", ".join(map(str, value.values())) if isinstance(value, dict) else str(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,233 @@
+"""Measuring: a fine-tuned model on labelled examples, or a file of predictions without a model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import InputError, SettingsError
+from unmask.inference.predictor import Predictor, load_predictor
+from unmask.inference.task_options import (
+    NOTHING_SAID,
+    build_task_settings,
+    check_task_settings,
+    naming_columns_by_option,
+)
+from unmask.inference.windows import Window, encode_windows, measure
+from unmask.io.progress import Progress
+from unmask.io.reading import open_input, read_utf8_lines, split_suffixes
+from unmask.tasks.base import Example, ExampleCounts, Score, Task
+from unmask.tasks.qa.metrics import score_official
+from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import Row, read_jsonl
+from unmask.tasks.settings import ColumnSettings, kind_of
+from unmask.tasks.table import check_name, open_task
+from unmask.tasks.tagging.task import Tagging
+from unmask.tasks.text.classification import sorted_labels
+from unmask.tasks.text.metrics import listed
+
+logger = logging.getLogger("unmask")
+
+
+@naming_columns_by_option()
+def evaluate(
+    model: str | Path | Predictor,
+    data: str | Path,
+    task: str | None = None,
+    columns: ColumnSettings = NOTHING_SAID,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> dict[str, Any]:
+    """Measures a fine-tuned model, or an ensemble, on a file of labelled examples, in constant memory.
+
+    Args:
+        model: the directory of a model, of the run that made it or of an ensemble, or a loaded `Predictor`.
+        data: `.tsv`, `.csv`, `.jsonl` or `.parquet`, plain, `.gz` or `.zst`, or a data set's published layout.
+        task: the task or data set whose layout the file has; None takes the one that the model was trained on.
+        columns: of the examples, where they are not those that the model remembers.
+        settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
+        device: `auto`, `cpu` or `cuda`.
+        precision: `fp32`, `bf16` or `auto`.
+
+    Returns:
+        `{"task": name, "n": examples, "metrics": {name: value}}`.
+
+    Raises:
+        UserError: the model does not load, or the file cannot be read or has a label that the model does not know, or a
+            column or setting does not apply here.
+    """
+    loaded = model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
+    predictor = loaded.with_options(columns, settings, "evaluate")
+    its_task, tokenizer, num_segments = predictor.task, predictor.tokenizer, predictor.num_segments
+    counts = ExampleCounts()
+    with Progress("evaluating", unit="examples") as progress:
+
+        def read() -> Iterator[Window]:
+            examples = its_task.load(Path(data), counts)
+            for window in encode_windows(its_task, examples, tokenizer, counts, num_segments, str(data)):
+                yield window
+                progress.advance(len(window.examples))
+
+        _, score = measure(its_task, predictor.module, read(), predictor.compute)
+    _tell(counts, data)
+    tell_degenerate(score, str(data))
+    return _figures(its_task.name, score)
+
+
+def _tell(counts: ExampleCounts, data: str | Path) -> None:
+    logger.log(logging.WARNING if counts.anything_mended else logging.INFO, "%s: %s", data, counts.summary())
+
+
+def tell_degenerate(score: Score[Any], name: str) -> None:
+    """Warns if every prediction is the same: such a model distinguishes nothing, whatever its figures say."""
+    fault = score.degenerate()
+    if fault is not None:
+        logger.warning("%s: %s: the model tells nothing apart", name, fault)
+
+
+@naming_columns_by_option()
+def evaluate_predictions(
+    predictions: str | Path,
+    data: str | Path,
+    task: str | None = None,
+    columns: ColumnSettings = NOTHING_SAID,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    na_probs: str | Path | None = None,
+    na_threshold: float = 1.0,
+) -> dict[str, Any]:
+    """Scores a file of predictions without a model.
+
+    Args:
+        predictions: JSON lines, as `predict` writes them, in the order of the examples; or, for question answering,
+            `{id: answer}` in `.json`, as the official scorers read it.
+        data: the labelled examples; those without an agreed label, or without a field for it, are left out, and so are
+            their predictions; a warning says how many.
+        task: the kind of task or the id of the data set; None is `classification`.
+        columns: of the examples, where they are not those of the data set.
+        settings: of the task by name, such as `{"repair_tags": False}`, as far as they affect labels and scores. In
+            classification, `labels` are those that the predictions name, in their order: F1 is of the second of two.
+            If it is not given, they stand in the order of the data set, or else sorted, as in training.
+        na_probs: `{id: probability of no answer}` in `.json`, beside official predictions.
+        na_threshold: a question counts as unanswered if its probability of no answer is over this.
+
+    Returns:
+        What `evaluate` returns.
+
+    Raises:
+        InputError: a file cannot be read, a label is empty, or the two are not of the same examples; file and line are
+            named.
+        SettingsError: a task, column or setting is unknown, or does not apply here.
+    """
+    name = task or "classification"
+    check_name(name)
+    given = {"name": name, **(settings or {})}
+    orders_labels = kind_of(name) == "classification"  # type: ignore[arg-type]  # no model decides it here
+    check_task_settings({key: given[key] for key in settings or {} if key != "labels" or not orders_labels}, "score")
+    opened = open_task(build_task_settings(given), columns)
+    if split_suffixes(Path(predictions))[0] == ".json":
+        if not isinstance(opened, QaTask):
+            raise InputError(
+                f"{predictions}: {{id: answer}} is how answers to questions are scored, and the task is {name}: "
+                "expected JSON lines, as `unmask predict` writes them; or name the task with --task"
+            )
+        num_examples, metrics = score_official(
+            opened, Path(data), Path(predictions), None if na_probs is None else Path(na_probs), na_threshold
+        )
+        return {"task": name, "n": num_examples, "metrics": metrics}
+    if na_probs is not None:
+        raise SettingsError("--na-probs stands beside predictions in .json ({id: answer}): leave it out")
+    told = _told_by(predictions, opened, are_stated=given.get("labels") is not None)
+    opened = open_task(build_task_settings({**given, **told}), columns)
+    told_by_data = not opened.labels
+    opened = opened.fit_to(Path(data))
+    if isinstance(opened, Tagging) and told_by_data:
+        opened = opened.with_predicted(_predicted_tags(predictions))
+    score = opened.score()
+    counts, num_read = ExampleCounts(), 0
+    examples = opened.load(Path(data), counts, unlabelled=True)
+    for example, prediction in zip_longest(examples, _read_predictions(predictions)):
+        _check_match(example, prediction, predictions, data)
+        num_read += 1
+        try:
+            score.add([example], [prediction.fields])
+        except InputError as error:
+            raise InputError(f"{prediction.source}: {error}") from error
+    if not score.num_examples:
+        raise InputError(f"{data}: not a single example has a label: nothing to compare the predictions with")
+    counts.examples, counts.unlabelled = score.num_examples, num_read - score.num_examples
+    _tell(counts, data)
+    return _figures(name, score)
+
+
+def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict[str, Any]:
+    """What the first prediction shows of the task: which labels there are, and if a text has many. Their order in the
+    file says nothing: whoever wrote it may have put the most probable first.
+
+    Args:
+        task: its labels come first, in their order.
+        are_stated: True if these were given by the user, and have to be those of the predictions.
+    """
+    first = next(_read_predictions(predictions), None)
+    if first is None:
+        raise InputError(f"{predictions}: there is nothing in it: expected one prediction a line")
+    told: dict[str, Any] = {}
+    probabilities = first.fields.get("probabilities")
+    if task.kind == "classification" and isinstance(probabilities, Mapping):
+        if are_stated and set(task.labels) != set(probabilities):
+            raise SettingsError(
+                f"task.labels is {listed(task.labels)}: expected those of the predictions, "
+                f"{listed(sorted_labels(probabilities))}, in any order"
+            )
+        known = [label for label in task.labels if label in probabilities]
+        told["labels"] = [*known, *sorted_labels(set(probabilities).difference(known))]
+        told["multi_label"] = "labels" in first.fields
+    return told
+
+
+def _predicted_tags(predictions: str | Path) -> set[str]:
+    """All tags of a file of predictions; anything that is not a tag is reported when it is scored."""
+    found: set[str] = set()
+    for row in _read_predictions(predictions):
+        tags = row.fields.get("tags")
+        found.update(tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str))
+    return found
+
+
+def _figures(task: str, score: Score[Any]) -> dict[str, Any]:
+    return {"task": task, "n": score.num_examples, "metrics": score.metrics()}
+
+
+def _read_predictions(path: str | Path) -> Iterator[Row]:
+    with open_input(Path(path)) as file:
+        yield from read_jsonl(read_utf8_lines(file, path), str(path))
+
+
+def _check_match(example: Example | None, prediction: Row | None, predictions: str | Path, data: str | Path) -> None:
+    if example is None or prediction is None:
+        more, fewer = (data, predictions) if prediction is None else (predictions, data)
+        raise InputError(f"{more} has more rows than {fewer}: expected one prediction for each example, in their order")
+    shown = prediction.fields.get("input")
+    if not isinstance(shown, Mapping):
+        return
+    for name, value in example.fields.items():
+        if not _same(shown.get(name, value), value):
+            raise InputError(
+                f"{prediction.source}: {name} is {str(shown[name])[:40]!r}, "
+                f"and at {example.source} it is {str(value)[:40]!r}: "
+                "expected the predictions of these examples, in their order"
+            )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal; NaN counts as equal to itself."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return bool(one == other) or (one != one and other != other)

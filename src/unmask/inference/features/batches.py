@@ -1,0 +1,206 @@
+"""What a frozen encoder makes of some inputs: the vectors of their tokens, or one vector of each input.
+
+Tokens are pooled on the device that computes them: one vector per text is copied back, not one per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.batch import Batch
+from unmask.errors import InputError, ModelError
+from unmask.inference.features.inputs import PLACE, FeatureInput, InputTokens, RowMaker, tokenize
+from unmask.inference.windows import WINDOW, Coverage, map_ahead, windows
+from unmask.models.encoder import Encoder
+from unmask.models.heads.layer_mixture import LayerChoice
+from unmask.models.hub.uses import NOT_FINITE
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
+from unmask.tasks.settings import ColumnSettings
+from unmask.tokenization.opening import Tokenizer
+from unmask.training.device import Compute
+
+Pool = Literal["none", "cls", "mean", "max"]
+
+
+@dataclass(frozen=True)
+class FeatureModel:
+    """An encoder, in eval mode on its device, and the choice of layers to read.
+
+    Attributes:
+        max_length: most tokens of a row, special tokens included.
+        layouts: the columns that may hold its texts in a table; the first layout that a row has is taken.
+        chooses: True: it computes in fp32, but `extract_features` changes to bf16 for many inputs if that is measured
+            to be faster.
+    """
+
+    encoder: Encoder
+    tokenizer: Tokenizer
+    compute: Compute
+    choice: LayerChoice
+    max_length: int
+    layouts: tuple[ColumnSettings, ...]
+    chooses: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one vector: (width,), or (layers, hidden) where layers are to be mixed."""
+        return self.choice.shape(self.encoder.settings.num_hidden_layers, self.encoder.settings.hidden_size)
+
+    def row_maker(self, pool: Pool) -> RowMaker:
+        """What turns texts into rows for a pool."""
+        num_segments = self.encoder.settings.type_vocab_size
+        return RowMaker(self.tokenizer, self.max_length, num_segments, first_window_only=pool == "cls")
+
+
+@dataclass(frozen=True)
+class EncodedInputs:
+    """Some inputs, ready for an encoder.
+
+    Attributes:
+        tokens: the tokens of each input, as far as they are read.
+        rows: as `RowMaker.rows` makes them.
+    """
+
+    inputs: Sequence[FeatureInput]
+    tokens: list[InputTokens]
+    rows: EncodedExamples
+
+    def batches(self, compute: Compute) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+        """Every row once, the longest first; see `EncodedExamples.batches_by_length`."""
+        return self.rows.batches_by_length(BATCH_TOKENS[compute.device.type])
+
+
+def encode_inputs(
+    model: FeatureModel, inputs: Iterable[FeatureInput], pool: Pool, counts: ExampleCounts, coverage: Coverage
+) -> Iterator[EncodedInputs]:
+    """Cuts a stream of inputs into windows and encodes them; with a GPU, the next one while one is computed.
+
+    Args:
+        counts, coverage: updated with what is read.
+
+    Raises:
+        InputError: see `checked_tokens`; only where every token is to get a vector.
+    """
+    maker = model.row_maker(pool)
+
+    def encode(window: list[FeatureInput]) -> EncodedInputs:
+        tokens = checked_tokens(model, window) if pool == "none" else tokenize(window, model.tokenizer)
+        kept, rows = maker.rows(window, tokens, counts)
+        coverage.add(rows.input_ids)
+        return EncodedInputs(window, kept, rows)
+
+    return map_ahead(encode, windows(inputs), model.compute.device)
+
+
+def checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[InputTokens]:
+    """The tokens of inputs, each of which is to get a vector.
+
+    Raises:
+        InputError: a pair is too long.
+    """
+    tokens = tokenize(inputs, model.tokenizer)
+    room = model.row_maker("none").room(is_pair=True)
+    for given, its in zip(inputs, tokens, strict=True):
+        if given.text_b is not None and len(its.ids) > room:
+            raise InputError(
+                f"{given.source}: {len(its.ids)} tokens in two texts, and a pair has at most {room} here: a vector for "
+                "each of them cannot be had; shorten the texts, give them one by one, or choose another pool"
+            )
+    return tokens
+
+
+def token_vectors(
+    model: FeatureModel, encoded: EncodedInputs
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
+    """The vectors of all tokens, row by row.
+
+    Yields:
+        The number of a row's input; (tokens,) which of the input's tokens the row holds, special tokens left out; and
+        their vectors, (tokens, *model.shape) float32.
+    """
+    places: NDArray[Any] = encoded.rows.alignment[PLACE]
+    for units, batch in encoded.batches(model.compute):
+        states = _states(model, batch).cpu().numpy()
+        if not np.isfinite(states).all():
+            raise ModelError(NOT_FINITE)
+        by_row = np.split(states, np.cumsum(batch.lengths)[:-1])
+        for unit, its in zip(units.tolist(), by_row, strict=True):
+            place = places[encoded.rows.tokens_of(unit)]
+            yield int(encoded.rows.examples[unit]), place[place >= 0], its[place >= 0]
+
+
+def pooled_vectors(model: FeatureModel, encoded: EncodedInputs, pool: Pool) -> NDArray[np.float32]:
+    """One vector for each input.
+
+    Args:
+        pool: not `none`; the pool that the inputs were encoded for.
+
+    Returns:
+        (inputs, *model.shape): zeros for an input of which no token was read.
+    """
+    rows, is_causal = encoded.rows, model.encoder.settings.is_causal
+    places: NDArray[Any] = rows.alignment[PLACE]
+    pooled = torch.full((len(encoded.inputs), *model.shape), float("-inf") if pool == "max" else 0.0)
+    parts: list[tuple[Tensor, Tensor]] = []
+
+    def take() -> None:
+        for numbers, values in parts:  # a long input has several rows
+            if pool == "max":
+                pooled.scatter_reduce_(
+                    0, numbers.view(-1, *[1] * (values.dim() - 1)).expand_as(values), values.cpu(), "amax"
+                )
+            else:
+                pooled.index_add_(0, numbers, values.cpu())
+        parts.clear()
+
+    for units, batch in encoded.batches(model.compute):
+        is_own = torch.from_numpy(places[rows.token_numbers(units)] >= 0)
+        numbers = torch.from_numpy(rows.examples[units].astype(np.int64))
+        parts.append((numbers, _pool_rows(_states(model, batch), batch, is_own, pool, is_causal)))
+        if sum(len(its) for its, _ in parts) >= WINDOW:  # looking at values waits for the device: seldom, but not never
+            take()
+    take()
+    if (pooled.isnan() | pooled.isposinf()).any():
+        raise ModelError(NOT_FINITE)
+    if pool == "mean":
+        sizes = torch.tensor([max(1, len(its.ids)) for its in encoded.tokens])
+        pooled /= sizes.view(-1, *[1] * len(model.shape))
+    return pooled.masked_fill_(pooled.isneginf(), 0).numpy()
+
+
+@torch.inference_mode()
+def _states(model: FeatureModel, batch: Batch) -> Tensor:
+    """(tokens, *model.shape) float32, on the device."""
+    with model.compute.autocast():
+        return model.choice.select(model.encoder.hidden_states(batch.to(model.compute.device))).float()
+
+
+@torch.inference_mode()
+def _pool_rows(states: Tensor, batch: Batch, is_own: Tensor, pool: Pool, is_causal: bool) -> Tensor:
+    """(rows, *model.shape): for each row its first token's state (the last one's for a causal encoder), or the sum or
+    maximum over its own tokens; the maximum over none is minus infinity.
+
+    Args:
+        batch: on the CPU.
+        is_own: (tokens,) bool, on the CPU: False for special tokens, and for tokens that count in another row.
+    """
+    if pool == "cls":
+        return states[(batch.last_tokens if is_causal else batch.first_tokens).to(states.device)]
+    nothing = 0.0 if pool == "mean" else float("-inf")
+    is_other = ~is_own.to(states.device).view(-1, *[1] * (states.dim() - 1))
+    return torch.segment_reduce(
+        states.masked_fill(is_other, nothing),
+        "sum" if pool == "mean" else "max",
+        lengths=batch.bounds.long().diff().to(states.device),
+        axis=0,
+        unsafe=True,  # no check of the lengths, which would wait for the device
+        initial=nothing,
+    )

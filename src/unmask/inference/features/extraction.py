@@ -1,0 +1,307 @@
+"""Texts to features: the hidden states of a frozen encoder, written once for other models to read.
+
+The six choices of layers are those of BERT's feature-based approach (Devlin et al. 2019, section 5.3 and Table 7). The
+`weighted-*` choices write the layers themselves, since their mixture is learned with the head that reads them.
+
+Pooling: `none` gives one vector per token, `mean` and `max` combine these vectors, `cls` takes the first token's (for
+a causal encoder the last one's, since the first sees no other), without applying the pooler. Only `cls` uses the
+special tokens around a text. A text longer than the encoder's positions is read in windows and loses nothing, except
+that `cls` is that of its first window.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+
+from unmask.config import build_settings, nearest
+from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.inference.features.batches import (
+    EncodedInputs,
+    FeatureModel,
+    Pool,
+    checked_tokens,
+    encode_inputs,
+    pooled_vectors,
+    token_vectors,
+)
+from unmask.inference.features.inputs import (
+    FeatureInput,
+    describe_tokens,
+    feature_layouts,
+    read_feature_input,
+)
+from unmask.inference.inputs import read_inputs
+from unmask.inference.precision import freeze, take_faster
+from unmask.inference.task_options import NOTHING_SAID
+from unmask.inference.windows import WINDOW, Coverage, introduce, windows
+from unmask.io.paths import model_directory
+from unmask.io.progress import Progress, human_bytes
+from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
+from unmask.models.heads.layer_mixture import find_choice
+from unmask.models.hub.config import usual_length
+from unmask.models.hub.directory import load_encoder
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.tasks.settings import ColumnSettings
+from unmask.tasks.tagging.feature_files import (
+    DTYPE,
+    FeatureWriter,
+    check_pyarrow,
+    map_features,
+    write_parquet,
+    writing_features,
+)
+from unmask.tokenization.opening import open_tokenizer
+from unmask.training.device import choose_compute
+
+logger = logging.getLogger("unmask")
+
+Format = Literal["npy", "parquet"]
+
+FEATURES, INDEX, TABLE = "features.npy", "index.jsonl", "features.parquet"
+
+
+def load_feature_model(
+    model: str | Path,
+    layers: str = "last",
+    *,
+    columns: ColumnSettings = NOTHING_SAID,
+    max_length: int | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> FeatureModel:
+    """Loads the encoder of a model, pre-trained or fine-tuned.
+
+    Args:
+        model: its directory, or that of the run that made it.
+        layers: a key of `unmask.models.heads.layer_mixture.CHOICES`.
+        columns: a table's columns for `text`, `text_a` and `text_b`, or `tokens`; and for `id`. One that is not named
+            is the one that a fine-tuned model remembers, or has that very name.
+        max_length: most tokens read at once, special tokens included; None takes as many as it
+            was pre-trained on, or has positions for.
+        device: `auto`, `cpu` or `cuda`.
+        precision: `fp32`, `bf16`, or `auto` (see `FeatureModel.chooses`); features are float32 in any case.
+
+    Raises:
+        ModelError: there is no such model, it has no tokenizer, or it does not load.
+        SettingsError: no such layers or device, a column that does not apply here, or `max_length` is over the
+            encoder's positions or leaves no room.
+    """
+    directory = model_directory(model)
+    chooses = precision == "auto"
+    compute = choose_compute(device, "fp32" if chooses else precision)
+    tokenizer = open_tokenizer(directory)
+    loaded = load_encoder(directory)
+    layouts = feature_layouts(columns, _remembered_columns(loaded.config or {}, directory))
+    encoder = loaded.encoder.to(compute.device).eval()
+    introduce(encoder, tokenizer, directory)
+    settings = encoder.settings
+    longest = usual_length(settings, loaded.config or {}) if max_length is None else max_length
+    if longest > settings.num_positions:
+        raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
+    choice = find_choice(layers, settings.num_hidden_layers)
+    encoder, compute = freeze(encoder, compute, packs=compute.dtype != torch.float32)
+    opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts, chooses)
+    if (room := opened.row_maker("none").room(is_pair=True)) < 2:
+        raise SettingsError(f"max_length {longest} has no room for a pair of texts: give at least {longest + 2 - room}")
+    return opened
+
+
+def _remembered_columns(config: Mapping[str, Any], directory: Path) -> ColumnSettings:
+    """The columns that a fine-tuned model was trained on; none for a model that was only pre-trained."""
+    said = config.get("unmask_task", {})
+    columns = said.get("columns", {}) if isinstance(said, Mapping) else {}
+    try:
+        return build_settings(ColumnSettings, columns, "unmask_task.columns")
+    except SettingsError as error:
+        raise ModelError(f"{directory}/config.json: {error}: get the model again, or take it out") from error
+
+
+def extract_features(
+    model: str | Path,
+    input: str | Path,
+    out: str | Path,
+    *,
+    layers: str = "last",
+    pool: str = "none",
+    columns: ColumnSettings = NOTHING_SAID,
+    input_format: str | None = None,
+    max_length: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    format: str = "npy",
+    overwrite: bool = False,
+) -> Path:
+    """Writes the features of texts, in their order and in constant memory.
+
+    A file is read twice, first to check it and to count what will be written; standard input is read once.
+
+    Args:
+        model: a model's directory, or that of the run that made it.
+        input: `.txt` with one text per line, `.tsv`, `.csv` or `.jsonl` with `text`, `text_a` and `text_b`, or
+            `tokens`, or with the columns that the model was fine-tuned on; `-` is standard input.
+        out: a directory: `features.npy`, float32, (rows, width) or, for `weighted-*` layers, (rows, layers, hidden);
+            and `index.jsonl`, one line per input: its `id` (its number from 0 where it has none), its first `row`, and
+            `num_tokens`. Pooled, an input has one row; with `none` it has `num_tokens` rows, and the line also holds
+            `tokens`, `offsets` (characters of the text), `words` (the number of each token's word, where words were
+            given) and `num_tokens_a` (for a pair, whose second text's tokens follow the first's).
+        layers, columns, max_length, device, precision: see `load_feature_model`.
+        input_format: what standard input holds; see `unmask.inference.inputs.read_inputs`.
+        pool: `none`, `cls`, `mean` or `max`.
+        format: `parquet` writes `features.parquet` in place of `features.npy`: `id`, a string, and `features`.
+        overwrite: True replaces features that are in `out`.
+
+    Returns:
+        `out`.
+
+    Raises:
+        UserError: anything wrong with the model, inputs, settings or output; nothing is left half-written.
+    """
+    checked_pool = check_pool(pool)
+    _check_known("format", format, get_args(Format))
+    out = Path(out)
+    refuse_existing(out, overwrite)
+    refuse_foreign(out, (FEATURES, INDEX, TABLE), "features")
+    if format == "parquet":
+        check_pyarrow()
+    loaded = load_feature_model(
+        model, layers, columns=columns, max_length=max_length, device=device, precision=precision
+    )
+    total = None
+    if str(input) != "-" and Path(input).is_file():
+        total, num_rows = _survey(loaded, read_file(loaded, input, input_format), checked_pool)
+        num_copies = 2 if format == "parquet" else 1
+        _check_room(out, num_copies * num_rows * DTYPE.itemsize * int(np.prod(loaded.shape)))
+    counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, "inputs")
+    with writing_directory(out, overwrite) as directory:
+        with (
+            Progress("features", total, unit="inputs") as progress,
+            writing_features(directory / FEATURES, loaded.shape) as writer,
+            writing(directory / INDEX) as index,
+        ):
+            num_rows = num_inputs = 0
+            inputs = read_file(loaded, input, input_format)
+            for encoded in encode_inputs(loaded, inputs, checked_pool, counts, coverage):
+                loaded = _with_measured_precision(loaded, encoded)
+                for line in _write_window(loaded, encoded, checked_pool, writer, num_rows, num_inputs):
+                    index.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+                    num_rows += line["num_tokens"] if pool == "none" else 1
+                num_inputs += len(encoded.inputs)
+                progress.advance(len(encoded.inputs))
+            writer.finish(num_rows)
+        if format == "parquet":
+            write_parquet(directory / TABLE, map_features(directory / FEATURES), _ids(directory / INDEX, checked_pool))
+            (directory / FEATURES).unlink()
+    tell(counts, coverage)
+    return out
+
+
+def read_file(model: FeatureModel, path: str | Path, format: str | None = None) -> Iterator[FeatureInput]:
+    """Streams the inputs of a file, or of standard input (`-`), by the model's columns; see `read_inputs`."""
+    return (read_feature_input(row, model.layouts) for row in read_inputs(path, format=format))
+
+
+def tell(counts: ExampleCounts, coverage: Coverage) -> None:
+    """Warns of inputs that were cut or empty, and of tokens that the vocabulary does not cover."""
+    coverage.note(counts)
+    if counts.anything_mended:
+        logger.warning("inputs: %s", counts.summary())
+
+
+def _with_measured_precision(model: FeatureModel, first: EncodedInputs) -> FeatureModel:
+    """The same model in the precision measured to be faster, if it may choose and the first inputs fill a window."""
+    if not model.chooses or len(first.inputs) < WINDOW:
+        return replace(model, chooses=False)
+    # Of long inputs the first rows are enough.
+    _, rows = model.row_maker("cls").rows(first.inputs, first.tokens, ExampleCounts())
+    batches = [batch for _, batch in rows.batches_by_length(BATCH_TOKENS[model.compute.device.type])]
+    if not batches:
+        return replace(model, chooses=False)
+    encoder, compute = take_faster(model.encoder, model.compute, batches, lambda its, batch: its.hidden_states(batch))
+    return replace(model, encoder=encoder, compute=compute, chooses=False)
+
+
+def check_pool(name: str) -> Pool:
+    """The pool of that name.
+
+    Raises:
+        SettingsError: there is no such pool.
+    """
+    _check_known("pool", name, get_args(Pool))
+    return cast(Pool, name)
+
+
+def _check_known(what: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise SettingsError(f"no {what} {name!r}: {nearest(name, known).removeprefix('; ')}")
+
+
+def _ids(index: Path, pool: Pool) -> Iterator[str]:
+    """The id of each row of the features."""
+    with open(index, encoding="utf-8") as lines:
+        for line in map(json.loads, lines):
+            yield from [str(line["id"])] * (line["num_tokens"] if pool == "none" else 1)
+
+
+def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tuple[int, int]:
+    """How many inputs a file has, and how many rows their features will have.
+
+    Raises:
+        InputError: an input cannot be used; said now, not after hours of encoding.
+    """
+    num_inputs = num_rows = 0
+    with Progress("looking through the inputs", unit="inputs") as progress:
+        for inputs in windows(read):
+            num_inputs += len(inputs)
+            num_rows += len(inputs) if pool != "none" else sum(len(its.ids) for its in checked_tokens(model, inputs))
+            progress.advance(len(inputs))
+    return num_inputs, num_rows
+
+
+def _check_room(out: Path, needed: int) -> None:
+    """Raises OutputError where the features will not fit on the disk."""
+    folder = next(parent for parent in [out.resolve(), *out.resolve().parents] if parent.exists())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OutputError(
+            f"the features will need {human_bytes(needed)}, but only {human_bytes(free)} are free at {out}: "
+            "free some space, write elsewhere, or choose fewer layers or a pool"
+        )
+
+
+def _write_window(
+    model: FeatureModel,
+    encoded: EncodedInputs,
+    pool: Pool,
+    writer: FeatureWriter,
+    first_row: int,
+    first_number: int,
+) -> list[dict[str, Any]]:
+    """Writes the features of some inputs from `first_row` on; returns their lines of the index.
+
+    Args:
+        first_number: how many inputs came before these.
+    """
+    tokens = encoded.tokens
+    if pool != "none":
+        writer.write(first_row, pooled_vectors(model, encoded, pool))
+        starts = np.arange(first_row, first_row + len(tokens))
+    else:
+        starts = np.cumsum([first_row, *(len(its.ids) for its in tokens)])[:-1]
+        for number, places, vectors in token_vectors(model, encoded):
+            if len(places):
+                writer.write(int(starts[number] + places[0]), vectors)
+    lines = []
+    for number, (given, its, row) in enumerate(zip(encoded.inputs, tokens, starts.tolist(), strict=True), first_number):
+        line = {"id": number if given.id is None else given.id, "row": row, "num_tokens": len(its.ids)}
+        lines.append(line if pool != "none" else line | describe_tokens(given, its, model.tokenizer))
+    return lines

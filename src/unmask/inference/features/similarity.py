@@ -1,0 +1,309 @@
+"""How similar texts are: the cosine of their embeddings, for pairs, and for a query among many.
+
+An embedding is a pool of hidden states, divided by its length: by default the mean of the last layer's. An encoder that
+was only pre-trained gives weak embeddings: compare cosines with each other, not with a fixed threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import InputError, SettingsError
+from unmask.inference.features.batches import FeatureModel, encode_inputs, pooled_vectors
+from unmask.inference.features.extraction import check_pool, load_feature_model, read_file, tell
+from unmask.inference.features.inputs import FeatureInput, read_feature_input
+from unmask.inference.task_options import NOTHING_SAID
+from unmask.inference.windows import Coverage
+from unmask.models.heads.layer_mixture import CHOICES, LayerChoice
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings
+
+DIGITS = 6
+"""How many digits a float32 cosine keeps: with more, equal texts would seem to differ."""
+
+
+def embed(
+    model: str | Path | FeatureModel,
+    texts: Iterable[str],
+    *,
+    layers: str = "last",
+    pool: str = "mean",
+    normalise: bool = True,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> NDArray[np.float32]:
+    """Embeddings of texts, all of them in memory; for a great many, use `extract_features`.
+
+    Args:
+        model: a model's directory, that of the run that made it, or a model from `load_feature_model` (which has its
+            own layers, device and precision).
+        layers: `embeddings`, `second-to-last`, `last` or `concat-last-4`.
+        pool: `mean`, `max` or `cls`; see `unmask.inference.features.extraction`.
+        normalise: True divides each by its length; the embedding of a text without a token stays zero.
+
+    Returns:
+        (texts, width) float32.
+
+    Raises:
+        UserError: the model does not load, or a setting is none of these.
+    """
+    opened = _open(model, layers, device, precision)
+    counts, coverage = ExampleCounts(), Coverage(opened.tokenizer, "texts")
+    rows = (Row({"text": text}, f"text {number}") for number, text in enumerate(texts, start=1))
+    embedded = _embedded(opened, map(read_feature_input, rows), pool, counts, coverage, normalise)
+    parts = [vectors for _, vectors in embedded]
+    tell(counts, coverage)
+    return np.concatenate(parts) if parts else np.empty((0, *opened.shape), np.float32)
+
+
+def load_embedder(
+    model: str | Path,
+    layers: str = "last",
+    *,
+    columns: ColumnSettings = NOTHING_SAID,
+    max_length: int | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> FeatureModel:
+    """A model from `load_feature_model`, whose arguments these are, that gives each token one vector.
+
+    Raises:
+        SettingsError: also where layers would be mixed; the message names only choices that this model can embed with.
+    """
+    # The embeddings are there in every model; what else there is, is known when it is loaded.
+    opened = load_feature_model(
+        model, "embeddings", columns=columns, max_length=max_length, device=device, precision=precision
+    )
+    return replace(opened, choice=_choose_layers(layers, opened))
+
+
+def similarities(
+    model: str | Path | FeatureModel,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    layers: str = "last",
+    pool: str = "mean",
+    device: str = "auto",
+    precision: str = "fp32",
+) -> Iterator[dict[str, Any]]:
+    """The similarity of each pair of texts, read as they are needed; the arguments are those of `embed`.
+
+    Yields:
+        `{"text_a", "text_b", "similarity"}`, the last from -1 to 1; 0 where a text has no token.
+    """
+    rows = (
+        Row({"text_a": first, "text_b": second}, f"pair {number}")
+        for number, (first, second) in enumerate(pairs, start=1)
+    )
+    return _similarities(_open(model, layers, device, precision), map(read_feature_input, rows), pool)
+
+
+def search(
+    model: str | Path | FeatureModel,
+    queries: Iterable[str],
+    corpus: Iterable[str],
+    top_k: int = 5,
+    *,
+    layers: str = "last",
+    pool: str = "mean",
+    device: str = "auto",
+    precision: str = "fp32",
+) -> list[dict[str, Any]]:
+    """The texts of a corpus that are most similar to each query; the other arguments are those of `embed`.
+
+    Memory holds the queries and what was found; the corpus is read once, some thousands of texts at a time.
+
+    Args:
+        top_k: how many are found for each query, at least 1.
+
+    Returns:
+        For each query `{"query", "results": [{"text", "similarity", "index"}]}`, the most similar first, equally
+        similar ones in the order of the corpus; `index` is the text's number in the corpus, from 0.
+    """
+    found = (Row({"text": text}, f"query {number}") for number, text in enumerate(queries, start=1))
+    among = (Row({"text": text}, f"corpus text {number}") for number, text in enumerate(corpus, start=1))
+    opened = _open(model, layers, device, precision)
+    return _search(opened, map(read_feature_input, found), map(read_feature_input, among), top_k, pool)
+
+
+def compare(
+    model: str | Path,
+    texts: Sequence[str],
+    query: str | Path | None = None,
+    corpus: str | Path | None = None,
+    *,
+    columns: ColumnSettings = NOTHING_SAID,
+    top_k: int = 5,
+    layers: str = "last",
+    pool: str = "mean",
+    device: str = "auto",
+    precision: str = "fp32",
+) -> Iterator[dict[str, Any]]:
+    """What the command outputs: for two texts, for a file of pairs, or for files of queries and of a corpus.
+
+    Args:
+        texts: two texts; or one file of pairs, `.tsv`, `.csv` or `.jsonl` with `text_a` and `text_b`, or `-`; or none.
+        query, corpus: files of single texts, as `unmask.inference.inputs.read_inputs` takes them, in place of `texts`.
+        columns: the columns of texts in these files; see `unmask.inference.features.extraction.load_feature_model`.
+
+    Yields:
+        What `similarities` or `search` gives.
+
+    Raises:
+        SettingsError: the arguments fit none of the three.
+        InputError: a file cannot be read, or holds pairs where single texts are wanted, or the other way round.
+    """
+    given = (len(texts), query is not None, corpus is not None)
+    if given not in ((2, False, False), (1, False, False), (0, True, True)):
+        raise SettingsError(
+            "give two texts, or one file of pairs (.tsv, .csv or .jsonl with text_a and text_b), or both "
+            "--query FILE and --corpus FILE"
+        )
+    if len(texts) == 1 and texts[0] != "-" and not Path(texts[0]).exists():
+        raise InputError(
+            f"{texts[0]}: no such file: expected one of pairs; two texts are compared where both are given"
+        )
+    opened = _open(model, layers, device, precision, columns)
+    if query is not None and corpus is not None:
+        return iter(_search(opened, read_file(opened, query), read_file(opened, corpus), top_k, pool))
+    if len(texts) == 1:
+        return _similarities(opened, read_file(opened, texts[0]), pool)
+    two = FeatureInput(texts[0], texts[1], None, None, "the two texts")
+    return _similarities(opened, [two], pool)
+
+
+def _open(
+    model: str | Path | FeatureModel,
+    layers: str,
+    device: str,
+    precision: str,
+    columns: ColumnSettings = NOTHING_SAID,
+) -> FeatureModel:
+    if isinstance(model, FeatureModel):
+        _choose_layers(next(name for name, choice in CHOICES.items() if choice == model.choice), model)
+        return model
+    return load_embedder(model, layers, columns=columns, device=device, precision=precision)
+
+
+def _choose_layers(name: str, model: FeatureModel) -> LayerChoice:
+    """The choice of that name, of those by which the model gives each token one vector.
+
+    Raises:
+        SettingsError: it is none of them; names them.
+    """
+    known: dict[str, LayerChoice] = dict(CHOICES.items())
+    num_layers = model.encoder.settings.num_hidden_layers
+    fitting = [other for other, choice in known.items() if not choice.mixed and choice.min_layers <= num_layers]
+    if name in fitting:
+        return known[name]
+    if name not in known:
+        what = f"no feature layers {name!r}"
+    elif known[name].mixed:
+        what = f"layers={name}: the weights of such a mixture are learned with a head, and here is none"
+    else:
+        what = f"{name} needs {known[name].min_layers} layers and the model has {num_layers}"
+    raise SettingsError(f"{what}: choose one of {', '.join(fitting)}")
+
+
+def _embedded(
+    model: FeatureModel,
+    texts: Iterable[FeatureInput],
+    pool: str,
+    counts: ExampleCounts,
+    coverage: Coverage,
+    normalise: bool = True,
+) -> Iterator[tuple[Sequence[FeatureInput], NDArray[np.float32]]]:
+    """Single texts and their embeddings, window by window.
+
+    Raises:
+        SettingsError: the pool gives no single vector, or there is no such pool.
+        InputError: a text is a pair.
+    """
+    checked = check_pool(pool)
+    if checked == "none":
+        raise SettingsError("pool=none gives a vector for each token, and a text needs one: choose cls, mean or max")
+    for window in encode_inputs(model, map(_single, texts), checked, counts, coverage):
+        vectors = pooled_vectors(model, window, checked)
+        if normalise:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+        yield window.inputs, vectors
+
+
+def _single(given: FeatureInput) -> FeatureInput:
+    if given.text_b is not None:
+        raise InputError(f"{given.source}: a pair of texts: expected single ones, in a column `text`")
+    return given
+
+
+def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str) -> Iterator[dict[str, Any]]:
+    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
+    texts = chain.from_iterable(map(_two_texts, pairs))
+    for window, vectors in _embedded(model, texts, pool, counts, coverage):  # an even number, as `WINDOW` is
+        cosines = _rounded(np.einsum("ij,ij->i", vectors[::2], vectors[1::2]))
+        for first, second, cosine in zip(window[::2], window[1::2], cosines.tolist(), strict=True):
+            kept = {} if first.id is None else {"id": first.id}
+            yield {**kept, "text_a": first.text_a, "text_b": second.text_a, "similarity": cosine}
+    tell(counts, coverage)
+
+
+def _rounded(cosines: NDArray[np.float32]) -> NDArray[np.float64]:
+    return cosines.astype(np.float64).clip(-1, 1).round(DIGITS)
+
+
+def _two_texts(pair: FeatureInput) -> tuple[FeatureInput, FeatureInput]:
+    if pair.text_b is None:
+        raise InputError(f"{pair.source}: a single text: expected a pair, in the columns text_a and text_b")
+    first = FeatureInput(pair.text_a, None, None, pair.id, pair.source)
+    return first, replace(first, text_a=pair.text_b)
+
+
+def _search(
+    model: FeatureModel, queries: Iterable[FeatureInput], corpus: Iterable[FeatureInput], top_k: int, pool: str
+) -> list[dict[str, Any]]:
+    if top_k < 1:
+        raise SettingsError(f"top_k is {top_k}: expected at least 1")
+    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
+    asked: list[FeatureInput] = []
+    parts = []
+    for window, vectors in _embedded(model, queries, pool, counts, coverage):
+        parts.append(vectors)
+        asked += window
+    if not asked:
+        return []
+    wanted = np.concatenate(parts)
+    best = np.empty((len(asked), 0))
+    numbers = np.empty((len(asked), 0), np.int64)
+    texts: dict[int, str] = {}  # those among the best for any query
+    first = 0
+    for window, vectors in _embedded(model, corpus, pool, counts, coverage):
+        found = np.concatenate([best, _rounded(wanted @ vectors.T)], axis=1)
+        ids = np.concatenate(
+            [numbers, np.broadcast_to(np.arange(first, first + len(window)), (len(asked), len(window)))], 1
+        )
+        order = np.argsort(-found, axis=1, kind="stable")[:, :top_k]  # stable: of equals the earlier comes first
+        best, numbers = np.take_along_axis(found, order, 1), np.take_along_axis(ids, order, 1)
+        texts = {
+            number: texts[number] if number < first else window[number - first].text_a
+            for number in np.unique(numbers).tolist()
+        }
+        first += len(window)
+    tell(counts, coverage)
+    return [
+        {
+            "query": given.text_a,
+            "results": [
+                {"text": texts[number], "similarity": cosine, "index": number}
+                for number, cosine in zip(its.tolist(), cosines.tolist(), strict=True)
+            ],
+        }
+        for given, its, cosines in zip(asked, numbers, best, strict=True)
+    ]

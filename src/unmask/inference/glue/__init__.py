@@ -1,0 +1,1 @@
+"""GLUE's submission file and its average."""

@@ -1,0 +1,132 @@
+"""GLUE's averages of finished runs, each by its paper's rule; on dev, since the test files' labels are not public."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import InputError, SettingsError
+from unmask.info import read_recipe
+from unmask.io.paths import SUMMARY, model_directory
+from unmask.models.hub.files import read_config
+from unmask.recipe.tree import FinetuneRecipe
+from unmask.tasks.text.glue import AVERAGE_RULES, AVERAGES, FIGURE_NAMES, glue_averages, missing_figures
+from unmask.training.run.directory import RECIPE
+
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class GlueAverages:
+    """The figures of some runs, and the averages of them.
+
+    Attributes:
+        figures: in 0..1, by data set, in the order of `FIGURE_NAMES`; None for what a run did not measure.
+        averages: in 0..1, by the names in `AVERAGES`; only those with all their figures.
+        missing: for each of the other averages, what it lacks.
+    """
+
+    figures: Mapping[str, tuple[float | None, ...]]
+    averages: Mapping[str, float]
+    missing: Mapping[str, Sequence[str]]
+
+    def describe(self) -> str:
+        """A line for each figure and each average, in 0..100 as papers print them."""
+        lines = []
+        for name, values in self.figures.items():
+            told = zip(FIGURE_NAMES[name], values, strict=True)
+            lines.append(f"{name:<6} " + ", ".join(f"{what} {_percent(value)}" for what, value in told))
+        for average, rule in AVERAGE_RULES.items():
+            if average in self.averages:
+                lines.append(f"{average:<12} {_percent(self.averages[average])}   {rule}")
+            else:
+                lines.append(f"{average:<12} {'-':>4}   {rule}; missing: {'; '.join(self.missing[average])}")
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for scripts."""
+        figures = {name: dict(zip(FIGURE_NAMES[name], values, strict=True)) for name, values in self.figures.items()}
+        return {"figures": figures, "averages": dict(self.averages), "missing": dict(self.missing)}
+
+
+def _percent(value: float | None) -> str:
+    return "   -" if value is None else f"{100 * value:4.1f}"
+
+
+def average_runs(runs: Sequence[Path]) -> GlueAverages:
+    """Averages the figures on dev of one run per task.
+
+    Args:
+        runs: directories of finished runs, or of searches, whose best run on dev counts. MNLI's has one of the two dev
+            files as data.dev and the other, if it is to count, as data.test; the file names say which is which.
+
+    Raises:
+        SettingsError: a task has two runs, a run is not for a GLUE task, or no average is complete: the message says
+            what each lacks.
+        InputError: a run has no figures on dev.
+        ModelError: a run has made no model yet.
+    """
+    figures: dict[str, tuple[float | None, ...]] = {}
+    of_task: dict[str, Path] = {}
+    for run in runs:
+        task = _task_of(run)
+        if task in of_task:
+            raise SettingsError(f"{of_task[task]} and {run} are both for {task}: name one of them")
+        of_task[task], figures[task] = run, _figures(run, task)
+    averages = glue_averages(figures)
+    missing = {name: found for name in AVERAGES if (found := missing_figures(name, figures))}
+    if not averages:
+        raise SettingsError(
+            "no average of GLUE is complete:\n"
+            + "\n".join(f"  {name} ({AVERAGE_RULES[name]}) lacks {'; '.join(what)}" for name, what in missing.items())
+        )
+    return GlueAverages(figures, averages, missing)
+
+
+def _task_of(run: Path) -> str:
+    remembered = read_config(model_directory(run)).get("unmask_task")
+    task = remembered.get("name") if isinstance(remembered, dict) else None
+    if task not in FIGURE_NAMES:
+        raise SettingsError(f"{run}: its model is for {task!r}; expected runs of {', '.join(FIGURE_NAMES)}")
+    return str(task)
+
+
+def _figures(run: Path, task: str) -> tuple[float | None, ...]:
+    results, files = _results(run), _files(run)
+    dev = results.get("dev")
+    if not isinstance(dev, dict) or not dev:
+        raise InputError(f"{run}: it was measured on no dev file: fine-tune with data.dev=...")
+    if task != "mnli":
+        return tuple(dev.get(name) for name in FIGURE_NAMES[task])
+    by_kind: dict[bool, float | None] = {True: None, False: None}
+    for split in ("test", "dev"):
+        if (measured := results.get(split)) and (split == "dev" or "matched" in files.get(split, "")):
+            by_kind["mismatched" not in files.get(split, "")] = measured.get("accuracy")
+    return by_kind[True], by_kind[False]
+
+
+def _results(run: Path) -> dict[str, Any]:
+    """The results of a run, or of the best run of a search."""
+    try:
+        if (run / SUMMARY).is_file():
+            found = json.loads((run / SUMMARY).read_bytes())["best_on_dev"]
+        else:
+            found = json.loads((run / RESULTS).read_bytes())
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"{run}: no figures there ({RESULTS} of a run, or {SUMMARY} of a search): expected what `unmask finetune` "
+            "wrote, finished"
+        ) from error
+    if not isinstance(found, dict):
+        raise InputError(f"{run}: its figures are no object: run it again")
+    return found
+
+
+def _files(run: Path) -> dict[str, str]:
+    """The names of the files that a run was measured on."""
+    recipe = read_recipe(run / RECIPE)
+    assert isinstance(recipe, FinetuneRecipe), "its model is for a task"
+    return {split: Path(file).name for split, file in (("dev", recipe.data.dev), ("test", recipe.data.test)) if file}

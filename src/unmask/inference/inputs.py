@@ -1,0 +1,222 @@
+"""What a model is to answer: rows of files, of tables and texts on standard input, as its task reads them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from unmask.config import nearest
+from unmask.errors import InputError, SettingsError
+from unmask.inference.task_options import TextTask
+from unmask.io.reading import open_input, read_utf8_lines, split_suffixes
+from unmask.tasks.base import Task
+from unmask.tasks.choice.task import Choice
+from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import FORMATS, NumberedLines, Row, read_jsonl, read_rows
+from unmask.tasks.spelling import similar_columns
+from unmask.tasks.tagging.schemes import split_tag
+from unmask.tasks.tagging.task import Tagging
+
+logger = logging.getLogger("unmask")
+
+INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in FORMATS), "txt")
+"""What `--format` may be; `txt` has one text per line."""
+WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
+"""The columns read by the kinds of task for which a plain text is not enough."""
+
+_SAID_BY_SUFFIX = (*FORMATS, ".json", ".parquet")
+"""Suffixes that leave no doubt of what is in a file; `.txt` may be anything."""
+
+
+@dataclass(frozen=True)
+class PlainText(Row):
+    """A line that is a text and nothing else; its one field is `text`."""
+
+
+def having_field(rows: Iterable[Row], name: str) -> Iterator[Row]:
+    """The same rows.
+
+    Raises:
+        InputError: one lacks the field that the user has named.
+    """
+    for row in rows:
+        if name not in row:
+            raise InputError(
+                f"{row.source}: no column {name!r}: there is {', '.join(row.fields)}.{similar_columns([name], row)} "
+                "Name it with --column id=..."
+            )
+        yield row
+
+
+def read_inputs(
+    path: str | Path,
+    load_rows: Callable[[Path], Iterator[Row]] = read_rows,
+    is_published_txt: Callable[[str], bool] | None = None,
+    format: str | None = None,
+) -> Iterator[Row]:
+    """Streams the inputs of a file.
+
+    Args:
+        path: `.txt` with one text per line (unless a data set is published as `.txt`), plain, `.gz` or `.zst`, or what
+            `load_rows` reads; `-` is standard input: JSON lines if its first non-blank line begins with `{`, else one
+            text per line.
+        load_rows: a task's own reader; the default reads tables and JSON lines.
+        is_published_txt: tells from the first non-blank line of a `.txt` whether `load_rows` reads it.
+        format: one of `INPUT_FORMATS`, for standard input and for files whose suffix does not tell.
+
+    Raises:
+        InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit.
+        SettingsError: there is no such format, or the suffix contradicts it.
+    """
+    suffix = split_suffixes(Path(path))[0]
+    if format is not None:
+        _check_format(format, path, suffix)
+    if str(path) == "-":
+        lines = read_utf8_lines(sys.stdin.buffer, "standard input")
+        yield from _not_empty(
+            _read_stream(lines) if format is None else _READERS[format](lines, "standard input"), path
+        )
+    elif format is not None:
+        with open_input(Path(path)) as file:
+            yield from _not_empty(_READERS[format](read_utf8_lines(file, path), str(path)), path)
+    elif suffix == ".txt" and not (is_published_txt and is_published_txt(_first_line(path))):
+        with open_input(Path(path)) as file:
+            yield from _not_empty(_read_texts(read_utf8_lines(file, path), str(path)), path)
+    else:
+        yield from load_rows(Path(path))
+
+
+def read_task_inputs(path: str | Path, task: Task[Any], format: str | None = None) -> Iterator[Row]:
+    """`read_inputs` as a task reads them.
+
+    Raises:
+        InputError: also if plain texts were given to a task for pairs, questions or choices, or a row has none of the
+            columns that the task looks for.
+    """
+
+    def is_published(line: str) -> bool:
+        return _fits_published_txt(task, line)
+
+    return _fitting(read_inputs(path, task.load_rows, is_published, format), task, are_texts=format == "txt")
+
+
+def _check_format(format: str, path: str | Path, suffix: str) -> None:
+    if format not in INPUT_FORMATS:
+        raise SettingsError(f"no format {format!r}: {nearest(format, INPUT_FORMATS).removeprefix('; ')}")
+    if suffix in _SAID_BY_SUFFIX and suffix != f".{format}" and str(path) != "-":
+        raise SettingsError(f"{path} is {suffix} by its name, and the format is to be {format}: leave one out")
+
+
+def _fits_published_txt(task: Task[Any], line: str) -> bool:
+    """Whether a `.txt` that begins with `line` is in the published layout of the task's data set."""
+    if isinstance(task, TextTask):
+        if task.files.txt_format == ".jsonl":
+            return line.startswith("{")
+        names = line.split("\t")
+        fits = any(set(columns.texts) <= set(names) for columns in task.files.layouts)
+        return task.files.txt_format is not None and len(names) > 1 and fits
+    if isinstance(task, Tagging) and task.data_set is not None:
+        words = line.split()
+        has_columns = len(words) == 2 or (len(words) > 2 and "\t" in line)
+        return line.startswith(("-DOCSTART-", "##")) or (has_columns and split_tag(words[-1]) is not None)
+    return False
+
+
+def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[Row]:
+    """The rows; refuses plain texts where the task reads something else, or where they are a table's unless they were
+    said to be texts, and rows without its columns."""
+    wanted: tuple[str, ...] | None = WANTED.get(task.kind)
+    if isinstance(task, TextTask) and task.is_pair:
+        wanted = task.files.columns.texts
+    for number, row in enumerate(rows):
+        if isinstance(row, PlainText) and wanted is not None:
+            names = " and ".join(wanted)
+            raise InputError(
+                f"{row.source}: a plain text, but this model reads {names if task.kind in WANTED else 'pairs'}: "
+                f"expected JSON lines, .tsv or .csv with {names}; --format csv or tsv says that it is a table"
+            )
+        if number == 0 and isinstance(row, PlainText) and not are_texts:
+            _check_first_text(row, task)
+        if not isinstance(row, PlainText):
+            _check_columns(row, task)
+        yield row
+
+
+def _check_columns(row: Row, task: Task[Any]) -> None:
+    """Refuses a row that has none of the columns a task looks for; names the usual ones first, then the model's own.
+
+    Tagging reads words and texts in many layouts, and itself reports what it does not find.
+    """
+    if isinstance(task, TextTask):
+        layouts = [columns.texts for columns in task.files.layouts]
+        what, names = ("one text", ("text",)) if len(layouts[0]) == 1 else ("a pair of texts", ("text_a", "text_b"))
+    elif isinstance(task, QaTask):
+        layouts = [(columns.question, columns.context) for columns in task.layouts]
+        what, names = "a question and its passage", ("question", "context")
+    elif isinstance(task, Choice):
+        layouts = [layout.needed for layout in task.layouts]
+        what, names = "a context and choices to go on with", ("context", "choices")
+    else:
+        return
+    if any(all(name in row for name in layout) for layout in layouts):
+        return
+    given = ", ".join(map(repr, row.fields)) or "none"
+    expected = ", or ".join(dict.fromkeys(" and ".join(map(repr, layout)) for layout in reversed(layouts)))
+    flags = " and ".join(f"--column {name}=..." for name in names)
+    raise InputError(
+        f"{row.source}: the columns are {given}; the model's task, {task.name}, reads {what} a row, from {expected}. "
+        f"Name yours with {flags}"
+    )
+
+
+def _check_first_text(first: PlainText, task: Task[Any]) -> None:
+    """Refuses plain texts of which the first is the header of a table: every row would be answered as a text."""
+    names = {columns.texts[0] for columns in task.files.layouts} if isinstance(task, TextTask) else {"text", "tokens"}
+    for format, separator in (("tsv", "\t"), ("csv", ",")):
+        cells = [cell.strip(' "') for cell in first.fields["text"].split(separator)]
+        if len(cells) > 1 and names.intersection(cells):
+            raise InputError(
+                f"{first.source}: read as a text, and it is the header of a table ({', '.join(cells)}): give "
+                f"--format {format}; if it is a text, --format txt"
+            )
+
+
+def _first_line(path: str | Path) -> str:
+    with open_input(Path(path)) as file:
+        lines = (line.rstrip("\r\n") for _, line in read_utf8_lines(file, path))
+        return next((line for line in lines if line.strip()), "")
+
+
+def _read_texts(lines: NumberedLines, name: str) -> Iterator[Row]:
+    for number, line in lines:
+        yield PlainText({"text": line.rstrip("\r\n")}, f"{name}:{number}")
+
+
+_READERS: dict[str, Callable[[NumberedLines, str], Iterator[Row]]] = {
+    **{suffix.removeprefix("."): read for suffix, read in FORMATS.items()},
+    "txt": _read_texts,
+}
+
+
+def _read_stream(lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
+    blank: list[tuple[int, str]] = []
+    for number, line in lines:
+        if not line.isspace():
+            read = read_jsonl if line.lstrip().startswith("{") else _read_texts
+            yield from read(chain([] if read is read_jsonl else blank, [(number, line)], lines), "standard input")
+            return
+        blank.append((number, line))
+
+
+def _not_empty(rows: Iterable[Row], path: str | Path) -> Iterator[Row]:
+    empty = True
+    for row in rows:
+        empty = False
+        yield row
+    if empty:
+        raise InputError(f"{'standard input' if str(path) == '-' else path}: there is nothing in it: expected inputs")

@@ -1,0 +1,1 @@
+"""Left-to-right language models: generating, scoring, answering without fine-tuning."""

@@ -1,0 +1,104 @@
+"""A left-to-right language model with its tokenizer, loaded: what comes next, and how likely a text is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.batch import pack
+from unmask.io.paths import model_directory
+from unmask.models.encoder import Encoder
+from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.hub.config import usual_length
+from unmask.models.hub.directory import load_causal_lm
+from unmask.models.hub.uses import CAUSAL, check_entries, check_kind
+from unmask.models.kernels.decoder_loss import score_decoder
+from unmask.models.settings import LEFT_TO_RIGHT
+from unmask.objectives.causal_lm import next_token_decoder
+from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.training.device import Compute, choose_compute
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A left-to-right language model with its tokenizer, in eval mode on its device.
+
+    Attributes:
+        masked_lm_head: for BERT's family; None where the word embeddings decode alone.
+        prefix: ids before every text, as in pre-training: `[CLS]` for BERT's family; none for GPT-1 and LSTMs, which
+            read bare text.
+        window: most tokens read at once: as many as the model was pre-trained on, or has positions for.
+    """
+
+    encoder: Encoder
+    masked_lm_head: MaskedLMHead | None
+    tokenizer: TextTokenizer
+    compute: Compute
+    prefix: tuple[int, ...]
+    window: int
+
+    @torch.no_grad()
+    def next_logits(self, ids: Sequence[int]) -> Tensor:
+        """(vocab,) float32 on the CPU: logits of the token after `ids` (at least one), of which the last that fit are
+        read. Outputs beyond the tokenizer's entries are left out."""
+        window = list(ids[-self.window :])
+        batch = pack([window]).to(self.compute.device)
+        with self.compute.autocast():
+            hidden = self.encoder(batch, torch.tensor([len(window) - 1], device=self.compute.device))
+            states, weight, bias = next_token_decoder(self.encoder, self.masked_lm_head, hidden)
+            logits = functional.linear(states, weight, bias)
+        return logits[0, : self.tokenizer.vocab_size].float().cpu()
+
+    @torch.no_grad()
+    def log_probabilities(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Log-probabilities of each sequence's tokens but the first, given those before: (tokens - 1,) float32, CPU.
+
+        Args:
+            sequences: ids, at least one each; no longer than `window`.
+        """
+        results: list[Tensor] = [torch.zeros(0)] * len(sequences)
+        by_length = sorted(range(len(sequences)), key=lambda number: -len(sequences[number]))
+        start = 0
+        while start < len(by_length):
+            longest = len(sequences[by_length[start]])
+            chosen = by_length[start : start + max(1, BATCH_TOKENS[self.compute.device.type] // longest)]
+            batch = pack([list(sequences[number]) for number in chosen]).to(self.compute.device)
+            with self.compute.autocast():
+                decoder = next_token_decoder(self.encoder, self.masked_lm_head, self.encoder(batch))
+                labels = torch.cat([batch.input_ids[1:], batch.input_ids[:1]])
+                losses = score_decoder(decoder, labels).losses.cpu()
+            for number, its_losses in zip(chosen, torch.split(losses, list(batch.lengths)), strict=True):
+                results[number] = -its_losses[:-1]
+            start += len(chosen)
+        return results
+
+
+def load_language_model(model: str | Path, *, device: str = "auto", precision: str = "fp32") -> LanguageModel:
+    """Loads a left-to-right language model.
+
+    Args:
+        model: a model's directory, or that of the run that made it.
+        device: `auto`, `cpu` or `cuda`.
+        precision: `fp32`, `bf16` or `auto`.
+
+    Raises:
+        ModelError: there is no such model, it does not predict the next token, or it does not load.
+        SettingsError: no such device.
+    """
+    compute = choose_compute(device, precision)
+    directory = model_directory(model)
+    check_kind(directory, CAUSAL)
+    loaded = load_causal_lm(directory)
+    tokenizer = load_tokenizer(directory)
+    check_entries(tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
+    reads_bare_text = loaded.encoder.settings.architecture in LEFT_TO_RIGHT
+    prefix = () if reads_bare_text else tokenizer.framing.single[0].ids
+    head = None if loaded.masked_lm_head is None else loaded.masked_lm_head.to(compute.device).eval()
+    window = usual_length(loaded.encoder.settings, loaded.config or {})
+    return LanguageModel(loaded.encoder.to(compute.device).eval(), head, tokenizer, compute, prefix, window)

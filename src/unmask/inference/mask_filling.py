@@ -1,0 +1,123 @@
+"""What could stand at `[MASK]`? The masked-LM head's own answer, with the keys of Hugging Face's fill-mask pipeline.
+
+Imports little, so that a process answers soon after it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.batch import pack
+from unmask.errors import InputError, ModelError
+from unmask.io.paths import model_directory
+from unmask.io.reading import read_utf8_lines
+from unmask.models.hub.directory import load_masked_lm
+from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries, check_kind
+from unmask.tokenization.tokenizer import load_tokenizer
+
+
+def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, Any]]:
+    """The likeliest tokens for every `[MASK]` of a text; for many texts, keep a `MaskFiller`.
+
+    Args:
+        model: a model's directory, or that of the run that made it.
+        text: contains the tokenizer's mask token, once or more.
+        top_k: answers for each mask, at least 1.
+
+    Returns:
+        The likeliest first: `score` (the token's probability), `token` (its id), `token_str`, `sequence` (the text with
+        it in place). With several masks, the answers for each in turn, with `mask`, its number from 0; each mask is
+        filled while the others stay.
+
+    Raises:
+        InputError: there is no mask in the text, or it is too long for the model.
+        ModelError: there is no such model, it has no masked-LM head, or it does not load.
+    """
+    return MaskFiller(model).fill(text, top_k)
+
+
+class MaskFiller:
+    """A masked-LM model and its tokenizer, loaded once.
+
+    Args:
+        model: a model's directory, or that of the run that made it.
+
+    Raises:
+        ModelError: there is no such model, it has no masked-LM head, or it does not load.
+    """
+
+    def __init__(self, model: str | Path) -> None:
+        directory = model_directory(model)
+        _check(directory)
+        self._tokenizer = load_tokenizer(directory)
+        loaded = load_masked_lm(directory)
+        assert loaded.masked_lm_head is not None
+        check_entries(self._tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
+        self._encoder = loaded.encoder.eval()
+        self._head = loaded.masked_lm_head.eval()
+
+    @torch.inference_mode()
+    def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
+        """See `fill_mask`; `source` says where the text stands, for messages."""
+        if top_k < 1:
+            raise InputError(f"top_k is {top_k}: expected at least 1")
+        where = f"{source}: " if source else ""
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise InputError(f"{where}the text is not UTF-8: expected text in UTF-8")
+        tokenizer = self._tokenizer
+        ids = tokenizer.encode_inputs([(text, None)])[0].input_ids
+        places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
+        if not places:
+            mask = tokenizer.token_strings[tokenizer.mask_id]
+            raise InputError(
+                f"{where}no {mask} in {text[:80]!r}: put {mask} where a word is wanted, as in 'the sky is {mask} .'"
+            )
+        limit = self._encoder.settings.num_positions
+        if len(ids) > limit:
+            raise InputError(f"{where}the text has {len(ids)} tokens and the model takes {limit}: shorten it")
+        hidden = self._encoder(pack([ids]), torch.tensor(places))
+        probabilities = torch.softmax(self._head(hidden, self._encoder.word_embeddings), -1)  # (masks, vocabulary)
+        if not probabilities.isfinite().all():
+            raise ModelError(NOT_FINITE)
+        scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
+        is_single = len(places) == 1
+        answers = []
+        for number, place in enumerate(places):
+            for score, token in zip(scores[number].tolist(), tokens[number].tolist(), strict=True):
+                filled = [*ids[:place], token, *ids[place + 1 :]]
+                answer = {
+                    "score": score,
+                    "token": token,
+                    "token_str": tokenizer.decode([token]),
+                    "sequence": tokenizer.decode(filled, skip_specials=is_single),
+                }
+                answers.append(answer if is_single else {"mask": number, **answer})
+        return answers
+
+
+def _check(directory: Path) -> None:
+    """Refuses anything but a masked LM; for a discriminator, it names the generator beside it, which is one."""
+    try:
+        check_kind(directory, MASKED)
+    except ModelError as error:
+        from unmask.objectives.replaced_token import GENERATOR  # not needed for answering
+
+        generator = directory / GENERATOR
+        if generator.is_dir():
+            raise ModelError(f"{error}; its generator fills masks: give {generator}") from error
+        raise
+
+
+def read_texts(stream: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
+    """The lines of a stream, each with its place; blank ones are passed over.
+
+    Raises:
+        InputError: a line is not UTF-8.
+    """
+    for number, line in read_utf8_lines(stream, name):
+        if not line.isspace():
+            yield f"{name}:{number}", line.rstrip("\r\n")

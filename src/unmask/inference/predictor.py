@@ -1,0 +1,309 @@
+"""Predictions of a fine-tuned model, one input after another, in constant memory and in the order of the inputs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.errors import InputError, ModelError, OutputError
+from unmask.inference.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
+from unmask.inference.inputs import having_field, read_task_inputs
+from unmask.inference.precision import freeze, take_faster
+from unmask.inference.task_options import (
+    NOTHING_SAID,
+    Use,
+    adjusted_task,
+    check_task_settings,
+    naming_columns_by_option,
+)
+from unmask.inference.windows import Window, encode_windows, introduce, predict_window, window_size
+from unmask.io.paths import model_directory
+from unmask.io.writing import refuse_existing, writing
+from unmask.models.hub.directory import load_finetuned
+from unmask.tasks.base import ExampleCounts, Task, TaskModule
+from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.tasks.fields import find_field
+from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings
+from unmask.tasks.table import recall_task
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
+from unmask.training.device import Compute, choose_compute
+
+logger = logging.getLogger("unmask")
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A fine-tuned model, or an ensemble, ready to answer.
+
+    Attributes:
+        task: what it was trained for.
+        module: encoder and head, in eval mode, on the device.
+        tokenizer: of the model.
+        compute: device and precision.
+        chooses: True: it computes in fp32, but changes to bf16 for many inputs if that is measured to be faster.
+    """
+
+    task: Task[Any]
+    module: TaskModule
+    tokenizer: Tokenizer
+    compute: Compute
+    chooses: bool = False
+
+    @property
+    def num_segments(self) -> int:
+        """How many segments the encoder tells apart."""
+        return self.module.encoder.settings.type_vocab_size
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+        """Predictions for rows that hold the texts the model reads; see `predict`."""
+        counts = ExampleCounts()
+        with naming_columns_by_option():
+            examples = self.task.read_all(rows)
+            encoded = encode_windows(
+                self.task, examples, self.tokenizer, counts, self.num_segments, device=self.compute.device
+            )
+            answering = self
+            for window in encoded:
+                answering = answering._with_measured_precision(window)
+                yield from answering._predict_window(window)
+        if counts.anything_mended:
+            logger.warning("inputs: %s", counts.summary())
+
+    def _with_measured_precision(self, first: Window) -> Predictor:
+        """The same model in the precision measured to be faster, if it may choose and `first` is a full window."""
+        if not self.chooses or len(first.examples) < window_size(self.task):
+            return replace(self, chooses=False)
+        batches = [batch for _, batch in first.encoded.batches_by_length(BATCH_TOKENS[self.compute.device.type])]
+        module, compute = take_faster(self.module, self.compute, batches, lambda its, batch: its.outputs(batch))
+        return replace(self, module=module, compute=compute, chooses=False)
+
+    def _predict_window(self, window: Window) -> Iterator[dict[str, Any]]:
+        predictions = predict_window(self.task, self.module, window, self.compute)
+        for example, prediction in zip(window.examples, predictions, strict=True):
+            given_id = find_field(example.fields, self.task.id_column)
+            told = {"id": given_id, "input": dict(example.fields), **prediction}
+            yield {name: value for name, value in told.items() if name != "id" or value is not None}
+
+    def with_options(
+        self, columns: ColumnSettings = NOTHING_SAID, settings: Mapping[str, Any] | None = None, use: Use = "predict"
+    ) -> Predictor:
+        """The same model with a user's options for its task; see `unmask.inference.task_options`.
+
+        Args:
+            columns: where texts and labels stand, in place of what the model remembers.
+            settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
+            use: what the model is used for.
+
+        Raises:
+            SettingsError: a column or setting is unknown, does not apply here, or is out of range.
+        """
+        check_task_settings(settings or {}, use)
+        num_positions = self.module.encoder.settings.num_positions
+        return replace(self, task=adjusted_task(self.task, columns, settings or {}, num_positions))
+
+
+def load_predictor(
+    model: str | Path, task: str | None = None, *, device: str = "auto", precision: str = "fp32"
+) -> Predictor:
+    """Loads a fine-tuned model.
+
+    Args:
+        model: the directory of a model (one that `transformers` fine-tuned, too), of the run that made it, or of an
+            ensemble.
+        task: a task's name, if it is not the one that the model was trained on.
+        device: `auto`, `cpu` or `cuda`.
+        precision: `fp32`, `bf16`, or `auto`: fp32, but bf16 for some thousand inputs at once if that is measured to be
+            faster.
+
+    Raises:
+        ModelError: there is no such model, it has no head, or it does not load.
+        SettingsError: no such task or device.
+    """
+    chooses = precision == "auto"
+    compute = choose_compute(device, "fp32" if chooses else precision)
+    members = read_members(Path(model))
+    if members is None:
+        predictor = _load_one(model_directory(model), task, compute)
+    else:
+        check_members(members)
+        loaded = [_load_one(member, task, compute) for member in members]
+        for member, its in zip(members, loaded, strict=True):
+            introduce(its.module.encoder, loaded[0].tokenizer, member)
+        its_task = _task_of_all([its.task for its in loaded], read_null_threshold(Path(model)))
+        module = EnsembleModule(its_task, [its.module for its in loaded]).eval()
+        predictor = Predictor(its_task, module, loaded[0].tokenizer, compute)
+    frozen, compute = freeze(predictor.module, compute, packs=compute.dtype != torch.float32)
+    return replace(predictor, module=frozen, compute=compute, chooses=chooses)
+
+
+def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any]:
+    """The members' task; for question answering with the threshold that was chosen for the ensemble (`together`), or
+    else the sum of the members' thresholds, since the scores of spans add up."""
+    first = tasks[0]
+    if not isinstance(first, QaTask):
+        return first
+    thresholds = [task.null_threshold for task in tasks if isinstance(task, QaTask)]
+    if together is not None and None not in thresholds:  # they have none if loaded for another data set
+        return replace(first, null_threshold=together)
+    return replace(first, null_threshold=sum(threshold or 0.0 for threshold in thresholds))
+
+
+def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
+    loaded = load_finetuned(directory)
+    try:
+        recalled = recall_task(loaded, task)
+    except ModelError as error:
+        raise ModelError(f"{directory}/{error}") from error
+    tokenizer = open_tokenizer(directory)
+    introduce(loaded.encoder, tokenizer, directory)
+    module: Any = recalled.module(loaded.encoder, loaded.head)
+    if loaded.head_weights is not None:
+        module.head.load_state_dict(loaded.head_weights)
+    return Predictor(recalled, module.to(compute.device).eval(), tokenizer, compute)
+
+
+def predict(
+    model: str | Path | Predictor, rows: Iterable[Mapping[str, Any]], *, device: str = "auto", precision: str = "auto"
+) -> Iterator[dict[str, Any]]:
+    """Predicts what a model was fine-tuned for: labels, values, answers, choices or tags.
+
+    Args:
+        model: a model's directory, that of the run that made it, or a loaded `Predictor`.
+        rows: inputs, read as they are needed: with the columns that the model was trained on, or the usual ones of its
+            task (`text`; `text_a` and `text_b`; `question` and `context`; `context` and `choices`; `tokens`); whatever
+            else they hold is kept.
+        device: `auto`, `cpu` or `cuda`.
+        precision: as for `load_predictor`.
+
+    Yields:
+        For each input, in order, `{"input": {...}, ...}` with what the task decodes, such as `label`, `score` and
+        `probabilities`, and its `id` where it has one.
+
+    Raises:
+        UserError: the model does not load, or an input lacks its text or is too long for a model that does not cut.
+    """
+    predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
+    return predictor(_numbered(rows))
+
+
+def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise InputError(
+                f"input {number} is {str(row)[:60]!r}: expected a list of inputs, each with named fields, such as "
+                '[{"text": "a fine film"}]'
+            )
+        yield Row(row, f"input {number}")
+
+
+def predict_file(
+    model: str | Path | Predictor,
+    path: str | Path,
+    *,
+    columns: ColumnSettings = NOTHING_SAID,
+    settings: Mapping[str, Any] | None = None,
+    format: str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> Iterator[dict[str, Any]]:
+    """`predict` for the inputs of a file or of standard input (`-`); errors name the line.
+
+    Args:
+        columns, settings: see `Predictor.with_options`.
+        format: see `unmask.inference.inputs.read_inputs`.
+
+    Raises:
+        InputError: see `read_inputs`; or plain texts were given to a model for pairs.
+        SettingsError: see `with_options` and `read_inputs`.
+    """
+    predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
+    predictor = predictor.with_options(columns, settings)
+    rows = read_task_inputs(path, predictor.task, format)
+    return predictor(rows if columns.id is None else having_field(rows, columns.id))
+
+
+def write_predictions(
+    model: str | Path | Predictor,
+    path: str | Path,
+    out: str | Path,
+    *,
+    columns: ColumnSettings = NOTHING_SAID,
+    settings: Mapping[str, Any] | None = None,
+    format: str | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+    precision: str = "auto",
+) -> Path:
+    """`predict_file` into a file, which appears only when everything is answered.
+
+    Args:
+        out: `.jsonl`, one object per line; or `.json`, one object `{id: answer}`, as SQuAD's scorers read the answers
+            to questions.
+        overwrite: True replaces an existing file.
+        columns, settings, format, device, precision: as for `predict_file`.
+
+    Returns:
+        `out`.
+
+    Raises:
+        UserError: as `predict_file`; or `out` has another suffix or exists, or `{id: answer}` is asked for and an input
+            is not a question or has no id of its own.
+    """
+    out = Path(out)
+    if out.suffix not in (".jsonl", ".json"):
+        raise OutputError(
+            f"{out}: expected a name that ends in .jsonl (an object a line), or for answers to questions in .json "
+            "({id: answer})"
+        )
+    refuse_existing(out, overwrite)
+    predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
+    if out.suffix == ".json" and predictor.task.kind != "qa":
+        raise OutputError(
+            f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
+            f"{predictor.task.name}: name the file .jsonl"
+        )
+    predictions = predict_file(predictor, path, columns=columns, settings=settings, format=format)
+    lines = _official_lines(predictions) if out.suffix == ".json" else map(_as_json, predictions)
+    with writing(out) as file:
+        for line in lines:
+            # A lone surrogate, in a field that no model reads, is written as its JSON escape.
+            file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+    return out
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _official_lines(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of `{id: answer}`.
+
+    Raises:
+        InputError: a question has no id, or the same id as another one.
+    """
+    numbers: dict[str, int] = {}
+    line = "{"
+    for number, prediction in enumerate(predictions, start=1):
+        if "id" not in prediction:
+            raise InputError(
+                f"question {number} has no id, and {{id: answer}} needs one of each: name its column with --column "
+                "id=..., or write .jsonl"
+            )
+        identity = str(prediction["id"])
+        if identity in numbers:
+            raise InputError(
+                f"questions {numbers[identity]} and {number} have the same id, {identity!r}: {{id: answer}} holds one "
+                "answer for each; give every question its own, or write .jsonl"
+            )
+        numbers[identity] = number
+        yield line if number == 1 else f"{line},"
+        line = f"  {_as_json(identity)}: {_as_json(prediction['answer'])}"
+    yield from (line, "}")

@@ -1,0 +1,129 @@
+"""A command's options for a fine-tuned model's task: columns and settings in place of those that it remembers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+from unmask.config import build_settings, parse_overrides
+from unmask.errors import SettingsError, UserError
+from unmask.tasks.base import Task
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.tasks.text.classification import Classification
+from unmask.tasks.text.multi_label import MultiLabelClassification
+from unmask.tasks.text.regression import Regression
+
+TextTask = Classification | MultiLabelClassification | Regression
+"""Tasks of one text or two."""
+
+NOTHING_SAID = ColumnSettings()
+"""No columns given: they are those that the model remembers, or the usual ones."""
+
+Use = Literal["predict", "evaluate", "score"]
+"""`score`: measures existing predictions, without a model."""
+
+_TRAINING = "it is for training, which is over"
+_HEAD = "it is decided by the model's head, which was trained with it"
+_FIXED = {
+    "name": "--task says of which data set a file is",
+    "labels": _HEAD,
+    "multi_label": _HEAD,
+    "tagging_head": _HEAD,
+    "bilstm_size": _HEAD,
+    "feature_layers": _HEAD,
+    "classifier_dropout": _TRAINING,
+    "auxiliary_lm_weight": _TRAINING,
+    "drop_unfound_answers": _TRAINING,
+}
+"""Settings that only a new training could change, and why."""
+_OF_LABELS = ("label_separator", "repair_tags")
+"""How labels are read: `predict` reads none."""
+_OF_SCORES = (*_OF_LABELS, "unanswerable")
+"""All settings that affect how existing predictions are measured."""
+
+_IN_RECIPES = re.compile(rf"\bdata\.columns\.(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
+
+
+def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Settings by name, from `task.KEY=VALUE` words of a command line.
+
+    Raises:
+        SettingsError: a word sets something else.
+    """
+    given = parse_overrides(words)
+    for key in given:
+        if key != "task" or not isinstance(given[key], Mapping):
+            raise SettingsError(
+                f"{key}: expected a setting of the task, such as task.max_length=256; columns are named by "
+                "--column NAME=COLUMN, and all else was decided when the model was trained"
+            )
+    return dict(given.get("task", {}))
+
+
+def check_task_settings(settings: Mapping[str, Any], use: Use) -> None:
+    """Raises SettingsError for settings that have no effect in this use of a task, naming the first and the reason."""
+    for name in settings:
+        if name in _FIXED:
+            raise SettingsError(f"task.{name} cannot be set here: {_FIXED[name]}; leave it out")
+        if use == "predict" and name in _OF_LABELS:
+            raise SettingsError(f"task.{name} says how labels are read, and `unmask predict` reads none: leave it out")
+        if use == "score" and name in TaskSettings.model_fields and name not in _OF_SCORES:
+            raise SettingsError(
+                f"task.{name} is for a model that reads the examples, and --predictions are there already: leave it out"
+            )
+
+
+def build_task_settings(settings: Mapping[str, Any]) -> TaskSettings:
+    """Builds a task's settings; raises SettingsError for an unknown name or a value out of range."""
+    return build_settings(TaskSettings, settings, "task")
+
+
+def adjusted_task(
+    task: Task[Any], columns: ColumnSettings, settings: Mapping[str, Any], num_positions: int
+) -> Task[Any]:
+    """A fine-tuned model's task with a user's options.
+
+    If a column is named, every row has to have it; the usual names are no longer looked for instead.
+
+    Args:
+        columns: those that are named replace the model's own; the others stay.
+        settings: of `TaskSettings`, by name; checked by `check_task_settings`.
+        num_positions: the encoder's.
+
+    Raises:
+        SettingsError: a setting or column is unknown, out of range, or of another kind of task.
+    """
+    if not settings and not columns.model_fields_set:
+        return task
+    kept = task.remembered()
+    own_columns = kept.pop("columns")
+    labels = {"labels": list(task.labels)} if task.labels else {}
+    adjusted = build_task_settings({**kept, **labels, **settings})
+    if adjusted.max_length > num_positions:
+        raise SettingsError(
+            f"task.max_length {adjusted.max_length} is over the {num_positions} positions of the model: lower it"
+        )
+    said = columns.model_dump(include=columns.model_fields_set)
+    with naming_columns_by_option():
+        if isinstance(task, TextTask):
+            if columns.texts:
+                said = {name: own_columns[name] for name in ("label", "id") if name in own_columns} | said
+            return replace(task, settings=adjusted, files=task.files.with_columns(ColumnSettings(**said), False))
+        named = build_settings(ColumnSettings, {**own_columns, **said}, "columns")
+        return open_task(adjusted, named, lenient=not said)
+
+
+@contextmanager
+def naming_columns_by_option() -> Iterator[None]:
+    """A block in which tasks' messages name columns by `--column`, as commands do, not as recipes do."""
+    try:
+        yield
+    except UserError as error:
+        told = _IN_RECIPES.sub("--column ", str(error))
+        if told == str(error):
+            raise
+        raise type(error)(told) from error

@@ -1,0 +1,257 @@
+"""Running a fine-tuned module over examples: outputs, predictions and losses, some thousands of examples at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.batch import LossTerm
+from unmask.errors import ModelError
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.encoder import Encoder
+from unmask.models.hub.uses import check_entries
+from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
+from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
+from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.tokenization.opening import Tokenizer
+from unmask.training.device import Compute
+
+logger = logging.getLogger("unmask")
+
+WINDOW = 4096
+"""How many examples are read, sorted by length and put back in order at once; fewer where each has many outputs."""
+_MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
+"""Rough limits of a window: predictions with a probability for each output then take some 60 MB."""
+_TOKENS = 100
+"""Tokens of an example, roughly, where there is one output per token."""
+
+MOST_UNKNOWN = 0.05
+"""Share of unknown tokens above which a warning says that the vocabulary does not cover the texts."""
+
+_CPU = torch.device("cpu")
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some examples, and their encoding."""
+
+    examples: Sequence[Example]
+    encoded: EncodedExamples
+
+
+@dataclass
+class Losses:
+    """Running sums and counts of loss terms."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    coefficients: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """The sum over terms of coefficient x mean."""
+        return sum(self.coefficients[name] * total / max(1, self.counts[name]) for name, total in self.totals.items())
+
+
+@dataclass
+class Coverage:
+    """A running count of how much of some texts a vocabulary covers; a byte-level one covers everything.
+
+    Attributes:
+        tokenizer: the one with the vocabulary.
+        name: what the warning calls the texts.
+        tokens: of the texts, each as often as a model reads it; the special tokens around them do not count.
+        unknown: how many of them are `[UNK]`.
+    """
+
+    tokenizer: Tokenizer
+    name: str
+    tokens: int = 0
+    unknown: int = 0
+    _is_told: bool = False
+
+    def add(self, input_ids: NDArray[np.int32]) -> None:
+        """Counts the tokens of rows, and warns, once, where more than `MOST_UNKNOWN` are unknown."""
+        if self.tokenizer.unk_id is None:
+            return
+        special_ids = [index for index in self.tokenizer.special_ids if index != self.tokenizer.unk_id]
+        self.tokens += int((~np.isin(input_ids, special_ids)).sum())
+        self.unknown += int((input_ids == self.tokenizer.unk_id).sum())
+        if self.unknown > MOST_UNKNOWN * self.tokens and not self._is_told:
+            self._is_told = True
+            logger.warning(
+                "%s: %.0f %% of the tokens (%s of %s) are %s: the vocabulary does not cover these texts, and the "
+                "model cannot tell one such token from another. Is the tokenizer one of another language? Take a model "
+                "whose tokenizer was made for such texts, or train one (`unmask tokenizer train`)",
+                self.name,
+                100 * self.unknown / self.tokens,
+                f"{self.unknown:,}",
+                f"{self.tokens:,}",
+                self._unknown_token,
+            )
+
+    def note(self, counts: ExampleCounts) -> None:
+        """Adds the number of unknown tokens to what `counts` reports about the texts."""
+        counts.note(f"of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})", self.unknown)
+
+    @property
+    def _unknown_token(self) -> str:
+        unknown = self.tokenizer.unk_id
+        return "" if unknown is None else self.tokenizer.token_strings[unknown]
+
+
+def introduce(encoder: Encoder, tokenizer: Tokenizer, where: object) -> None:
+    """Gives an encoder that reads the characters of words (ELMo) those of its tokenizer's words.
+
+    Args:
+        where: where both come from, for the message.
+
+    Raises:
+        ModelError: they do not belong together.
+    """
+    reads_words, is_of_words = isinstance(encoder, ElmoEncoder), isinstance(tokenizer, WordTokenizer)
+    if reads_words != is_of_words:
+        what = (
+            "words and the tokenizer is not one of words"
+            if reads_words
+            else "pieces of words, the tokenizer whole ones"
+        )
+        raise ModelError(f"{where}: the model reads {what}: they do not belong together; get the directory again")
+    check_entries(tokenizer.vocab_size, encoder.settings.vocab_size, where)
+    if isinstance(encoder, ElmoEncoder) and isinstance(tokenizer, WordTokenizer):
+        encoder.set_words(tokenizer.table)
+
+
+def windows(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
+    """Cuts a stream into lists of `size`, the last one shorter."""
+    iterator = iter(items)
+    while window := list(islice(iterator, size)):
+        yield window
+
+
+def map_ahead(function: Callable[[Item], Made], items: Iterable[Item], device: torch.device) -> Iterator[Made]:
+    """`function` of each item; with a GPU, computed in a thread while the result before it is used.
+
+    The items themselves are always read in the caller's thread, where an open database or file may have to be used.
+    """
+    if device.type != "cuda":  # the CPU's threads are busy computing
+        yield from map(function, items)
+        return
+    thread = ThreadPoolExecutor(1)
+    try:
+        coming: Future[Made] | None = None
+        for item in items:
+            before, coming = coming, thread.submit(function, item)
+            if before is not None:
+                yield before.result()
+        if coming is not None:
+            yield coming.result()
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)
+
+
+def window_size(task: Task[Any]) -> int:
+    """How many examples of a task are taken at a time, at most `WINDOW`: fewer where there are many labels."""
+    outputs = max(1, len(task.labels)) * (_TOKENS if task.per_token else 1)
+    return min(WINDOW, max(_FEWEST_EXAMPLES, _MOST_OUTPUTS // outputs))
+
+
+def encode_windows(
+    task: Task[Any],
+    examples: Iterable[Example],
+    tokenizer: Tokenizer,
+    counts: ExampleCounts,
+    num_segments: int,
+    name: str = "inputs",
+    device: torch.device = _CPU,
+) -> Iterator[Window]:
+    """Encodes a stream of examples window by window; warns if the vocabulary does not cover the texts of `name`.
+
+    Args:
+        device: computes the windows; while a GPU does, the next one is encoded.
+    """
+    coverage = Coverage(tokenizer, name)
+
+    def encode(window: list[Example]) -> Window:
+        encoded = task.encode(window, tokenizer, counts, num_segments)
+        coverage.add(encoded.input_ids)
+        return Window(window, encoded)
+
+    yield from map_ahead(encode, windows(examples, window_size(task)), device)
+    coverage.note(counts)
+
+
+@torch.inference_mode()
+def predict_window(
+    task: Task[Any], module: TaskModule, window: Window, compute: Compute, losses: Losses | None = None
+) -> list[Prediction]:
+    """One prediction for each example of a window.
+
+    Args:
+        module: in eval mode, on the device.
+        losses: these are added to it; None computes no loss, and needs no labels.
+    """
+    return task.decode(window.examples, window.encoded, run_module(task, module, window.encoded, compute, losses))
+
+
+def run_module(
+    task: Task[Any], module: TaskModule, encoded: EncodedExamples, compute: Compute, losses: Losses | None = None
+) -> Tensor:
+    """The outputs for all units or tokens, in order; float32 on the CPU.
+
+    Units may have outputs of different widths, such as questions with more or fewer choices: narrower ones are padded
+    with minus infinity.
+    """
+    parts: list[tuple[Any, Tensor]] = []
+    told: list[LossTerm] = []
+    for units, batch in encoded.batches_by_length(BATCH_TOKENS[compute.device.type]):
+        batch = batch.to(compute.device)
+        with compute.autocast():
+            outputs = module.outputs(batch)
+            told += [] if losses is None else module.loss(outputs, batch)
+        parts.append((encoded.token_numbers(units) if task.per_token else units, outputs.float()))
+    for term in told:  # reading a figure waits for the device: not before all work is queued
+        assert losses is not None
+        losses.totals[term.name] = losses.totals.get(term.name, 0.0) + float(term.total)
+        losses.counts[term.name] = losses.counts.get(term.name, 0) + int(term.count)
+        losses.coefficients[term.name] = term.coefficient
+    total = len(encoded.input_ids) if task.per_token else len(encoded)
+    width = max((part.shape[-1] for _, part in parts if part.dim() > 1), default=0)
+    shape = (total, *parts[0][1].shape[1:-1], width) if parts[0][1].dim() > 1 else (total,)
+    gathered = torch.empty(shape)
+    for numbers, part in parts:
+        missing = width - part.shape[-1] if width else 0
+        padded = functional.pad(part, (0, missing), value=float("-inf")) if missing else part
+        gathered[torch.from_numpy(numbers)] = padded.cpu()
+    return gathered
+
+
+def measure(
+    task: Task[Any], module: TaskModule, encoded_windows: Iterable[Window], compute: Compute
+) -> tuple[float, Score[Any]]:
+    """Runs a module, in eval mode, over labelled examples.
+
+    Memory does not grow with their number, except for what some scores keep: 16 bytes per example for correlations, 40
+    for the threshold of questions without answer.
+
+    Returns:
+        The loss, and the score.
+    """
+    losses, score = Losses(), task.score()
+    for window in encoded_windows:
+        predictions: Sequence[Mapping[str, Any]] = predict_window(task, module, window, compute, losses)
+        score.add(window.examples, predictions)
+    return losses.loss, score

@@ -1,0 +1,1 @@
+"""Files, progress and signals: what every program does the same way."""

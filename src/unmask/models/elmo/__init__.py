@@ -1,0 +1,1 @@
+"""ELMo: character convolutions under two stacks of LSTMs (Peters et al. 2018)."""

@@ -1,0 +1,1 @@
+"""Google's TensorFlow checkpoints, read without TensorFlow."""

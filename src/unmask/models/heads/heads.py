@@ -1,0 +1,275 @@
+"""The heads on an encoder: those of pre-training, and those of fine-tuning by kind and family.
+
+Devlin et al. 2019, sections 3.1 and 4; Clark et al. 2020, section 2. Every head sees only the hidden states that it
+needs. The heads of fine-tuning are those of `transformers`, family by family, so that their directories open there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from unmask.models.dropout import dropout
+from unmask.models.kernels.vocabulary_logits import vocabulary_logits
+from unmask.models.layers import ACTIVATIONS, Linear, initialise
+from unmask.models.settings import Activation, AnyArchitecture, Architecture, Sizes
+
+HeadKind = Literal["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
+"""What a fine-tuned model answers, as in the names of `transformers`' classes."""
+
+
+class MaskedLMHead(nn.Module):
+    """Vocabulary logits: dense, activation, LayerNorm, then the word embeddings as decoder, with a bias of its own.
+
+    The decoder is tied: `forward` is given the encoder's word embeddings, and holds no copy.
+
+    Args:
+        decoder_size: of the word embeddings, where it is not `hidden_size`.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        activation: Activation,
+        layer_norm_eps: float,
+        initializer_range: float,
+        decoder_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        decoder_size = hidden_size if decoder_size is None else decoder_size
+        self.dense = Linear(hidden_size, decoder_size)
+        self.norm = nn.LayerNorm(decoder_size, layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.activation = ACTIVATIONS[activation]
+        initialise(self, initializer_range)
+
+    def forward(self, hidden_at_targets: Tensor, word_embeddings: Tensor) -> Tensor:
+        """Logits at the targets alone.
+
+        Args:
+            hidden_at_targets: (targets, hidden) float, the encoder's output gathered at the masked positions.
+            word_embeddings: (vocab, decoder_size) float, `encoder.word_embeddings`.
+
+        Returns:
+            (targets, vocab), in autocast's precision where that is on; see `vocabulary_logits` for training on a GPU.
+        """
+        return vocabulary_logits(self.transform(hidden_at_targets), word_embeddings, self.bias)
+
+    def transform(self, hidden_at_targets: Tensor) -> Tensor:
+        """What the decoder reads: (targets, decoder_size)."""
+        transformed: Tensor = self.norm(self.activation(self.dense(hidden_at_targets)))
+        return transformed
+
+
+class NextSentenceHead(nn.Module):
+    """Two logits from the pooled first token; class 0 is IsNext, 1 a random sentence, as in Google's code."""
+
+    def __init__(self, hidden_size: int, initializer_range: float) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, 2)
+        initialise(self, initializer_range)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(sequences, 2) from `pooled` (sequences, hidden)."""
+        logits: Tensor = self.dense(pooled)
+        return logits
+
+
+class DiscriminatorHead(nn.Module):
+    """ELECTRA's logit that a token was replaced: dense, activation, dense."""
+
+    def __init__(self, hidden_size: int, activation: Activation, initializer_range: float) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, hidden_size)
+        self.output = Linear(hidden_size, 1)
+        self.activation = ACTIVATIONS[activation]
+        initialise(self, initializer_range)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(tokens,) from `hidden` (tokens, hidden)."""
+        logits: Tensor = self.output(self.activation(self.dense(hidden)))
+        return logits.squeeze(-1)
+
+
+class Classifier(nn.Module):
+    """Dropout, then a linear layer: on the summary of a sequence, or on each token.
+
+    Args:
+        num_labels: 1 for a regression, and for multiple choice, which has one logit per alternative.
+        bias: False: no bias, as on GPT-1.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_labels: int, dropout_prob: float, initializer_range: float, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, num_labels, bias)
+        self.dropout_prob = dropout_prob
+        initialise(self, initializer_range)
+
+    @property
+    def num_labels(self) -> int:
+        return self.dense.out_features
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(sequences or tokens, labels) from `hidden` (sequences or tokens, hidden)."""
+        logits: Tensor = self.dense(dropout(hidden, self.dropout_prob, self.training))
+        return logits
+
+
+class TwoOrderClassifier(nn.Module):
+    """GPT-1's classifier of two texts that have no order: the summaries of both orders are added (Radford et al. 2018,
+    section 3.3), then dropout and a linear layer.
+
+    Args:
+        classifier: the one whose weights and dropout it takes over.
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        self.dense = classifier.dense
+        self.dropout_prob = classifier.dropout_prob
+
+    @property
+    def num_labels(self) -> int:
+        return self.dense.out_features
+
+    def forward(self, summaries: Tensor) -> Tensor:
+        """(pairs, labels) from `summaries` (2 x pairs, hidden), the two of a pair one after the other."""
+        added = summaries.view(-1, 2, summaries.shape[1]).sum(1)
+        logits: Tensor = self.dense(dropout(added, self.dropout_prob, self.training))
+        return logits
+
+
+class DeepClassifier(nn.Module):
+    """Dropout, dense, activation, dropout, linear: the classifier of families without a pooler, on the first token.
+
+    Args:
+        input_dropout_prob: of the first dropout.
+        dropout_prob: of the second.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_labels: int,
+        activation: Activation,
+        input_dropout_prob: float,
+        dropout_prob: float,
+        initializer_range: float,
+    ) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, hidden_size)
+        self.output = Linear(hidden_size, num_labels)
+        self.activation = ACTIVATIONS[activation]
+        self.input_dropout_prob = input_dropout_prob
+        self.dropout_prob = dropout_prob
+        initialise(self, initializer_range)
+
+    @property
+    def num_labels(self) -> int:
+        return self.output.out_features
+
+    def forward(self, first_hidden: Tensor) -> Tensor:
+        """(sequences, labels) from `first_hidden` (sequences, hidden)."""
+        inputs = dropout(first_hidden, self.input_dropout_prob, self.training)
+        transformed = self.activation(self.dense(inputs))
+        logits: Tensor = self.output(dropout(transformed, self.dropout_prob, self.training))
+        return logits
+
+
+Head = Classifier | DeepClassifier
+"""What `new_head` builds."""
+
+HeadBuilder = Callable[[Sizes, int, float], Head]
+"""From the encoder's sizes, the number of labels and the dropout."""
+
+
+def _linear(settings: Sizes, num_labels: int, prob: float) -> Head:
+    return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range)
+
+
+def _linear_without_bias(settings: Sizes, num_labels: int, prob: float) -> Head:
+    return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range, bias=False)
+
+
+def _linear_without_dropout(settings: Sizes, num_labels: int, _: float) -> Head:
+    return Classifier(settings.hidden_size, num_labels, 0.0, settings.initializer_range)
+
+
+def _deep_with_tanh(settings: Sizes, num_labels: int, prob: float) -> Head:
+    return DeepClassifier(settings.hidden_size, num_labels, "tanh", prob, prob, settings.initializer_range)
+
+
+def _deep_with_gelu(settings: Sizes, num_labels: int, prob: float) -> Head:
+    return DeepClassifier(settings.hidden_size, num_labels, "gelu", prob, prob, settings.initializer_range)
+
+
+def _gelu_summary(settings: Sizes, num_labels: int, prob: float) -> Head:
+    return DeepClassifier(settings.hidden_size, num_labels, "gelu", 0.0, prob, settings.initializer_range)
+
+
+HEADS: dict[AnyArchitecture, dict[HeadKind, HeadBuilder]] = {
+    "bert": {
+        "sequence_classification": _linear,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _linear,
+    },
+    "roberta": {
+        "sequence_classification": _deep_with_tanh,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _linear,
+    },
+    "electra": {
+        "sequence_classification": _deep_with_gelu,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _gelu_summary,
+    },
+    "gpt1": {
+        "sequence_classification": _linear_without_bias,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _linear_without_bias,
+    },
+    "lstm": {
+        "sequence_classification": _linear_without_bias,
+        "token_classification": _linear,
+        "question_answering": _linear_without_dropout,
+        "multiple_choice": _linear_without_bias,
+    },
+    "elmo": {"token_classification": _linear},
+}
+"""The head of each kind on each family; an LSTM has GPT-1's. Texts read by ELMo have an `ElmoClassifier`. Question
+answering has no dropout, as in the released code of BERT."""
+
+POOLED: frozenset[tuple[Architecture, HeadKind]] = frozenset(
+    {("bert", "sequence_classification"), ("bert", "multiple_choice"), ("roberta", "multiple_choice")}
+)
+"""Where the head reads the pooled first token."""
+
+
+def needs_pooler(settings: Sizes, kind: HeadKind) -> bool:
+    """Whether an encoder of these settings must have a pooler for this kind of head; else it must have none."""
+    return (settings.architecture, kind) in POOLED and not settings.causal
+
+
+def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: float | None = None) -> Head:
+    """A fresh head for an encoder of these sizes.
+
+    Args:
+        kind: `sequence_classification` takes `encoder.summary(batch)` to (sequences, num_labels), `multiple_choice` to
+            (sequences, 1); `token_classification` takes `encoder(batch)` to (tokens, num_labels), `question_answering`
+            to (tokens, 2), start and end.
+        num_labels: 1 for multiple choice, 2 for question answering.
+        dropout_prob: None takes the encoder's.
+    """
+    prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
+    assert kind in HEADS[settings.architecture], f"{settings.architecture} has no head for {kind}"
+    return HEADS[settings.architecture][kind](settings, num_labels, prob)

@@ -1,0 +1,136 @@
+"""SpanBERT's boundary head, and its file beside a saved model (Joshi et al. 2020, section 3.2).
+
+`transformers` has no class for it: the model is saved as a masked LM, which opens there, and the head stands in
+`span_boundary.safetensors`. The position embeddings are 200 wide whatever the encoder is, as in the released code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.errors import ModelError
+from unmask.io.writing import writing
+from unmask.models.kernels.vocabulary_logits import vocabulary_logits
+from unmask.models.layers import Linear, initialise, new_embedding
+from unmask.models.settings import EncoderSettings
+
+SPAN_BOUNDARY_WEIGHTS = "span_boundary.safetensors"
+
+POSITION_SIZE = 200
+"""Width of the position embeddings (section 4.2)."""
+
+_ROWS_MAY_DIFFER = ("position.weight", "bias")
+"""They have one row per place in a span, and one number per vocabulary entry."""
+
+
+class SpanBoundaryHead(nn.Module):
+    """Vocabulary logits of a token inside a span, from the two tokens beside the span and its place in it.
+
+    Two layers of GELU and LayerNorm, then the word embeddings as decoder, with a bias of its own. `forward` is given
+    the encoder's word embeddings, and holds no copy.
+
+    Args:
+        decoder_size: of the word embeddings.
+        max_targets: tokens of a span that are predicted, at most.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        decoder_size: int,
+        vocab_size: int,
+        max_targets: int,
+        layer_norm_eps: float,
+        initializer_range: float,
+    ) -> None:
+        super().__init__()
+        self.position = new_embedding(max_targets, POSITION_SIZE)
+        self.dense1 = Linear(2 * hidden_size + POSITION_SIZE, hidden_size)
+        self.norm1 = nn.LayerNorm(hidden_size, layer_norm_eps)
+        self.dense2 = Linear(hidden_size, decoder_size)
+        self.norm2 = nn.LayerNorm(decoder_size, layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        initialise(self, initializer_range)
+
+    def forward(self, left: Tensor, right: Tensor, places: Tensor, word_embeddings: Tensor) -> Tensor:
+        """Logits of each target.
+
+        Args:
+            left, right: (targets, hidden) float, the encoder's outputs just before and just after the span.
+            places: (targets,) int64, the target's place in its span, from 0 (i - s in the paper's terms).
+            word_embeddings: (vocab, decoder_size) float, `encoder.word_embeddings`.
+
+        Returns:
+            (targets, vocab), in autocast's precision where that is on; see `vocabulary_logits` for training on a GPU.
+        """
+        inputs = torch.cat([left, right, self.position(places).to(left.dtype)], 1)
+        hidden = self.norm1(functional.gelu(self.dense1(inputs)))  # (targets, hidden)
+        hidden = self.norm2(functional.gelu(self.dense2(hidden)))  # (targets, decoder_size)
+        return vocabulary_logits(hidden, word_embeddings, self.bias)
+
+
+def new_span_boundary_head(settings: EncoderSettings, max_targets: int) -> SpanBoundaryHead:
+    """A fresh head for an encoder of these sizes."""
+    return SpanBoundaryHead(
+        settings.hidden_size,
+        settings.embedding_size or settings.hidden_size,
+        settings.vocab_size,
+        max_targets,
+        settings.layer_norm_eps,
+        settings.initializer_range,
+    )
+
+
+def write_span_boundary(directory: Path, head: SpanBoundaryHead | None) -> None:
+    """Writes the head's file, whole or not at all; without a head, removes what an earlier model left.
+
+    Raises:
+        OutputError: the disk is full, or the place cannot be written.
+    """
+    path = directory / SPAN_BOUNDARY_WEIGHTS
+    if head is None:
+        path.unlink(missing_ok=True)
+        return
+    weights = {name: weight.to("cpu", torch.float32).contiguous() for name, weight in head.state_dict().items()}
+    with writing(path) as file:
+        file.write(save(weights, metadata={"format": "pt"}))
+
+
+def restore_span_boundary(directory: Path, head: SpanBoundaryHead) -> bool:
+    """Loads a model directory's weights into a fresh head; rows that the directory lacks stay fresh: those of new
+    vocabulary entries, which come last, and of places that no span of the earlier run had.
+
+    Returns:
+        Whether the directory has any.
+
+    Raises:
+        ModelError: the file is damaged, or its weights are of another encoder.
+    """
+    path = directory / SPAN_BOUNDARY_WEIGHTS
+    if not path.is_file():
+        return False
+    try:
+        weights = load_file(path)
+    except (SafetensorError, ValueError) as error:
+        raise ModelError(f"{path} is cut short or damaged ({error}): get it again from where it came") from error
+    own = head.state_dict()
+    if own.keys() != weights.keys():
+        differing = ", ".join(sorted(own.keys() ^ weights.keys()))
+        raise ModelError(f"{path}: the weights {differing} are missing or left over: get the directory again")
+    for name, weight in weights.items():
+        expected = own[name].shape[1:] if name in _ROWS_MAY_DIFFER else own[name].shape
+        found = weight.shape[1:] if name in _ROWS_MAY_DIFFER else weight.shape
+        if found != expected or weight.ndim == 0 or not weight.is_floating_point():
+            raise ModelError(
+                f"{path}: {name} is {tuple(weight.shape)} of {weight.dtype}, expected {tuple(own[name].shape)} floats: "
+                "the head belongs to another model; get the directory again"
+            )
+        rows = min(len(weight), len(own[name]))
+        own[name][:rows] = weight[:rows]  # the state dictionary shares the head's memory
+    return True

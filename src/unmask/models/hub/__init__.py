@@ -1,0 +1,1 @@
+"""Model directories in the layout of Hugging Face, read and written."""

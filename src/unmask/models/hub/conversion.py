@@ -1,0 +1,129 @@
+"""Converts encoders: BERT to ELECTRA, and any to one with more vocabulary entries or other dropout.
+
+For continued pre-training under another objective, or on text with new words, and for fine-tuning. Hidden states are
+the same before and after, up to rounding and dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from unmask.errors import SettingsError
+from unmask.models.bert import BertEncoder
+from unmask.models.electra import ElectraEncoder
+from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
+from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.heads.span_boundary_head import SpanBoundaryHead
+from unmask.models.settings import EncoderSettings, reasons
+
+AnySizes = TypeVar("AnySizes", EncoderSettings, ElmoSettings, EncoderSettings | ElmoSettings)
+EncoderT = TypeVar("EncoderT", bound=Encoder)
+
+
+def sizes_with_dropout(sizes: AnySizes, dropout: Mapping[str, float], name: str) -> AnySizes:
+    """The same sizes with other dropout.
+
+    Args:
+        dropout: `hidden_dropout_prob` and `attention_probs_dropout_prob`, those that change. GPT-1's dropout after the
+            embeddings goes with the former.
+        name: of the model, for a message.
+
+    Raises:
+        SettingsError: the family has no such dropout.
+    """
+    given: dict[str, float | None] = dict(dropout)
+    if isinstance(sizes, EncoderSettings) and "hidden_dropout_prob" in given:
+        given["embedding_dropout_prob"] = None
+    try:
+        return type(sizes).model_validate(sizes.model_dump() | given) if given else sizes
+    except ValidationError as error:
+        raise SettingsError(
+            f"model.* does not fit init_from={name}, of the family {sizes.architecture}: {reasons(error)}"
+        ) from error
+
+
+def with_dropout(encoder: EncoderT, dropout: Mapping[str, float], name: str) -> EncoderT:
+    """An encoder with the same parameters and other dropout; see `sizes_with_dropout`."""
+    sizes = sizes_with_dropout(encoder.settings, dropout, name)
+    if sizes == encoder.settings:
+        return encoder
+    other = new_encoder(sizes, pooler=encoder.pooler is not None)
+    other.load_state_dict(encoder.state_dict(keep_vars=True), assign=True)
+    assert isinstance(other, type(encoder)), "the family is the same"
+    return other.train(encoder.training)
+
+
+def bert_as_electra(bert: BertEncoder) -> ElectraEncoder:
+    """A BERT as an ELECTRA that computes the same hidden states: its embeddings are as wide as the hidden states, and
+    not projected.
+
+    Args:
+        bert: a bidirectional one; left as it is.
+
+    Returns:
+        An encoder with copies of the weights, a pooler's left out.
+    """
+    settings = bert.settings
+    assert (settings.architecture, settings.causal) == ("bert", False), "no other computes the same"
+    sizes = EncoderSettings(
+        **settings.model_dump(exclude={"architecture", "embedding_size"}),
+        architecture="electra",
+        embedding_size=settings.hidden_size,
+    )
+    with torch.device("meta"):
+        electra = ElectraEncoder(sizes)
+    weights = {
+        name.replace("embeddings.", "embeddings.narrow.", 1) if name.startswith("embeddings.") else name: weight.clone()
+        for name, weight in bert.state_dict().items()
+        if not name.startswith("pooler.")
+    }
+    electra.load_state_dict(weights, assign=True)
+    return electra.train(bert.training)
+
+
+def widen_vocabulary(
+    encoder: TokenEncoder,
+    heads: Sequence[MaskedLMHead | SpanBoundaryHead],
+    vocab_size: int,
+    pieces: Sequence[Sequence[int]],
+) -> None:
+    """Gives an encoder, and the heads tied to its word embeddings, new vocabulary entries, in place.
+
+    A new entry starts as the mean of the pieces that it was written with before: its embedding is the mean of their
+    embeddings, its bias in a head the mean of their biases. Old tokens keep their embeddings, so the hidden states of
+    texts written with them stay as they are. New entries first take the unused rows of a padded vocabulary; padding
+    beyond them stays.
+
+    Args:
+        encoder: its settings get the new size, where that is larger.
+        heads: each with a bias for every entry; the decoders are tied and have no other weights.
+        vocab_size: entries of the tokenizer afterwards, the new ones at their end.
+        pieces: of each new entry, as old ids, such as those that the old tokenizer gives for its text; an entry without
+            any (a new special token) starts as the mean of all entries.
+    """
+    first, old_size = vocab_size - len(pieces), encoder.settings.vocab_size
+    assert first <= old_size, "pieces for each new entry"
+    assert all(0 <= piece < first for entry in pieces for piece in entry), "pieces are old entries"
+    words = next(
+        part for part in encoder.modules() if isinstance(part, nn.Embedding) and part.weight is encoder.word_embeddings
+    )
+    if words.num_embeddings == old_size:  # else shared with an encoder that has them already
+        words.weight = nn.Parameter(_widened(words.weight, first, pieces), requires_grad=words.weight.requires_grad)
+        words.num_embeddings = len(words.weight)
+    for head in heads:
+        head.bias = nn.Parameter(_widened(head.bias, first, pieces), requires_grad=head.bias.requires_grad)
+    encoder.settings = encoder.settings.model_copy(update={"vocab_size": words.num_embeddings})
+
+
+@torch.no_grad()
+def _widened(rows: Tensor, first: int, pieces: Sequence[Sequence[int]]) -> Tensor:
+    """The rows, with those from `first` on replaced by the mean over each new entry's pieces."""
+    known = rows[:first]
+    new = [known[list(entry)].mean(0, keepdim=True) if entry else known.mean(0, keepdim=True) for entry in pieces]
+    return torch.cat([known, *new, rows[first + len(new) :]])

@@ -1,0 +1,363 @@
+"""Model directories in the Hugging Face layout: `config.json` and `model.safetensors`, written and strictly read.
+
+A directory written here opens in `transformers` with nothing missing or left over, and the other way round, for every
+class in `unmask.models.hub.config.CLASSES`. A head that `transformers` has no class for is saved in `head.safetensors`
+beside its encoder; `transformers` opens the encoder alone. Google's own checkpoints are read too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.errors import ModelError
+from unmask.io.writing import write_json
+from unmask.models.bert import Pooler, new_masked_lm_head, new_next_sentence_head
+from unmask.models.electra import new_discriminator_head, new_generator_head
+from unmask.models.elmo.directory import holds_elmo, load_elmo, load_elmo_encoder, save_elmo
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.elmo.word_softmax import WordSoftmax
+from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
+from unmask.models.heads.heads import (
+    Classifier,
+    DeepClassifier,
+    DiscriminatorHead,
+    HeadKind,
+    MaskedLMHead,
+    NextSentenceHead,
+    needs_pooler,
+    new_head,
+)
+from unmask.models.heads.span_boundary_head import SpanBoundaryHead, write_span_boundary
+from unmask.models.hub.config import (
+    DROPOUT_KEYS,
+    HEAD_CLASS,
+    HEAD_KIND,
+    MODEL_TYPES,
+    ProblemType,
+    class_with,
+    classes_with,
+    config_of,
+    dropout_of,
+    has_class,
+    head_kind_apart,
+    head_kind_in,
+    label_config,
+    labels_of,
+    left_prefixes,
+    problem_type_of,
+)
+from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
+from unmask.models.hub.loaded_model import LoadedModel as LoadedModel
+from unmask.models.hub.source import Source, read_source, untie
+from unmask.models.hub.weight_filling import fill
+from unmask.models.hub.weight_names import FAMILIES, Part, Place, hub_names, split
+from unmask.models.settings import Architecture, EncoderSettings
+
+LABELLED: tuple[HeadKind, ...] = ("sequence_classification", "token_classification")
+"""Kinds of heads whose logits have names."""
+
+NUM_LABELS: dict[HeadKind, int] = {"question_answering": 2, "multiple_choice": 1}
+"""Logits of the others: start and end; one for each choice."""
+
+
+def weights_of(
+    encoder: TokenEncoder,
+    masked_lm_head: nn.Module | None = None,
+    next_sentence_head: nn.Module | None = None,
+    discriminator_head: nn.Module | None = None,
+    head: nn.Module | None = None,
+    head_kind: HeadKind | None = None,
+    prefixed: bool | None = None,
+) -> dict[str, Tensor]:
+    """The weights under their names in the layout, the tied decoder left out; detached, on their device, not copied.
+
+    Args:
+        prefixed: whether the encoder's names have the prefix; None: if there is a head.
+    """
+    heads = (masked_lm_head, next_sentence_head, discriminator_head, head)
+    if prefixed is None:
+        prefixed = any(module is not None for module in heads)
+    named: dict[str, Tensor] = {}
+    for parameter, place in hub_names(encoder, *heads, head_kind).items():
+        named |= split(place, parameter.detach())
+    prefix = "" if prefixed else FAMILIES[encoder.settings.architecture].prefix
+    return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
+
+
+def save_model(
+    directory: Path,
+    encoder: Encoder,
+    *,
+    masked_lm_head: MaskedLMHead | None = None,
+    next_sentence_head: NextSentenceHead | None = None,
+    discriminator_head: DiscriminatorHead | None = None,
+    span_boundary_head: SpanBoundaryHead | None = None,
+    softmax: WordSoftmax | None = None,
+    causal_lm: bool = False,
+    head: nn.Module | None = None,
+    head_kind: HeadKind | None = None,
+    labels: Sequence[str] | None = None,
+    problem_type: ProblemType | str | None = None,
+    extra_config: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes `config.json` and the weights, each file whole or not at all; `model.safetensors` comes last.
+
+    Args:
+        directory: made where it is missing.
+        span_boundary_head: SpanBERT's, which goes to a file of its own: `transformers` has no class for it.
+        softmax: of ELMo's language models.
+        causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's needs
+            `masked_lm_head` as well.
+        head: of fine-tuning, by `new_head` or any other. One that `transformers` has no class for goes to
+            `head.safetensors`, and the encoder is saved alone.
+        head_kind: of `head`.
+        labels: of a classifier of sequences or tokens, in the order of its logits; left out they are `LABEL_0` ...
+        problem_type: how a sequence classifier's logits are to be read.
+        extra_config: further keys for `config.json`.
+
+    Raises:
+        OutputError: the disk is full, or the place cannot be written.
+    """
+    assert (head is None) == (head_kind is None), "a head and its kind belong together"
+    if isinstance(encoder, ElmoEncoder):
+        config = {} if head is None else _head_config(head, head_kind, "", labels, problem_type)
+        config |= {} if head is None else {HEAD_KIND: head_kind, HEAD_CLASS: type(head).__name__}
+        save_elmo(directory, encoder, softmax, config | dict(extra_config or {}), head)
+        return
+    settings = encoder.settings
+    is_apart = head_kind is not None and not (
+        isinstance(head, Classifier | DeepClassifier)
+        and has_class(settings.architecture, head_kind)
+        and not settings.causal
+    )
+    present: dict[Part, bool] = {
+        "pooler": encoder.pooler is not None,
+        "masked_lm_head": masked_lm_head is not None,
+        "next_sentence_head": next_sentence_head is not None,
+        "discriminator_head": discriminator_head is not None,
+        "causal_lm": causal_lm,
+    }
+    if head_kind is not None and not is_apart:
+        present[head_kind] = True
+    class_name = class_with(settings.architecture, frozenset(part for part, there in present.items() if there))
+    config = {
+        "architectures": [class_name],
+        "model_type": MODEL_TYPES[settings.architecture],
+        **config_of(settings),
+        "dtype": "float32",
+        "tie_word_embeddings": True,
+    }
+    if head is not None:
+        config |= _head_config(head, head_kind, class_name, labels, problem_type)
+    if is_apart:
+        config |= {HEAD_KIND: head_kind, HEAD_CLASS: type(head).__name__}
+    inside = None if is_apart else head
+    weights = weights_of(
+        encoder,
+        masked_lm_head,
+        next_sentence_head,
+        discriminator_head,
+        inside,
+        head_kind,
+        prefixed=any(there for part, there in present.items() if part != "pooler"),
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / CONFIG, config | dict(extra_config or {}))
+    if is_apart and head is not None:
+        write_weights(directory / HEAD_WEIGHTS, head.state_dict())
+    else:
+        (directory / HEAD_WEIGHTS).unlink(missing_ok=True)
+    write_span_boundary(directory, span_boundary_head)
+    write_weights(directory / WEIGHTS, weights)
+
+
+def _head_config(
+    head: nn.Module,
+    kind: HeadKind | None,
+    class_name: str,
+    labels: Sequence[str] | None,
+    problem_type: str | None,
+) -> dict[str, Any]:
+    """What `config.json` says of a fine-tuned head. Question answering has neither labels nor dropout."""
+    config: dict[str, Any] = {}
+    num_labels = getattr(head, "num_labels", None)
+    if kind in LABELLED:
+        names = list(labels) if labels is not None else [f"LABEL_{number}" for number in range(num_labels or 2)]
+        assert num_labels in (None, len(names)), "one name a logit"
+        config |= label_config(names)
+    if isinstance(head, Classifier | DeepClassifier) and kind != "question_answering":
+        config["classifier_dropout"] = head.dropout_prob
+        if class_name in DROPOUT_KEYS:
+            config[DROPOUT_KEYS[class_name][0]] = head.dropout_prob
+    if problem_type is not None:
+        config["problem_type"] = problem_type
+    return config
+
+
+def load_model(directory: Path) -> LoadedModel:
+    """Everything in a directory, by `architectures[0]`. A bare encoder may be without a pooler.
+
+    Raises:
+        ModelError: a file is missing or damaged, the class or one of its settings is not supported, or a weight is
+            missing, left over or of another shape; the message names it.
+    """
+    if holds_elmo(directory):
+        return load_elmo(directory)
+    source = read_source(directory)
+    parts = source.model_class.parts
+    may_be_left = left_prefixes(source.model_class)
+    # `transformers` gives a bare causal encoder a pooler too, which cannot learn.
+    if parts == {"pooler"} and source.settings().causal:
+        parts, may_be_left = frozenset(), (*may_be_left, source.family.pooler_prefix)
+    elif parts == {"pooler"} and not source.has_pooler:
+        parts = frozenset()
+    loaded = _assemble(source, parts, may_be_left)
+    return _with_head_apart(source, loaded) if HEAD_KIND in source.config else loaded
+
+
+def load_encoder(directory: Path, head: HeadKind | None = None, *, pooler: bool = True) -> LoadedModel:
+    """The encoder of a directory of any class, for fine-tuning; its heads are not loaded, but named in `unused`.
+
+    Args:
+        head: the kind of head that will stand on it: it decides whether the encoder has a pooler.
+        pooler: whether the encoder gets a pooler, if no `head` is given and its family has them. If the directory has
+            none, it is freshly initialised from PyTorch's default generator, and named in `fresh`.
+
+    Raises:
+        ModelError: as in `load_model`.
+    """
+    if holds_elmo(directory):
+        return load_elmo_encoder(directory)
+    source = read_source(directory)
+    if head is not None:
+        pooler = needs_pooler(source.settings(), head)
+    pooler = pooler and "pooler" in source.family.parts and not source.settings().causal
+    parts: frozenset[Part] = frozenset({"pooler"}) if pooler and source.has_pooler else frozenset()
+    loaded = _assemble(source, parts, (*source.family.head_prefixes, source.family.pooler_prefix))
+    if HEAD_KIND in source.config:
+        loaded = replace(loaded, unused=(*loaded.unused, HEAD_WEIGHTS))
+    if not pooler or parts:
+        return loaded
+    encoder = loaded.encoder
+    assert not isinstance(encoder, ElmoEncoder), "its directory is another"
+    encoder.pooler = Pooler(encoder.settings.hidden_size, encoder.settings.initializer_range)
+    places = hub_names(encoder)
+    fresh = tuple(name for weight in encoder.pooler.parameters() for name in places[weight].names)
+    return replace(loaded, fresh=fresh)
+
+
+def load_masked_lm(directory: Path) -> LoadedModel:
+    """`load_model` for a directory that must have a masked-LM head.
+
+    Raises:
+        ModelError: as in `load_model`, or the directory has no such head.
+    """
+    loaded = load_model(directory)
+    if loaded.masked_lm_head is None or loaded.is_causal_lm:
+        raise ModelError(
+            f"{directory} is a {loaded.architecture}; expected a masked-LM head, as `unmask pretrain` saves it "
+            f"({classes_with('masked_lm_head', 'causal_lm')})"
+        )
+    return loaded
+
+
+def load_causal_lm(directory: Path) -> LoadedModel:
+    """`load_model` for a directory that must be a left-to-right language model.
+
+    Raises:
+        ModelError: as in `load_model`, or the directory is of another kind.
+    """
+    loaded = load_model(directory)
+    if not loaded.is_causal_lm:
+        raise ModelError(
+            f"{directory} is a {loaded.architecture}; expected a left-to-right language model, as `unmask pretrain` "
+            f"with objective.name causal_lm saves it ({classes_with('causal_lm')})"
+        )
+    return loaded
+
+
+def load_finetuned(directory: Path) -> LoadedModel:
+    """`load_model` for a directory that must have a head of fine-tuning, in `head` or `head_weights`.
+
+    Raises:
+        ModelError: as in `load_model`, or the directory has no such head.
+    """
+    loaded = load_model(directory)
+    if loaded.head_kind is None:
+        raise ModelError(
+            f"{directory} is a {loaded.architecture}; expected a fine-tuned model, as `unmask finetune` saves it "
+            f"(such as {classes_with('sequence_classification')})"
+        )
+    return loaded
+
+
+MASKED_LM_HEADS: dict[Architecture, Callable[[EncoderSettings], MaskedLMHead]] = {
+    "bert": new_masked_lm_head,
+    "roberta": new_masked_lm_head,
+    "electra": new_generator_head,
+}
+"""The families that have a masked-LM head."""
+
+
+def _assemble(source: Source, parts: frozenset[Part], may_be_left: tuple[str, ...]) -> LoadedModel:
+    """Builds the encoder and `parts` without initialising them, and gives them the weights.
+
+    Args:
+        may_be_left: name prefixes of weights that may be left over.
+    """
+    settings = source.settings()
+    kind = head_kind_in(parts)
+    labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
+    with torch.device("meta"):
+        encoder = new_encoder(settings, pooler="pooler" in parts)
+        model = LoadedModel(
+            architecture=source.class_name,
+            encoder=encoder,
+            masked_lm_head=MASKED_LM_HEADS[settings.architecture](settings) if "masked_lm_head" in parts else None,
+            next_sentence_head=new_next_sentence_head(settings) if "next_sentence_head" in parts else None,
+            discriminator_head=new_discriminator_head(settings) if "discriminator_head" in parts else None,
+            head=None if kind is None else _blank_head(source, settings, kind, labels),
+            head_kind=kind,
+            labels=labels,
+            problem_type=None if kind is None else problem_type_of(source.config_path, source.config),
+            config=source.config,
+        )
+    heads = (model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
+    places = hub_names(encoder, *heads, model.head_kind)
+    untie(source)
+    modules = [module for module in (model.encoder, *heads) if module is not None]
+    return replace(model, unused=fill(modules, places, source.weights, source.directory, may_be_left))
+
+
+def _blank_head(
+    source: Source, settings: EncoderSettings, kind: HeadKind, labels: tuple[str, ...] | None
+) -> Classifier | DeepClassifier:
+    prob = dropout_of(source.config_path, source.config, source.class_name)
+    return new_head(kind, settings, NUM_LABELS[kind] if labels is None else len(labels), prob)
+
+
+def _with_head_apart(source: Source, model: LoadedModel) -> LoadedModel:
+    """The model with the head in `head.safetensors`, or only with its weights if `new_head` does not build such a
+    head."""
+    path = source.directory / HEAD_WEIGHTS
+    kind = head_kind_apart(source.config_path, source.config)
+    weights = read_head_weights(source.directory)
+    labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
+    with torch.device("meta"):
+        head = _blank_head(source, source.settings(), kind, labels)
+    model = replace(
+        model,
+        head_kind=kind,
+        labels=labels,
+        problem_type=problem_type_of(source.config_path, source.config),
+    )
+    if source.config.get(HEAD_CLASS) != type(head).__name__:
+        return replace(model, head_weights=weights)
+    fill([head], {weight: Place((name,)) for name, weight in head.named_parameters()}, weights, path, ())
+    return replace(model, head=head)

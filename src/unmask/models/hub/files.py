@@ -1,0 +1,115 @@
+"""The files of a model directory, `config.json` and the safetensors: read with every failure reported, and written.
+
+Nothing here knows what the weights mean. Pickles are never opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from unmask.errors import ModelError
+from unmask.io.writing import writing
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+HEAD_WEIGHTS = "head.safetensors"
+PICKLE = "pytorch_model.bin"
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """`config.json` as it stands.
+
+    Raises:
+        ModelError: there is none, or it is not a JSON object.
+    """
+    if not directory.is_dir():
+        raise ModelError(f"{directory} is not a directory: expected a model directory with {CONFIG} and {WEIGHTS}")
+    return _read_object(directory / CONFIG)
+
+
+def read_weights(directory: Path) -> dict[str, Tensor]:
+    """All tensors of `model.safetensors`, or of the shards that its index names.
+
+    Raises:
+        ModelError: the file or a shard is missing, cut short or damaged, or there is only a pickle.
+    """
+    if (directory / WEIGHTS).is_file():
+        return _read_safetensors(directory / WEIGHTS)
+    if (directory / WEIGHTS_INDEX).is_file():
+        return _read_shards(directory / WEIGHTS_INDEX)
+    if (directory / PICKLE).is_file():
+        raise ModelError(
+            f"{directory} has only {PICKLE}: that is a pickle, which can run any code and is never opened here; "
+            "convert it where you trust it, heads and all: import torch; from safetensors.torch import save_file; "
+            "save_file({name: weight.clone().contiguous() for name, weight in torch.load("
+            f"'{directory / PICKLE}', weights_only=True).items()}}, '{directory / WEIGHTS}', {{'format': 'pt'}})"
+        )
+    raise ModelError(f"{directory} has no {WEIGHTS}: expected a model directory in the Hugging Face layout")
+
+
+def read_head_weights(directory: Path) -> dict[str, Tensor]:
+    """All tensors of `head.safetensors`, a head that stands apart from its encoder.
+
+    Raises:
+        ModelError: the file is missing, cut short or damaged.
+    """
+    path = directory / HEAD_WEIGHTS
+    if not path.is_file():
+        raise ModelError(f"{path} is missing: {CONFIG} says that the head is in it; get the whole directory again")
+    return _read_safetensors(path)
+
+
+def _read_shards(index_path: Path) -> dict[str, Tensor]:
+    places = _read_object(index_path).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise ModelError(f"{index_path}: expected `weight_map`, an object from weight names to file names")
+    weights: dict[str, Tensor] = {}
+    for name in sorted(set(places.values())):
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise ModelError(f"{index_path}: {name!r} is not the name of a file beside it")
+        weights |= _read_safetensors(index_path.with_name(name))
+    absent = sorted(set(places) - set(weights))
+    if absent:
+        raise ModelError(f"{index_path} names weights that its files do not hold: {', '.join(absent)}")
+    return weights
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise ModelError(f"{path} is missing: the index names it; get the whole directory again") from error
+    except (SafetensorError, ValueError) as error:
+        raise ModelError(f"{path} is cut short or damaged ({error}): get it again from where it came") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ModelError(f"{path} is missing: expected a model directory in the Hugging Face layout")
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not JSON ({error}): get it again from where it came") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """A safetensors file of float32, whole or not at all.
+
+    Raises:
+        OutputError: the disk is full, or the place cannot be written.
+    """
+    on_cpu = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
+    with writing(path) as file:
+        file.write(save(on_cpu, metadata={"format": "pt"}))

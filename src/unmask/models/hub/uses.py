@@ -1,0 +1,96 @@
+"""What a model is for, by the class that its `config.json` names. Torch is not imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError
+
+HEAD_KIND = "unmask_head"
+"""The key of `config.json` for a fine-tuned head in a file of its own (the architecture is then a bare encoder's). Also
+in `unmask.models.hub.config`, which imports torch."""
+
+CAUSAL = "a left-to-right language model"
+MASKED = "a masked language model"
+
+
+@dataclass(frozen=True)
+class Use:
+    """What the models of a class are, and the commands that take them."""
+
+    kind: str
+    commands: tuple[str, ...]
+
+
+_ANY = ("finetune", "features")
+_CAUSAL = Use(CAUSAL, ("generate", "score", *_ANY))
+_MASKED = Use(MASKED, ("fill-mask", *_ANY))
+_FINE_TUNED = Use("a fine-tuned model", ("predict", "evaluate", *_ANY))
+
+_CLASSES = {
+    "BertForPreTraining": _MASKED,
+    "ElectraForPreTraining": Use("a discriminator of replaced tokens", _ANY),
+    "ElmoForPreTraining": Use("a pair of language models, forward and backward", _ANY),
+}
+"""Classes whose use does not follow from the end of the name."""
+_ENDINGS = {
+    "LMHeadModel": _CAUSAL,
+    "ForCausalLM": _CAUSAL,
+    "ForMaskedLM": _MASKED,
+    "ForSequenceClassification": _FINE_TUNED,
+    "ForTokenClassification": _FINE_TUNED,
+    "ForQuestionAnswering": _FINE_TUNED,
+    "ForMultipleChoice": _FINE_TUNED,
+    "Model": Use("an encoder without a head", _ANY),
+}
+
+NOT_FINITE = "what the model computes is not finite: its weights are damaged, or its training diverged"
+
+HINTS = {
+    CAUSAL: "as `unmask pretrain` with objective.name=causal_lm makes one",
+    MASKED: "as `unmask pretrain` with objective.name=masked_lm makes one",
+}
+"""Where a model of a kind comes from."""
+
+
+def use_of(config: Mapping[str, Any]) -> Use | None:
+    """What the model of a `config.json` is for; None where its class is not known."""
+    if HEAD_KIND in config:
+        return _FINE_TUNED
+    classes = config.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else ""
+    return _CLASSES.get(name) or next((use for ending, use in _ENDINGS.items() if name.endswith(ending)), None)
+
+
+def check_entries(num_entries: int, vocab_size: int, where: object) -> None:
+    """Raises ModelError if a tokenizer has more entries than the model beside it."""
+    if num_entries > vocab_size:
+        raise ModelError(f"{where}: the tokenizer has more entries than the model: they do not belong together")
+
+
+def check_kind(directory: Path, wanted: str) -> None:
+    """Refuses a model of another kind, and names the commands that take it. An unknown or damaged model is left to the
+    code that loads it.
+
+    Args:
+        wanted: a key of `HINTS`.
+
+    Raises:
+        ModelError: it is of another kind.
+    """
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return
+    use = use_of(config) if isinstance(config, dict) else None
+    if use is None or use.kind == wanted or not config.get("architectures"):
+        return
+    commands = ", ".join(f"`unmask {command}`" for command in use.commands)
+    raise ModelError(
+        f"{directory} ({config['architectures'][0]}) is {use.kind}: expected {wanted}, {HINTS[wanted]}; "
+        f"this one is for {commands}"
+    )

@@ -1,0 +1,1 @@
+"""How a model is computed fast, apart from what it computes."""

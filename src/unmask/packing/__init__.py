@@ -1,0 +1,1 @@
+"""Stored tokens to packed batches: plans, formats, phases, streams."""

@@ -1,0 +1,134 @@
+"""The formats of sequences, by `packing.format`, and their loader.
+
+`stream` is not among them: its windows, unlike sequences, cannot be shown in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from unmask.errors import InputError, SettingsError
+from unmask.packing.loader import SequenceLoader, TokenColumn
+from unmask.packing.pair_formats import SegmentPairs, SentencePairs
+from unmask.packing.planning import Planner, SequenceFormat, Split
+from unmask.packing.segment_pairs import LABEL_COLUMNS, PAIRED, SentenceObjective
+from unmask.packing.settings import PackingSettings
+from unmask.packing.single_formats import DocSentences, FullSentences, SingleSegments
+from unmask.packing.templates import SequenceFrame
+
+FORMATS: dict[str, Callable[[int, PackingSettings, SentenceObjective], SequenceFormat]] = {
+    "segment_pair": lambda longest, packing, objective: SegmentPairs(longest, objective, packing.short_sequence_prob),
+    "sentence_pair": lambda longest, packing, objective: SentencePairs(longest, objective),
+    "full_sentences": lambda longest, packing, objective: FullSentences(longest),
+    "doc_sentences": lambda longest, packing, objective: DocSentences(longest),
+    "single_segment": lambda longest, packing, objective: SingleSegments(longest),
+}
+"""Makes each format from the most tokens of text in a sequence, the packing settings and the sentence objective."""
+
+
+def open_loader(
+    split: Split,
+    packing: PackingSettings,
+    sentence_objective: SentenceObjective,
+    frame: SequenceFrame,
+    *,
+    seed: int,
+    batch_size: int,
+    micro_batch_size: int | None = None,
+    plan_copies: int | None = None,
+    mask_copies: int | None = None,
+    token_columns: Mapping[str, TokenColumn] = {},
+) -> SequenceLoader:
+    """The loader of a split in one of the formats.
+
+    Args:
+        split: the documents.
+        packing: the format and its lengths; `copies` is ignored.
+        sentence_objective: the objective of pairs; "none" for a format of one segment.
+        frame: the special tokens around segments.
+        seed: the run's.
+        batch_size: sequences in a step.
+        micro_batch_size: sequences in a batch; None for all of the step.
+        plan_copies, mask_copies, token_columns: see `SequenceLoader`.
+
+    Raises:
+        InputError: the split has too few documents.
+        SettingsError: special tokens leave no room for text, or there is no separator for documents in one segment.
+    """
+    assert packing.format in FORMATS, f"{packing.format} has a loader of its own"
+    is_paired = packing.format in PAIRED
+    assert is_paired or sentence_objective == "none", f"{sentence_objective} needs two segments"
+    num_others = split.store.num_documents - split.num_documents
+    check_documents(split.num_documents, split.name, split.store.directory, packing, sentence_objective, num_others)
+    check_separator(packing, frame)
+    longest = frame.room(packing.max_length, 2 if is_paired else 1)
+    return SequenceLoader(
+        planner=Planner(split, FORMATS[packing.format](longest, packing, sentence_objective), seed),
+        frame=frame,
+        batch_size=batch_size,
+        micro_batch_size=micro_batch_size or batch_size,
+        label_column=None if sentence_objective == "none" else LABEL_COLUMNS[sentence_objective],
+        plan_copies=plan_copies,
+        mask_copies=mask_copies,
+        token_columns=token_columns,
+    )
+
+
+def check_separator(packing: PackingSettings, frame: SequenceFrame) -> None:
+    """Refuses a format of several documents in a segment if the tokenizer has no separator to put between them.
+
+    Raises:
+        SettingsError: the tokenizer has no separator.
+    """
+    if packing.format == "full_sentences" and frame.document_separator_id is None:
+        raise SettingsError(
+            "packing.format=full_sentences sets a separator token between documents, and the tokenizer has none: take "
+            "packing.format=doc_sentences or single_segment, or another tokenizer"
+        )
+
+
+def documents_needed(packing: PackingSettings, sentence_objective: SentenceObjective) -> int:
+    """How many documents a split must have: two if a random segment B comes from another document."""
+    return 2 if packing.format in PAIRED and sentence_objective != "sop" else 1
+
+
+def check_documents(
+    num_documents: int,
+    split: str,
+    where: object,
+    packing: PackingSettings,
+    sentence_objective: SentenceObjective,
+    num_others: int = 0,
+) -> None:
+    """Refuses a split of too few documents.
+
+    Args:
+        num_documents: how many it has.
+        split: "training" or "held-out", for the message.
+        where: what they were read from, for the message.
+        packing, sentence_objective: determine how many are needed.
+        num_others: documents of the same text that are in the other split, as far as known.
+
+    Raises:
+        InputError: there are fewer than `documents_needed`.
+    """
+    if num_documents >= documents_needed(packing, sentence_objective):
+        return
+    if num_documents + num_others == 0:
+        raise InputError(f"{where}: no document with text in it: give a text to learn from")
+    if packing.format in PAIRED and sentence_objective != "sop":
+        question = f" (objective.sentence_objective={sentence_objective})" if sentence_objective != "none" else ""
+        needs = f"packing.format={packing.format}{question} needs two, since a random segment B comes from another one"
+        instead = (
+            "objective.sentence_objective=none with packing.format=single_segment"
+            if question
+            else "packing.format=single_segment"
+        )
+        mend = f"give more documents (in .txt a blank line ends one), or take {instead}, which makes do with one"
+    else:
+        needs, mend = (
+            f"packing.format={packing.format} needs one",
+            "give more documents (in .txt a blank line ends one)",
+        )
+    share = "; or change held_out, which takes the other" if num_others else ""
+    raise InputError(f"{where}: {num_documents} {split} document(s), but {needs}: {mend}{share}")

@@ -1,0 +1,237 @@
+"""From planned sequences to packed batches, starting at any position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.batch import Batch
+from unmask.chance import key
+from unmask.errors import InputError
+from unmask.packing.planning import PlannedSequence, Planner, Span
+from unmask.packing.templates import SequenceFrame
+from unmask.store.store import TokenStore
+
+_MASKS = 4
+"""The last part of a sequence's key; the planner's keys end in 1 to 3."""
+
+TokenColumn = Callable[[TokenStore, Sequence[Span], Sequence[int], int], NDArray[Any]]
+"""Makes a column with one value per token from the store, the spans of a batch, the place of each span's first token in
+the batch, and the number of tokens of the batch. Special tokens belong to no span."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in the order of all sequences: the next one to be shown.
+
+    Attributes:
+        epoch, block, sequence: the place in the order.
+        phase: the phase of the run that it belongs to.
+        passed_over: documents left out so far because of phase changes.
+    """
+
+    epoch: int = 0
+    block: int = 0
+    sequence: int = 0
+    phase: int = 0
+    passed_over: int = 0
+
+
+@dataclass(frozen=True)
+class LoadedStep:
+    """The batches of one optimizer step.
+
+    Attributes:
+        batches: its micro-batches.
+        after: the position of the next step, for a checkpoint.
+        epochs: passes over the documents completed by the end of this step.
+    """
+
+    batches: list[Batch]
+    after: Position
+    epochs: float
+
+
+@dataclass(frozen=True)
+class SequenceLoader:
+    """Makes the batches of planned sequences.
+
+    Args:
+        planner: what plans the blocks.
+        frame: the special tokens around segments.
+        batch_size: sequences in a step.
+        micro_batch_size: sequences in a batch.
+        label_column: the name of the column for the sequences' labels; None leaves them out.
+        plan_copies: epoch e repeats the sequences of epoch e modulo this number; None draws new ones every epoch.
+        mask_copies: the same for the keys that masks are drawn from.
+        token_columns: further columns, by name.
+    """
+
+    planner: Planner
+    frame: SequenceFrame
+    batch_size: int
+    micro_batch_size: int
+    label_column: str | None = None
+    plan_copies: int | None = None
+    mask_copies: int | None = None
+    token_columns: Mapping[str, TokenColumn] = field(default_factory=dict)
+
+    def steps(self, start: Position = Position()) -> Iterator[LoadedStep]:
+        """Endless steps from `start` on; a step may hold the end of one epoch and the beginning of the next.
+
+        Raises:
+            InputError: no document is long enough for a sequence.
+        """
+        sequences = self._sequences(start)
+        while True:
+            step = list(islice(sequences, self.batch_size))
+            micro_batches = [step[i : i + self.micro_batch_size] for i in range(0, len(step), self.micro_batch_size)]
+            batches = [self._pack([item[:2] for item in micro_batch]) for micro_batch in micro_batches]
+            _, _, after, epochs = step[-1]
+            yield LoadedStep(batches, after, epochs)
+
+    def epoch(self, most: int) -> Iterator[Batch]:
+        """The first `most` sequences of the first copy, in batches of `micro_batch_size`, for evaluation."""
+        planned = (
+            (sequence, key(self.planner.seed, 0, block, place, _MASKS))
+            for block in range(self.planner.num_blocks)
+            for place, sequence in enumerate(self.planner.plan_block(0, block))
+        )
+        sequences = islice(planned, most)
+        while micro_batch := list(islice(sequences, self.micro_batch_size)):
+            yield self._pack(micro_batch)
+
+    def after_block(self, position: Position) -> Position:
+        """The beginning of the next block; `position` itself if nothing of its block has been shown.
+
+        The documents of the block that have not been shown are added to `passed_over`, so that epochs still count only
+        documents that were shown.
+        """
+        if position.sequence == 0:
+            return position
+        planner = self.planner
+        num_sequences = len(planner.plan_block(_copy(position.epoch, self.plan_copies), position.block))
+        left = len(planner.places(position.block)) * (num_sequences - position.sequence) // num_sequences
+        is_last = position.block + 1 == planner.num_blocks
+        return replace(
+            position,
+            epoch=position.epoch + is_last,
+            block=0 if is_last else position.block + 1,
+            sequence=0,
+            passed_over=position.passed_over + left,
+        )
+
+    def _sequences(self, start: Position) -> Iterator[tuple[PlannedSequence, int, Position, float]]:
+        """Each sequence with its key, the position after it, and the epochs completed with it."""
+        planner, epoch, block, first = self.planner, start.epoch, start.block, start.sequence
+        num_documents = planner.split.store.num_documents
+        empty_blocks = 0
+        while empty_blocks < 2 * planner.num_blocks:  # any two epochs' worth of blocks contain a whole epoch
+            sequences = planner.plan_block(_copy(epoch, self.plan_copies), block)
+            copy = _copy(epoch, self.mask_copies)
+            documents = planner.places(block)
+            for place in range(first, len(sequences)):
+                shown = documents.start + len(documents) * (place + 1) / len(sequences) - start.passed_over
+                after = Position(epoch, block, place + 1, start.phase, start.passed_over)
+                chance_key = key(planner.seed, copy, block, place, _MASKS)
+                yield sequences[place], chance_key, after, epoch + shown / num_documents
+            empty_blocks = 0 if sequences else empty_blocks + 1
+            first, block = 0, block + 1
+            if block == planner.num_blocks:
+                epoch, block = epoch + 1, 0
+        split = planner.split
+        raise InputError(
+            f"{split.store.directory}: none of its {split.num_documents} {split.name} document(s) is long enough for a "
+            "sequence: give longer documents"
+        )
+
+    def _pack(self, planned: Sequence[tuple[PlannedSequence, int]]) -> Batch:
+        store = self.planner.split.store
+        return pack_sequences(planned, store, self.frame, self.label_column, self.token_columns)
+
+
+def pack_sequences(
+    planned: Sequence[tuple[PlannedSequence, int]],
+    store: TokenStore,
+    frame: SequenceFrame,
+    label_column: str | None = None,
+    token_columns: Mapping[str, TokenColumn] = {},
+) -> Batch:
+    """Packs sequences with their special tokens.
+
+    Args:
+        planned: sequences, each with its key; all of one segment, or all of two.
+        store: holds their tokens.
+        frame: the special tokens.
+        label_column: see `SequenceLoader`.
+        token_columns: see `SequenceLoader`.
+
+    Returns:
+        A batch with the columns `special_tokens_mask` (tokens,) bool (True also for separators between documents),
+        `label_column` (sequences,) int64, and `token_columns`.
+    """
+    segments = [segment for sequence, _ in planned for segment in sequence.segments]
+    spans = [span for segment in segments for span in segment]
+    span_sizes = np.array([span.end - span.start for span in spans])
+    num_spans = np.array([len(segment) for segment in segments])
+    first_spans = np.cumsum(num_spans) - num_spans
+    span_ends = np.cumsum(span_sizes + 1)  # with room for a separator after each span, even the last of a segment
+    span_starts = span_ends - span_sizes - 1
+    segment_starts = span_starts[first_spans]
+
+    pieces = frame.pieces(len(planned[0][0].segments))
+    are_texts = np.array([bool(piece.text) for piece in pieces])
+    lengths = np.empty((len(planned), len(pieces)), dtype=np.int64)
+    lengths[:] = [len(piece.ids) for piece in pieces]
+    lengths[:, are_texts] = (span_ends[first_spans + num_spans - 1] - segment_starts - 1).reshape(len(planned), -1)
+    ends = np.cumsum(lengths).reshape(lengths.shape)
+    starts = ends - lengths
+    total = int(ends[-1, -1])
+    sizes = ends[:, -1] - starts[:, 0]
+
+    input_ids = np.empty(total, dtype=np.int64)
+    special = np.zeros(total, dtype=bool)
+    places = span_starts + np.repeat(starts[:, are_texts].ravel() - segment_starts, num_spans)
+    place_list = places.tolist()
+    for span, first, after in zip(spans, place_list, (places + span_sizes).tolist(), strict=True):
+        input_ids[first:after] = store.tokens(span.document, span.start, span.end)
+    for number, piece in enumerate(pieces):
+        for place, token in enumerate(piece.ids):
+            at = starts[:, number] + place
+            input_ids[at] = token
+            special[at] = True
+    if len(spans) > len(segments):
+        separators = np.delete(places, first_spans) - 1
+        input_ids[separators] = _separator(frame)
+        special[separators] = True
+
+    columns = {"special_tokens_mask": torch.from_numpy(special)}
+    if label_column is not None:
+        columns[label_column] = torch.tensor([sequence.label for sequence, _ in planned])
+    for name, make_column in token_columns.items():
+        columns[name] = torch.from_numpy(make_column(store, spans, place_list, total))
+    token_types = np.tile([piece.segment for piece in pieces], len(planned))
+    return Batch(
+        input_ids=torch.from_numpy(input_ids),
+        token_type_ids=torch.from_numpy(np.repeat(token_types, lengths.ravel())),
+        position_ids=torch.from_numpy(np.arange(total) - np.repeat(starts[:, 0], sizes)),
+        bounds=torch.from_numpy(np.concatenate([[0], ends[:, -1]]).astype(np.int32)),
+        lengths=tuple(sizes.tolist()),
+        keys=torch.tensor([chance_key for _, chance_key in planned], dtype=torch.int64),
+        columns=columns,
+    )
+
+
+def _separator(frame: SequenceFrame) -> int:
+    assert frame.document_separator_id is not None, "a segment of several documents"
+    return frame.document_separator_id
+
+
+def _copy(epoch: int, copies: int | None) -> int:
+    return epoch if copies is None else epoch % copies

@@ -1,0 +1,154 @@
+"""From documents to planned sequences: which spans of tokens are shown together, and in which order.
+
+The corpus is permuted by a keyed bijection and taken in blocks of at most 4,096 documents. The plan of a block, which
+is its sequences and their order, is a pure function of (seed, copy, block), so a resumed run re-plans one block and
+goes on. A `SequenceFormat` turns documents into sequences: those of two segments are in `unmask.packing.pair_formats`,
+those of one in `unmask.packing.single_formats`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.chance import Draws, Permutation, key, uniform
+from unmask.store.store import TokenStore
+
+BLOCK_DOCUMENTS = 4096
+
+_ORDER, _PLAN, _SHUFFLE = 1, 2, 3
+"""The last part of a key, which tells its purpose: the order of documents, the plan of a block, the order of its
+sequences."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens `start` to `end` of one document; `document` is its place in the store."""
+
+    document: int
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+Segment = tuple[Span, ...]
+"""One span; or, for a segment that runs over several documents, one span of each, with separators between them."""
+
+
+@dataclass(frozen=True)
+class PlannedSequence:
+    """A sequence before it has tokens.
+
+    Attributes:
+        segments: one, or A and B.
+        label: for the sentence objective; None if there is none.
+    """
+
+    segments: tuple[Segment, ...]
+    label: int | None = None
+
+
+class Split:
+    """The training or the held-out documents of a store, told apart by the SHA-256 of their text.
+
+    Args:
+        store: an opened store.
+        held_out: share of documents that is held out.
+        is_held_out: True for the held-out documents, False for the others.
+    """
+
+    def __init__(self, store: TokenStore, held_out: float, is_held_out: bool) -> None:
+        self.store = store
+        self.is_held_out = is_held_out
+        self._threshold = int(held_out * 2**32)
+        held_out_documents = int(np.count_nonzero(store.text_hashes() < self._threshold))
+        self.num_documents = held_out_documents if is_held_out else store.num_documents - held_out_documents
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return "held-out" if self.is_held_out else "training"
+
+    def documents(self) -> NDArray[np.int64]:
+        """(documents,) int64: the places in the store of all documents of the split, ascending."""
+        return np.flatnonzero((self.store.text_hashes() < self._threshold) == self.is_held_out)
+
+    def __contains__(self, document: int) -> bool:
+        return (self.store.text_hash(document) < self._threshold) == self.is_held_out
+
+    def draw_other(self, document: int, draws: Draws) -> int:
+        """A document of this split other than `document`, drawn uniformly."""
+        assert self.num_documents > 1, "there is no other document"
+        while True:
+            other = draws.integer(0, self.store.num_documents - 1)
+            if other != document and other in self:
+                return other
+
+
+class SequenceFormat(Protocol):
+    """How documents become sequences."""
+
+    def plan(self, split: Split, documents: Iterable[int], draws: Draws) -> Iterator[PlannedSequence]:
+        """The sequences of some documents.
+
+        Args:
+            split: contains the documents; random other documents are drawn from it.
+            documents: their places in the store, in reading order.
+            draws: the only source of randomness.
+        """
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans the blocks of a split.
+
+    Args:
+        split: the documents to plan.
+        format: turns them into sequences.
+        seed: the run's.
+    """
+
+    split: Split
+    format: SequenceFormat
+    seed: int
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-self.split.store.num_documents // BLOCK_DOCUMENTS)
+
+    def places(self, block: int) -> range:
+        """The places of a block's documents in the order of an epoch."""
+        return range(block * BLOCK_DOCUMENTS, min((block + 1) * BLOCK_DOCUMENTS, self.split.store.num_documents))
+
+    def plan_block(self, copy: int, block: int) -> list[PlannedSequence]:
+        """All sequences of a block, in the order in which they are shown.
+
+        Args:
+            copy: the epoch, or the epoch modulo the number of copies.
+            block: 0 <= block < num_blocks.
+        """
+        order = Permutation(self.split.store.num_documents, self.seed, copy, _ORDER)
+        documents = (order[place] for place in self.places(block))
+        members = (document for document in documents if document in self.split)
+        sequences = list(self.format.plan(self.split, members, Draws(self.seed, copy, block, _PLAN)))
+        keys = torch.full((len(sequences),), key(self.seed, copy, block, _SHUFFLE))
+        shuffled = torch.argsort(uniform(keys, torch.arange(len(sequences)), stream=0), stable=True)
+        return [sequences[place] for place in shuffled.tolist()]
+
+
+def fitting_ends(sentence_ends: NDArray[np.int64], longest: int) -> list[int]:
+    """The ends of sentences, with extra ends inside each sentence of over `longest` tokens so that every piece fits."""
+    lengths = np.diff(sentence_ends, prepend=0)
+    ends: list[int] = sentence_ends.tolist()
+    if lengths.max() > longest:
+        starts = sentence_ends - lengths
+        cuts = [np.arange(starts[n] + longest, sentence_ends[n], longest) for n in np.flatnonzero(lengths > longest)]
+        ends = np.sort(np.concatenate([sentence_ends, *cuts])).tolist()
+    return ends

@@ -1,0 +1,61 @@
+"""The model in a checkpoint of a pre-training run, for measuring how scores grow with the number of updates
+(Devlin et al. 2019, appendix C.1; Radford et al. 2018, figure 2).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from unmask.errors import CheckpointError, InputError
+from unmask.io.writing import writing_directory
+from unmask.objectives.table import OBJECTIVES
+from unmask.pretraining.run import save_pretrained
+from unmask.pretraining.start import build_module, trained_length
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.tokenization.opening import open_tokenizer
+from unmask.training.run.checkpoint import list_steps, load_weights, open_checkpoint
+
+
+def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = None, overwrite: bool = False) -> Path:
+    """Writes the model that a checkpoint holds, as the run would have written it had it ended there.
+
+    Args:
+        run: the directory of a pre-training run, finished or not; its store has to be where its recipe says.
+        out: the model's directory.
+        step: the checkpoint's step; None takes the newest. `train.keep_last` decides how many a run keeps.
+        overwrite: True replaces a directory at `out`.
+
+    Returns:
+        `out`.
+
+    Raises:
+        InputError: `run` is not a pre-training run, or has no such checkpoint; the message lists those that it has.
+        CheckpointError: the checkpoint is damaged.
+        OutputError: there is something at `out`, or the place cannot be written.
+    """
+    run, out = Path(run), Path(out)
+    if not (run / "recipe.yaml").is_file():
+        raise InputError(f"{run}: no recipe.yaml: expected the directory of a pre-training run")
+    settings = load_pretrain_recipe(str(run / "recipe.yaml"))
+    steps = list_steps(run / "checkpoints")
+    if not steps or step not in (None, *steps):
+        which = "no checkpoints" if not steps else f"no checkpoint of step {step:,}"
+        there = f"; there are {', '.join(f'{number:,}' for number in steps)}" if steps else ""
+        raise InputError(f"{run}: {which}{there}: train.save_every and train.keep_last say which a run keeps")
+    checkpoint = open_checkpoint(run / "checkpoints", steps[-1] if step is None else step)
+    tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
+    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    with torch.random.fork_rng():
+        module = build_module(settings, objective, tokenizer)
+    assert isinstance(module, nn.Module)
+    try:
+        load_weights(checkpoint, module)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
+    phase = checkpoint.state["position"].get("phase", 0)
+    with writing_directory(out, overwrite=overwrite) as directory:
+        save_pretrained(module, tokenizer, directory, trained_length(settings, phase))
+    return out

@@ -1,0 +1,363 @@
+"""What a pre-training run reads, opened and checked to fit together: text, tokenizer, objective, weights, batches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unmask.batch import Batch
+from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.files import find_files
+from unmask.corpus.mixture import SUFFIXES as MIXTURE_SUFFIXES
+from unmask.corpus.pipeline import read_documents
+from unmask.corpus.statistics import describe_losses
+from unmask.errors import InputError, SettingsError
+from unmask.io.paths import model_directory
+from unmask.objectives.base import Objective, ObjectiveModule
+from unmask.objectives.settings import AnnotationKind
+from unmask.objectives.table import OBJECTIVES
+from unmask.packing.annotation_columns import check_annotations, without_annotations
+from unmask.packing.formats import check_documents, check_separator, documents_needed
+from unmask.packing.planning import Split
+from unmask.pretraining.start import (
+    build_module,
+    check_model,
+    check_vocabulary,
+    describe_new_entries,
+    trained_architecture,
+    trained_length,
+)
+from unmask.pretraining.steps import PretrainingSteps, build_loader, frame_of
+from unmask.recipe.pairings import USUAL_TOKENIZERS, unasked_pairs, unusual_tokenizer
+from unmask.recipe.tree import PretrainRecipe
+from unmask.store.encoding import text_hash
+from unmask.store.preparation import describe_annotations, prepare
+from unmask.store.skipped_list import SKIPPED
+from unmask.store.store import TokenStore
+from unmask.store.unknown_tokens import tell_unknown
+from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.tokenization.learning.from_files import train_tokenizer
+from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
+from unmask.training.run.inputs import check_unchanged
+from unmask.training.settings import batch_too_small, warmup_shortfall
+
+logger = logging.getLogger("unmask")
+
+TRAINED_TOKENIZER = "tokenizer"
+"""In a run's directory: the tokenizer that it has trained on its corpus."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run needs, opened and checked to fit together.
+
+    Attributes:
+        store, tokenizer, objective: what is learnt, and how.
+        module: with its initial weights.
+        checkpoint: what the run continues from; None at its beginning.
+        steps: the batches, from there on.
+        held_out: masked batches to evaluate on; empty where nothing is held out.
+        trained_length: of the model at the run's end; see `unmask.pretraining.start.trained_length`.
+    """
+
+    store: TokenStore
+    tokenizer: Tokenizer
+    objective: Objective
+    module: ObjectiveModule
+    checkpoint: Checkpoint | None
+    steps: PretrainingSteps
+    held_out: list[Batch]
+    trained_length: int | None
+
+
+def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inputs:
+    """Opens everything that a run needs; makes the store from the corpus where there is none yet.
+
+    The first step's batches are made too, so that damage to what they are read from is reported before the run begins.
+
+    Raises:
+        UserError: an input is missing, damaged, or does not fit the others.
+    """
+    checkpoint = find_checkpoint(directory / "checkpoints")
+    check_model(settings)
+    store = open_store(settings, directory, workers, begun=checkpoint is not None)
+    check_store(directory, store)
+    tokenizer = open_tokenizer(store.tokenizer_directory)
+    check_tokenizer(settings, tokenizer, store.directory)
+    objective = open_objective(settings, tokenizer, store.directory)
+    torch.manual_seed(settings.seed)
+    module = build_module(settings, objective, tokenizer)
+    if checkpoint is None:
+        tell_beforehand(settings, store, tokenizer)
+    steps = PretrainingSteps(settings, store, tokenizer, checkpoint)
+    held_out = prepare_held_out(settings, store, tokenizer, objective)
+    return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out, trained_length(settings))
+
+
+def tell_beforehand(settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Logs what begins with the model's entries, and what is allowed but hardly intended."""
+    if settings.init_from is not None:
+        if (told := describe_new_entries(settings, tokenizer)) is not None:
+            logger.info(told)
+    elif settings.store is not None and (told := unusual_tokenizer(trained_architecture(settings), tokenizer.kind)):
+        logger.info(told)
+    if (told := unasked_pairs(settings.objective, settings.packing)) is not None:
+        logger.info(told)
+    is_own = settings.corpus is not None and isinstance(settings.tokenizer, TokenizerSettings)
+    if (told := tell_unknown(store, is_own=is_own, goes_on=settings.init_from is not None)) is not None:
+        logger.warning(told)
+    batch_sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
+    if (told := batch_too_small(settings.optimizer, max(batch_sizes, default=settings.train.batch_size))) is not None:
+        logger.warning(told)
+    steps = settings.train.steps
+    num_stages = len(settings.objective.stages)
+    if steps is None or num_stages == 1 or warmup_shortfall(settings.schedule, steps) is not None:
+        return  # the session reports what is wrong with a single schedule
+    if (told := warmup_shortfall(settings.schedule, steps, num_stages)) is not None:
+        logger.warning(told)
+
+
+def open_store(settings: PretrainRecipe, directory: Path, workers: int, begun: bool = False) -> TokenStore:
+    """The recipe's store, or one made from its corpus inside the run directory: tokenizer first, then the tokens.
+
+    Args:
+        begun: True: the run has trained on its store, so that its corpus may be gone.
+
+    Raises:
+        UserError: an input is missing or damaged, or lacks what the objective learns from. A new store that turns out
+            to lack it is removed again.
+    """
+    masking = settings.objective.annotations
+    if settings.store is not None:
+        store = TokenStore(Path(settings.store))
+        if masking is not None:
+            check_annotations(store, masking)
+        return store
+    own = directory / "store"
+    try:
+        return _store_of_corpus(settings, directory, own, workers)
+    except InputError as error:
+        if not begun or not (own / "manifest.json").is_file():
+            raise
+        logger.warning("goes on with %s, which was made of the corpus that cannot be read any more (%s)", own, error)
+        return TokenStore(own)
+
+
+def _store_of_corpus(settings: PretrainRecipe, directory: Path, own: Path, workers: int) -> TokenStore:
+    assert settings.corpus is not None, "the recipe has a corpus or a store"
+    masking = settings.objective.annotations
+    tokenizer = find_tokenizer(settings, directory)
+    check_corpus(settings)
+    if tokenizer is None:
+        assert isinstance(settings.tokenizer, TokenizerSettings), "else it has been found"
+        tokenizer = directory / TRAINED_TOKENIZER
+        _, report = train_tokenizer(
+            settings.corpus,
+            tokenizer,
+            settings.tokenizer,
+            seed=settings.seed,
+            reading=settings.reading,
+            cleaning=settings.cleaning,
+        )
+        logger.info("tokenizer: %s", report.summary().replace("\n", "; "))
+    opened = open_tokenizer(tokenizer)  # fails before the work begins
+    check_tokenizer(settings, opened, tokenizer)
+    open_objective(settings, opened, tokenizer)
+    if settings.init_from is not None:
+        check_vocabulary(settings, opened, f"the tokenizer of {tokenizer}")
+    if not isinstance(opened, WordTokenizer):
+        check_separator(settings.packing, frame_of(settings, opened))
+    is_made = (own / "manifest.json").is_file()
+    store = prepare(
+        settings.corpus,
+        tokenizer,
+        own,
+        workers=workers,
+        resume=True,
+        reading=settings.reading,
+        cleaning=settings.cleaning,
+    )
+    if masking is not None and not store.num_spans(masking):  # a mixture, or cleaning removed them
+        shutil.rmtree(store.directory)
+        raise without_annotations(masking, ", ".join(settings.corpus))
+    if not is_made:
+        _tell_of_corpus(store, masking)
+    return store
+
+
+def _tell_of_corpus(store: TokenStore, masking: AnnotationKind | None) -> None:
+    """Logs what a new store lacks of its corpus, and what the masking may choose from."""
+    account = store.manifest["text"]
+    if told := describe_losses(account):
+        where = f", listed in {store.directory / SKIPPED}" if account["skipped"] else ""
+        logger.info("corpus: %s documents%s%s", f"{account['documents']:,}", told, where)
+    if masking is not None:
+        logger.info(describe_annotations(store))
+
+
+def find_tokenizer(settings: PretrainRecipe, directory: Path) -> Path | None:
+    """The tokenizer for a recipe's corpus: the one that it names, or that the run has trained before, or that of
+    `init_from`; None if it has to be trained.
+
+    Raises:
+        SettingsError: the recipe says how to train one, beside an `init_from`, or that has none.
+        ModelError: `init_from` is not a model.
+    """
+    given = settings.tokenizer
+    if isinstance(given, str):
+        return Path(given)
+    trained = directory / TRAINED_TOKENIZER
+    if settings.init_from is None or trained.exists():  # there are earlier runs that trained one beside `init_from`
+        return trained if trained.exists() else None
+    model = model_directory(settings.init_from)
+    keys = [f"tokenizer.{name}" for name in type(given).model_fields if name in given.model_fields_set]
+    if keys:
+        raise SettingsError(
+            f"{', '.join(keys)}: they are for a new tokenizer, whose entries would not be those of "
+            f"init_from={settings.init_from}: give tokenizer={model}, the model's own, or one that `unmask tokenizer "
+            f"extend {model} --words FILE --out DIR` has made of it"
+        )
+    if not has_tokenizer(model):
+        raise SettingsError(
+            f"init_from={settings.init_from} has no tokenizer beside it: give tokenizer=DIR, the one that the model "
+            "was trained with"
+        )
+    if not (directory / "store").exists():
+        logger.info("tokenizer: that of init_from=%s", settings.init_from)
+    return model
+
+
+def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> None:
+    """Refuses a tokenizer of words for any objective but `bilm`, and any other tokenizer for `bilm`.
+
+    Args:
+        where: the tokenizer or its store, for the message.
+
+    Raises:
+        SettingsError: it is of the wrong kind.
+    """
+    if isinstance(tokenizer, WordTokenizer) != (settings.objective.name == "bilm"):
+        raise SettingsError(
+            f"objective.name={settings.objective.name} and the tokenizer of {where}, which is of the kind "
+            f"{tokenizer.kind}, do not go together: `word` is for bilm, and bilm reads the characters of words; "
+            f"{_another_store(settings)}"
+        )
+    segmenter = "none" if isinstance(tokenizer, WordTokenizer) else tokenizer.segmenter
+    if segmenter != "none" and (masking := settings.objective.annotations) is not None:
+        raise SettingsError(
+            f"objective.masking={masking} and the segmenter {segmenter} of the tokenizer of {where} do not go "
+            "together: it changes the text that the annotations are places of; take a tokenizer without one, or "
+            "objective.masking=span"
+        )
+
+
+def open_objective(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> Objective:
+    """The recipe's objective for a tokenizer.
+
+    Args:
+        where: the tokenizer or its store, for the message.
+
+    Raises:
+        SettingsError: the tokenizer lacks what the objective needs.
+    """
+    try:
+        return OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    except SettingsError as error:
+        raise SettingsError(f"the tokenizer of {where}: {error}; {_another_store(settings)}") from error
+
+
+def _another_store(settings: PretrainRecipe) -> str:
+    """How to make a store that fits, for a message."""
+    if settings.init_from is not None:
+        model = model_directory(settings.init_from)
+        return f"make a store with the model's own tokenizer, `unmask prepare TEXT --tokenizer {model} --out STORE`"
+    kind = USUAL_TOKENIZERS[settings.model.architecture]
+    return (
+        f"make another store, with `unmask tokenizer train TEXT --kind {kind} --out DIR` and then `unmask prepare TEXT "
+        "--tokenizer DIR --out STORE`"
+    )
+
+
+def check_corpus(settings: PretrainRecipe) -> None:
+    """Refuses a corpus with too few training documents, or without the annotations that the masking uses; reads no more
+    of it than that takes.
+
+    Raises:
+        InputError: there are too few, or the corpus cannot be read.
+        SettingsError: there are no such annotations.
+    """
+    assert settings.corpus is not None, "a store has been checked otherwise"
+    if any(Path(path).suffix in MIXTURE_SUFFIXES for path in settings.corpus):
+        return  # would have to be read whole, which making the store will do
+    threshold = int(settings.held_out * 2**32)
+    files = find_files(settings.corpus, settings.reading.format)
+    documents = read_documents(files, CorpusCounts(), settings.reading, settings.cleaning)
+    masking, where = settings.objective.annotations, ", ".join(settings.corpus)
+    needed = documents_needed(settings.packing, settings.objective.asked_of_pairs)
+    num_training, num_held_out, is_marked = 0, 0, masking is None
+    for document in documents:
+        is_training = text_hash(document.text) >= threshold
+        num_training += is_training
+        num_held_out += not is_training
+        is_marked = is_marked or any(annotation.kind == masking for annotation in document.annotations)
+        if num_training >= needed and is_marked:
+            return
+    check_documents(num_training, "training", where, settings.packing, settings.objective.asked_of_pairs, num_held_out)
+    assert masking is not None, "else nothing is missing"
+    raise without_annotations(masking, where)
+
+
+def prepare_held_out(
+    settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer, objective: Objective
+) -> list[Batch]:
+    """At most `train.eval_sequences` held-out sequences, as long as those of the last phase, masked once and for all;
+    none if too few documents are held out."""
+    split = Split(store, settings.held_out, is_held_out=True)
+    phase = settings.phases[-1] if settings.phases else None
+    needed = documents_needed(settings.packing, settings.objective.asked_of_pairs)
+    if split.num_documents < needed:
+        if settings.held_out > 0:
+            logger.warning(
+                "held_out=%s of %s documents, drawn by their texts' hashes, is %s, and %s: nothing is evaluated; %s",
+                settings.held_out,
+                f"{store.num_documents:,}",
+                split.num_documents,
+                "pairs need two" if needed == 2 else "one is needed",
+                "give more documents" if store.num_documents < 2 * needed else _enough_held_out(store, needed),
+            )
+        return []
+    loader = build_loader(settings, store, tokenizer, held_out=True, phase=phase)
+    batches = [objective.prepare(batch) for batch in loader.epoch(settings.train.eval_sequences)]
+    if not batches:
+        logger.warning(
+            "held_out=%s of %s documents is %s, too little text for a sequence of packing.format=%s and "
+            "packing.max_length=%s: nothing is evaluated; set held_out higher, or give more documents",
+            settings.held_out,
+            f"{store.num_documents:,}",
+            f"{split.num_documents:,}",
+            settings.packing.format,
+            (phase.packing(settings.packing) if phase else settings.packing).max_length,
+        )
+    return batches
+
+
+def _enough_held_out(store: TokenStore, needed: int) -> str:
+    """Which share holds out `needed` documents, rounded up to thousandths, for a message."""
+    last = int(np.partition(store.text_hashes(), needed - 1)[needed - 1])
+    return f"set held_out={math.ceil((last + 1) / 2**32 * 1000) / 1000}, or higher"
+
+
+def check_store(directory: Path, store: TokenStore) -> None:
+    """`check_unchanged` of a token store, by the checksums of its files, its tokenizer's among them."""
+    files = json.dumps(store.manifest["files"], sort_keys=True)
+    check_unchanged(directory, {"store": hashlib.sha256(files.encode()).hexdigest()}, {"store": store.directory})

@@ -1,0 +1,346 @@
+"""Where pre-training starts: random weights, or those of a model, perhaps of another objective and family."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from tokenizers.models import WordPiece
+
+from unmask.errors import SettingsError
+from unmask.io.paths import model_directory
+from unmask.models.bert import BertEncoder
+from unmask.models.electra import share_embeddings
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.elmo.settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, ElmoSettings
+from unmask.models.encoder import new_encoder
+from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.heads.span_boundary_head import SpanBoundaryHead
+from unmask.models.hub.config import TRAINED_LENGTH
+from unmask.models.hub.conversion import bert_as_electra, sizes_with_dropout, widen_vocabulary, with_dropout
+from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.files import read_config
+from unmask.models.hub.source import read_settings
+from unmask.models.settings import (
+    DROPOUTS,
+    FEED_FORWARD_FACTOR,
+    PRESETS_OF,
+    AnyArchitecture,
+    EncoderSettings,
+    ModelSettings,
+)
+from unmask.objectives.base import Objective, ObjectiveModule
+from unmask.objectives.encoders import BECOMES
+from unmask.objectives.replaced_token import GENERATOR, ReplacedTokenModule
+from unmask.recipe.pairings import contradiction
+from unmask.recipe.tree import PretrainRecipe
+from unmask.tokenization.encoding.plain_text import PlainTextEncoder
+from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.tokenization.library import open_definition
+from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import TextTokenizer
+
+logger = logging.getLogger("unmask")
+
+_MOST_SHOWN = 5
+
+
+def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
+    """The family of the encoder that a run trains: the recipe's, or what that of `init_from` becomes.
+
+    Raises:
+        ModelError: `init_from` is not a model.
+    """
+    if settings.init_from is None:
+        return settings.model.architecture
+    family = read_settings(model_directory(settings.init_from)).architecture
+    return BECOMES.get((settings.objective.name, family), family)
+
+
+def num_segments(settings: PretrainRecipe) -> int:
+    """How many segments the encoder that a run trains tells apart; below 2, every token is in segment 0.
+
+    Raises:
+        ModelError: `init_from` is not a model.
+    """
+    if settings.init_from is not None:
+        return read_settings(model_directory(settings.init_from)).type_vocab_size
+    model = settings.model
+    assert isinstance(model, ModelSettings), "ELMo's text is in no segments"
+    usual = PRESETS_OF[model.architecture][model.preset].get("type_vocab_size", EncoderSettings().type_vocab_size)
+    return model.type_vocab_size or int(usual)
+
+
+def check_model(settings: PretrainRecipe) -> None:
+    """Refuses sizes that contradict each other, as far as they are known before there is a tokenizer.
+
+    Raises:
+        SettingsError: sizes contradict each other.
+        ModelError: `init_from` is not a model.
+    """
+    if settings.init_from is None:
+        _check_positions(settings, settings.model.resolve(settings.model.vocab_size or TokenizerSettings().vocab_size))
+        return
+    sizes = read_settings(model_directory(settings.init_from))
+    sizes = sizes_with_dropout(sizes, _dropout(settings.model), settings.init_from)
+    family = BECOMES.get((settings.objective.name, sizes.architecture), sizes.architecture)
+    wrong = contradiction(settings.objective, family, sizes.is_causal, settings.packing, settings.init_from)
+    if wrong is not None:
+        raise SettingsError(wrong)
+    _check_sizes(settings, sizes)
+    _check_positions(settings, sizes)
+
+
+def trained_length(settings: PretrainRecipe, phase: int | None = None) -> int | None:
+    """The longest sequence that a run's model has seen, in tokens: position embeddings beyond it are as they were
+    drawn. None: all positions of `init_from` have been trained, as far as its `config.json` says.
+
+    Args:
+        phase: the one that it is in, from 0; None after the last.
+    """
+    seen = settings.phases if phase is None else settings.phases[: phase + 1]
+    lengths = [each.packing(settings.packing).max_length for each in seen]
+    longest = max(lengths, default=settings.packing.max_length)
+    if settings.init_from is None:
+        return longest
+    before = read_config(model_directory(settings.init_from)).get(TRAINED_LENGTH)
+    return max(before, longest) if isinstance(before, int) else None
+
+
+def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Tokenizer) -> ObjectiveModule:
+    """The module to train: with random weights, or with the weights and sizes of `init_from`, and its dropout unless
+    `model.*` gives another.
+
+    Entries that the store's tokenizer has beyond those of `init_from` start as the mean of the pieces that the model's
+    own tokenizer makes of them, and so do tokens that were added to that tokenizer but not to the model.
+
+    Raises:
+        SettingsError: `init_from` has another vocabulary than the store or than the tokenizer beside it, fewer
+            positions than a sequence, other sizes than `model.*` says, or is of a family that the objective does not
+            train.
+    """
+    if settings.init_from is None:
+        sizes = settings.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
+        _check_positions(settings, sizes)
+        return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
+    check_model(settings)
+    directory = model_directory(settings.init_from)
+    dropout = _dropout(settings.model)
+    encoder = with_dropout(load_encoder(directory, pooler=objective.needs_pooler).encoder, dropout, settings.init_from)
+    pieces = _new_entries(settings, directory, encoder.settings, tokenizer)
+    if trained_architecture(settings) != encoder.settings.architecture:
+        assert isinstance(encoder, BertEncoder), "no other family becomes one"
+        encoder = bert_as_electra(encoder)
+    module = objective.build(encoder)
+    objective.restore_heads(module, directory)
+    if isinstance(module, ReplacedTokenModule):
+        module.generator = with_dropout(module.generator, dropout, settings.init_from)
+        if module.is_tied:
+            share_embeddings(module.generator, module.encoder)
+    for kept in module.saved().values() if pieces else ():
+        heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead | SpanBoundaryHead)]
+        assert not isinstance(kept.encoder, ElmoEncoder), "its words have been compared"
+        widen_vocabulary(kept.encoder, heads, tokenizer.vocab_size, pieces)
+    return module
+
+
+def describe_new_entries(settings: PretrainRecipe, tokenizer: Tokenizer) -> str | None:
+    """A note on the entries that `init_from` gets from the tokenizer of a store, or that its own are unknown; None if
+    they are the same.
+
+    Args:
+        tokenizer: the store's, which `build_module` has accepted.
+    """
+    if settings.init_from is None:
+        return None
+    directory = model_directory(settings.init_from)
+    if not has_tokenizer(directory):
+        return (
+            f"init_from={settings.init_from} has no tokenizer beside it: it has as many entries as the store's, "
+            f"{tokenizer.vocab_size:,}, but whether they are the same cannot be checked"
+        )
+    known = open_tokenizer(directory).vocab_size
+    if tokenizer.vocab_size == known:
+        return None
+    return (
+        f"{tokenizer.vocab_size - known:,} of the {tokenizer.vocab_size:,} entries of the store's tokenizer are new to "
+        f"init_from={settings.init_from}: each starts as the mean of the pieces that the model's own tokenizer makes "
+        "of it, a special token as the mean of all entries"
+    )
+
+
+def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
+    """Refuses `model.*` if what it gives differs from the model in `init_from`."""
+    ours, theirs = _given_sizes(settings.model, sizes.architecture), sizes.model_dump()
+    differing = [name for name in ours if ours[name] != theirs.get(name)]
+    if "architecture" in differing:
+        differing = ["architecture"]  # the rest follows from it
+    if differing:
+        said = ", ".join(f"{name} {ours[name]} and not {theirs[name]}" for name in differing)
+        raise SettingsError(
+            f"model.* says other sizes than init_from={settings.init_from} by its config.json: {said}; the model that "
+            "is there has its sizes, so leave model.* out, or take a recipe without it, such as pretrain/continued or "
+            "pretrain/continued_electra"
+        )
+
+
+def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, Any]:
+    """The sizes that `model.*` gives, including those of a preset, but not those that follow from defaults."""
+    given = model.model_dump(include=model.model_fields_set - {"preset", *DROPOUTS}, exclude_none=True)
+    has_preset = "preset" in model.model_fields_set
+    if isinstance(model, ElmoModelSettings) != (family == "elmo"):
+        return {"architecture": model.architecture} if given or has_preset else {}
+    if not has_preset:
+        return given
+    if isinstance(model, ElmoModelSettings):
+        return ELMO_PRESETS[model.preset].model_dump(exclude={"vocab_size", *DROPOUTS}) | given
+    sizes = PRESETS_OF[model.architecture][model.preset] | given
+    return {"intermediate_size": FEED_FORWARD_FACTOR * sizes["hidden_size"]} | sizes
+
+
+def _dropout(model: AnyModelSettings) -> dict[str, float]:
+    """The dropout that `model.*` gives in place of that of `init_from`."""
+    return model.model_dump(include=model.model_fields_set.intersection(DROPOUTS), exclude_none=True)
+
+
+def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str = "the store's tokenizer") -> None:
+    """Refuses a tokenizer whose first entries are not those of `init_from`, in their order, and a model whose generator
+    has other entries than itself.
+
+    Args:
+        whose: where the tokenizer is, for the message.
+
+    Raises:
+        SettingsError: they are others.
+        ModelError: `init_from` is not a model.
+    """
+    assert settings.init_from is not None, "else any will do"
+    directory = model_directory(settings.init_from)
+    sizes = read_settings(directory)
+    before = open_tokenizer(directory) if has_tokenizer(directory) else None
+    own = f"tokenizer={directory}" if settings.store is None else _preparing_with(directory)
+    if before is None and sizes.vocab_size != tokenizer.vocab_size:
+        raise SettingsError(
+            f"init_from={settings.init_from} has {sizes.vocab_size} vocabulary entries by its config.json, and no "
+            f"tokenizer beside it; {whose} has {tokenizer.vocab_size}: prepare the text with the one that the model "
+            "was trained with, `unmask prepare TEXT --tokenizer DIR --out STORE`"
+        )
+    if before is None:
+        return
+    if isinstance(tokenizer, WordTokenizer) or isinstance(before, WordTokenizer):
+        if before.token_strings != tokenizer.token_strings:
+            raise SettingsError(
+                f"init_from={settings.init_from} predicts other words than those of {whose}: take the model's own, "
+                f"{own}"
+            )
+        return
+    if tokenizer.token_strings[: before.vocab_size] != before.token_strings:
+        raise SettingsError(
+            f"init_from={settings.init_from} has other vocabulary entries than {whose}: take the model's own, {own}, "
+            f"or one that `unmask tokenizer extend {directory} --words FILE --out DIR` has made of it"
+        )
+    generator = directory / GENERATOR
+    if (
+        settings.objective.name == "replaced_token"
+        and has_tokenizer(generator)
+        and open_tokenizer(generator).token_strings != before.token_strings
+    ):
+        raise SettingsError(
+            f"{generator} has other vocabulary entries than its discriminator {directory}, by the tokenizers beside "
+            "them: put the generator there that was trained with it, or remove the folder for a fresh one"
+        )
+    if before.backend.get_vocab_size(with_added_tokens=False) > sizes.vocab_size:
+        raise SettingsError(
+            f"{_both_sizes(settings, before, sizes.vocab_size)}, which are not added tokens: put the tokenizer beside "
+            "it that the model was trained with"
+        )
+
+
+def _new_entries(
+    settings: PretrainRecipe, directory: Path, sizes: EncoderSettings | ElmoSettings, tokenizer: Tokenizer
+) -> list[list[int]]:
+    """The pieces that the model's tokenizer makes of each entry at the end of the store's that the model lacks."""
+    check_vocabulary(settings, tokenizer)
+    before = open_tokenizer(directory) if has_tokenizer(directory) else None
+    if before is None or isinstance(before, WordTokenizer) or isinstance(tokenizer, WordTokenizer):
+        return []
+    if sizes.vocab_size < before.vocab_size:
+        _tell_added(settings, before, sizes.vocab_size)
+    return _pieces(before, min(before.vocab_size, sizes.vocab_size), tokenizer)
+
+
+def _both_sizes(settings: PretrainRecipe, before: TextTokenizer, known: int) -> str:
+    return (
+        f"init_from={settings.init_from} has {known:,} vocabulary entries by its config.json, and the tokenizer beside "
+        f"it {before.vocab_size:,}"
+    )
+
+
+def _tell_added(settings: PretrainRecipe, before: TextTokenizer, known: int) -> None:
+    """Warns of tokens that were added to a model's tokenizer but not to the model (`add_tokens` of `transformers`
+    without `resize_token_embeddings`)."""
+    added = before.token_strings[known:]
+    listed = ", ".join(added[:_MOST_SHOWN]) + (", ..." if len(added) > _MOST_SHOWN else "")
+    logger.warning(
+        "%s: the model gets the %s that it lacks (%s), each as the mean of the pieces it was written with before",
+        _both_sizes(settings, before, known),
+        f"{len(added):,}",
+        listed,
+    )
+
+
+def _pieces(before: TextTokenizer, known: int, tokenizer: TextTokenizer) -> list[list[int]]:
+    """The pieces, among the first `known` entries of a tokenizer, of each further entry of another tokenizer.
+
+    A special token has none. An entry that continues a word is cut as it would be inside a word.
+    """
+    definition = json.loads(before.backend.to_str())
+    definition["added_tokens"] = [token for token in definition["added_tokens"] if token["id"] < known]
+    encoder = PlainTextEncoder(open_definition(definition, "the model's tokenizer"))
+    prefix = definition["model"].get("continuing_subword_prefix") or ""
+    inside = _inside_words(before) if before.kind == "wordpiece" else None
+    added = tokenizer.backend.get_added_tokens_decoder()
+    pieces: list[list[int]] = []
+    for entry in range(known, tokenizer.vocab_size):
+        if entry in tokenizer.special_ids:
+            pieces.append([])
+        elif inside is not None and tokenizer.continuation[entry]:
+            rest = tokenizer.token_strings[entry].removeprefix(prefix)
+            pieces.append([piece.id for piece in inside.tokenize(rest)])
+        else:  # an added token stands for its own text, not for what a decoder would make of it
+            text = added[entry].content if entry in added else tokenizer.decode([entry])
+            pieces += encoder.encode_batch([before.segment(text)])
+    return pieces
+
+
+def _inside_words(tokenizer: TextTokenizer) -> WordPiece:
+    """A tokenizer's longest-match rule as it works inside a word, after its beginning."""
+    model = json.loads(tokenizer.backend.to_str())["model"]
+    prefix, unknown = model["continuing_subword_prefix"], model["unk_token"]
+    continuing = {entry: index for entry, index in model["vocab"].items() if entry.startswith(prefix)}
+    begins = {entry.removeprefix(prefix): index for entry, index in continuing.items()}
+    return WordPiece(
+        begins | continuing | {unknown: model["vocab"][unknown]},
+        unk_token=unknown,
+        max_input_chars_per_word=model["max_input_chars_per_word"],
+        continuing_subword_prefix=prefix,
+    )
+
+
+def _preparing_with(directory: Path) -> str:
+    return f"by `unmask prepare TEXT --tokenizer {directory} --out STORE`, and give store=STORE"
+
+
+def _check_positions(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
+    key, longest = settings.longest
+    if longest > sizes.num_positions:
+        found, mend = f"the model's {sizes.num_positions} positions", ", or raise model.max_position_embeddings"
+        if settings.init_from is not None:
+            found, mend = (
+                f"the {sizes.num_positions} positions of init_from={settings.init_from} by its config.json",
+                "",
+            )
+        raise SettingsError(f"{key} {longest} is over {found}: shorten the sequences{mend}")

@@ -1,0 +1,217 @@
+"""What a pre-training run is shown: the loaders of a store's text, and the steps of the whole run, from any position on
+and in micro-batches of any size."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
+
+from unmask.packing.annotation_columns import annotation_column, check_annotations
+from unmask.packing.formats import open_loader
+from unmask.packing.loader import LoadedStep, Position, SequenceLoader
+from unmask.packing.phases import phased_steps
+from unmask.packing.planning import Split
+from unmask.packing.settings import PhaseSettings
+from unmask.packing.stream import StreamLoader
+from unmask.packing.templates import SequenceFrame, bare_frame
+from unmask.pretraining.start import num_segments, trained_architecture
+from unmask.recipe.pairings import BARE
+from unmask.recipe.tree import PretrainRecipe
+from unmask.store.store import TokenStore
+from unmask.tokenization.definition import Framing
+from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.training.memory import Cut
+from unmask.training.optimizers.optimizer import share_done
+from unmask.training.run.checkpoint import Checkpoint
+
+logger = logging.getLogger("unmask")
+
+STATIC_COPIES = 10
+"""Masked copies of the text under `masking_mode: static` (RoBERTa, section 4.1)."""
+
+_HELD_OUT_AT_ONCE = 64
+"""Held-out sequences per batch, at most, where `train.micro_batch_size` is auto; figures do not depend on it."""
+
+
+class PretrainingSteps:
+    """The steps of a run; see `unmask.training.memory.StepSource`.
+
+    The first step is made on construction.
+
+    Args:
+        checkpoint: where the steps begin.
+    """
+
+    def __init__(
+        self, settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer, checkpoint: Checkpoint | None
+    ) -> None:
+        self._settings = settings
+        self._phases = settings.phases or (PhaseSettings(until=1),)
+        self._stream: StreamLoader | None = None
+        self._loaders: list[SequenceLoader] = []
+        if isinstance(tokenizer, WordTokenizer):
+            self._stream = stream_loader(settings, store, tokenizer, held_out=False)
+        else:
+            self._loaders = [
+                sequence_loader(settings, store, tokenizer, held_out=False, phase=phase) for phase in self._phases
+            ]
+        state = {} if checkpoint is None else checkpoint.state
+        share = 0.0 if checkpoint is None else share_done(checkpoint.done, settings.train)
+        self._start = Position(**state.get("position", {}))
+        self._begun = {self._start.phase}
+        self._progress: Callable[[], float] = lambda: share
+        most_tokens: int | None = state.get("micro_batch_tokens")
+        steps = self._open(self._start, most_tokens)
+        self._made: tuple[Position, int | None, Iterator[LoadedStep]] | None
+        self._made = self._start, most_tokens, chain([next(steps)], steps)
+
+    def cut(self, position: Any, most_tokens: int | None) -> Cut:
+        """See `StepSource`."""
+        number = self._position(position).phase
+        return _cut(self._settings, self._phases[number], number).at_most(most_tokens)
+
+    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+        """See `StepSource`."""
+        self._progress = progress
+        start, made = self._position(position), self._made
+        self._made = None
+        return made[2] if made is not None and made[:2] == (start, most_tokens) else self._open(start, most_tokens)
+
+    def first_steps(self, most: int) -> Iterator[LoadedStep]:
+        """The steps that the run begins with, to be looked at beforehand: `steps` yields them all the same."""
+        assert self._made is not None, "they have been taken"
+        start, most_tokens, made = self._made
+        first = next(made)
+        self._made = start, most_tokens, chain([first], made)
+        yield first
+        yield from islice(self._open(start, most_tokens), 1, most)
+
+    def _position(self, position: Any) -> Position:
+        if position is None:
+            return self._start
+        return position if isinstance(position, Position) else Position(**position)
+
+    def _open(self, start: Position, most_tokens: int | None) -> Iterator[LoadedStep]:
+        if self._stream is not None:
+            size = self.cut(start, most_tokens).micro_batch_size
+            return replace(self._stream, micro_batch_size=size).steps(start)
+        cuts = [self.cut(Position(phase=number), most_tokens) for number in range(len(self._phases))]
+        return phased_steps(
+            [
+                replace(loader, micro_batch_size=cut.micro_batch_size)
+                for loader, cut in zip(self._loaders, cuts, strict=True)
+            ],
+            [phase.until for phase in self._phases],
+            start,
+            progress=lambda: self._progress(),
+            on_phase=self._tell_phase,
+        )
+
+    def _tell_phase(self, number: int) -> None:
+        if number not in self._begun:  # a phase begins again if its first step is made again
+            self._begun.add(number)
+            logger.info("phase %s of %s begins", number + 1, len(self._phases))
+
+
+def _cut(settings: PretrainRecipe, phase: PhaseSettings, number: int = 0) -> Cut:
+    """How the recipe cuts the steps of a phase.
+
+    Args:
+        number: the phase's number, for the names of its keys.
+    """
+    train, own = settings.train, f"phases.{number}"
+    batch_size = phase.batch_size or train.batch_size
+    return Cut(
+        batch_size,
+        min(phase.micro_batch_size or train.micro_batch_of(batch_size), batch_size),
+        phase.packing(settings.packing).max_length,
+        f"{own}.micro_batch_size" if phase.micro_batch_size else "train.micro_batch_size",
+        f"{own}.max_length" if phase.max_length else "packing.max_length",
+    )
+
+
+def build_loader(
+    settings: PretrainRecipe,
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    held_out: bool,
+    phase: PhaseSettings | None = None,
+) -> SequenceLoader | StreamLoader:
+    """The loader of the training documents, or of the held-out ones, in a phase of the run or as the recipe says.
+
+    Raises:
+        InputError: there are too few documents.
+        SettingsError: special tokens leave no room for text, the tokenizer lacks those that the format needs, or the
+            masking uses annotations that the store lacks.
+        StoreError: the format is `stream`, and the store is not one of words.
+    """
+    if isinstance(tokenizer, WordTokenizer):
+        return stream_loader(settings, store, tokenizer, held_out)
+    return sequence_loader(settings, store, tokenizer, held_out, phase)
+
+
+def stream_loader(
+    settings: PretrainRecipe, store: TokenStore, tokenizer: WordTokenizer, held_out: bool
+) -> StreamLoader:
+    """The loader of ELMo's lanes. A held-out batch has as many as a step, so that figures do not depend on
+    micro-batches."""
+    train = settings.train
+    return StreamLoader(
+        Split(store, settings.held_out, held_out),
+        tokenizer,
+        settings.packing.max_length,
+        train.batch_size,
+        train.batch_size if held_out else train.micro_batch_of(train.batch_size),
+        settings.seed,
+    )
+
+
+def sequence_loader(
+    settings: PretrainRecipe,
+    store: TokenStore,
+    tokenizer: TextTokenizer,
+    held_out: bool,
+    phase: PhaseSettings | None = None,
+) -> SequenceLoader:
+    """The loader of formats whose sequences do not depend on each other; see `build_loader`."""
+    masking = settings.objective.annotations
+    if masking is not None:
+        check_annotations(store, masking)
+    phase = phase or PhaseSettings(until=1)
+    is_static = settings.objective.is_static
+    cut = _cut(settings, phase)
+    at_once = cut.micro_batch_size
+    if held_out and settings.train.micro_batch_size == "auto":
+        at_once = min(at_once, _HELD_OUT_AT_ONCE)
+    return open_loader(
+        Split(store, settings.held_out, held_out),
+        phase.packing(settings.packing),
+        settings.objective.asked_of_pairs,
+        frame_of(settings, tokenizer),
+        seed=settings.seed,
+        batch_size=cut.batch_size,
+        micro_batch_size=at_once,
+        plan_copies=STATIC_COPIES if is_static else settings.packing.copies,
+        mask_copies=STATIC_COPIES if is_static else None,
+        token_columns={} if masking is None else {masking: annotation_column(masking)},
+    )
+
+
+def frame_of(settings: PretrainRecipe, tokenizer: TextTokenizer) -> SequenceFrame:
+    """The special tokens around sequences: the tokenizer's, or none for families that read bare text.
+
+    Raises:
+        ModelError: the tokenizer lacks the special tokens that are needed.
+    """
+    if trained_architecture(settings) in BARE:
+        return bare_frame(document_separator_id=tokenizer.find_role("eos_token"))
+    _ = tokenizer.cls_id  # a model of this family needs it
+    framing = tokenizer.framing
+    if num_segments(settings) < 2:  # as RoBERTa has; a BERT tokenizer would frame with two
+        framing = Framing(framing.single, tuple(replace(piece, segment=0) for piece in framing.pair))
+    return SequenceFrame(framing, tokenizer.sep_id)

@@ -1,0 +1,144 @@
+"""Which settings of a pre-training recipe go together: what no paper describes, or is impossible, is refused at the
+start.
+
+Each message names both settings and says what to change. Of several contradictions the root is reported: a wrong family
+before the format of its sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unmask.models.settings import AnyArchitecture
+from unmask.objectives.encoders import why_not_trained
+from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
+from unmask.packing.segment_pairs import PAIRED
+from unmask.packing.settings import PackingSettings, PhaseSettings
+from unmask.training.settings import MOST_TOKENS_AT_ONCE, TrainSettings
+
+BARE: frozenset[str] = frozenset({"gpt1", "lstm"})
+"""Families that read bare text, without special tokens around it (Radford et al. 2018, section 4.1)."""
+
+
+def contradiction(
+    objective: ObjectiveSettings,
+    architecture: AnyArchitecture,
+    is_causal: bool,
+    packing: PackingSettings,
+    init_from: str | None = None,
+) -> str | None:
+    """What is wrong with an objective on this encoder with sequences of this format; None if nothing is.
+
+    Args:
+        objective, packing: of the recipe.
+        architecture, is_causal, init_from: see `unmask.objectives.encoders.why_not_trained`.
+    """
+    told = why_not_trained(objective, architecture, is_causal, init_from) or _why_not_packed(
+        objective, architecture, packing, init_from
+    )
+    if told is not None and told.startswith("objective.sentence_objective="):
+        told += _if_by_default(objective)
+    return told
+
+
+def _if_by_default(objective: ObjectiveSettings) -> str:
+    """The end of a message that explains where a sentence objective comes from that the recipe does not set."""
+    if "sentence_objective" in objective.model_fields_set:
+        return ""
+    return (
+        f" ({objective.asked_of_pairs} is the default of objective.name={objective.name}, since nothing else is said)"
+    )
+
+
+def _why_not_packed(
+    objective: ObjectiveSettings, architecture: AnyArchitecture, packing: PackingSettings, init_from: str | None
+) -> str | None:
+    if (objective.name == "bilm") != (packing.format == "stream"):
+        mend = (
+            "take packing.format=stream"
+            if objective.name == "bilm"
+            else "take another format, such as packing.format=single_segment, or objective.name=bilm"
+        )
+        return (
+            f"objective.name={objective.name} and packing.format={packing.format} do not go together: `stream` is for "
+            f"bilm, and bilm reads nothing else, since its state goes from one batch to the next; {mend}"
+        )
+    if architecture in BARE and packing.format in PAIRED:
+        family = (
+            f"model.architecture={architecture}" if init_from is None else f"init_from={init_from}, a {architecture},"
+        )
+        return (
+            f"packing.format={packing.format} and {family} do not go together: the format sets special tokens around "
+            "two segments, and the family reads text as it runs; take packing.format=single_segment or doc_sentences"
+        )
+    asked = objective.asked_of_pairs
+    if asked != "none" and packing.format not in PAIRED:
+        return (
+            f"objective.sentence_objective={asked} needs two segments, and packing.format={packing.format} has "
+            f"one: take objective.sentence_objective=none, or packing.format={' or '.join(PAIRED)}"
+        )
+    return None
+
+
+def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str | None:
+    """A note on sequences of two segments about which the objective asks nothing; None where there are none."""
+    if packing.format not in PAIRED or objective.asked_of_pairs != "none":
+        return None
+    asked = (
+        "objective.sentence_objective=none"
+        if isinstance(objective, MaskedLMSettings)
+        else f"objective.name={objective.name}"
+    )
+    return (
+        f"packing.format={packing.format} makes {PAIRED[packing.format]}, half of them with a second segment from "
+        f"another document, and {asked} asks nothing about the two: fine as an ablation; packing.format=full_sentences "
+        "or single_segment gives each sequence one text"
+    )
+
+
+USUAL_TOKENIZERS: dict[AnyArchitecture, str] = {
+    "bert": "wordpiece",
+    "electra": "wordpiece",
+    "roberta": "byte_bpe",
+    "gpt1": "bpe",
+    "lstm": "bpe",
+    "elmo": "word",
+}
+"""The kind of tokenizer that each family has in its paper, and that programs expect which open a saved one."""
+
+
+def unusual_tokenizer(architecture: AnyArchitecture, kind: str) -> str | None:
+    """A note on a store whose tokenizer is not of the family's kind; None where it is."""
+    usual = USUAL_TOKENIZERS[architecture]
+    if kind == usual:
+        return None
+    return (
+        f"the store's tokenizer is of the kind {kind}, and that of model.architecture={architecture} is usually "
+        f"{usual}: fine for a comparison; else prepare the text with one of `unmask tokenizer train --kind {usual}`"
+    )
+
+
+def too_many_tokens(train: TrainSettings, packing: PackingSettings, phases: Sequence[PhaseSettings] = ()) -> str | None:
+    """What is wrong with micro-batches of more tokens than a batch can hold; None if nothing is."""
+    for number, phase in enumerate(phases or (PhaseSettings(until=1),)):
+        own, length = f"phases.{number}", phase.packing(packing).max_length
+        length_key = f"{own}.max_length" if phase.max_length else "packing.max_length"
+        batch_size = phase.batch_size or train.batch_size
+        size = min(phase.micro_batch_size or train.micro_batch_of(batch_size), batch_size)
+        size_key = f"{own}.micro_batch_size" if phase.micro_batch_size else "train.micro_batch_size"
+        told = overflow(train, size_key, size, length_key, length)
+        if told is not None:
+            return told
+    return None
+
+
+def overflow(train: TrainSettings, size_key: str, size: int, length_key: str, length: int) -> str | None:
+    """What is wrong with `size` sequences of `length` tokens in a micro-batch; None if nothing is."""
+    if size * length <= MOST_TOKENS_AT_ONCE or train.micro_batch_size == "auto":
+        return None
+    whole = "" if train.micro_batch_size or not size_key.startswith("train.") else " (null, the whole batch)"
+    return (
+        f"{size_key}={size}{whole} and {length_key}={length} come to {size * length:,} tokens in a micro-batch, whose "
+        f"bounds are int32: it holds {MOST_TOKENS_AT_ONCE:,} at most; set a smaller {size_key}, which changes memory "
+        "and not the size of the batch"
+    )

@@ -1,0 +1,390 @@
+"""The whole settings tree: everything that a recipe may set.
+
+A recipe is a YAML file that states what differs from the defaults here, and may name one other recipe as its `base:`,
+by its path from the recipe's own folder or as on the command line.
+The command line overrides with `key.path=value`. The settings of each part are beside its code, in `*/settings.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from unmask.config import Settings, as_given, build_settings, merge, nearest, parse_overrides, read_settings_file
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.errors import SettingsError
+from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
+from unmask.models.settings import DropoutSettings, ModelSettings
+from unmask.objectives.settings import CALLED_OTHERWISE, MaskedLMSettings, ObjectiveName, ObjectiveSettings
+from unmask.packing.settings import PackingSettings, Phases
+from unmask.recipe.names import find_recipe
+from unmask.recipe.pairings import contradiction, overflow, too_many_tokens
+from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
+from unmask.tokenization.settings import PRESETS, TokenizerSettings
+from unmask.training.settings import (
+    BUDGETS,
+    ONLY_OF_OPTIMIZERS,
+    ONLY_OF_SCHEDULES,
+    OptimizerSettings,
+    ScheduleSettings,
+    SearchSettings,
+    TrainSettings,
+)
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "bf16", "fp8"]
+
+
+class PretrainRecipe(Settings):
+    """Everything that decides a pre-training run."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Initial weights, order of the text, masks and dropout all follow from it."""
+    device: Device = "auto"
+    """`auto`: a GPU where there is one."""
+    precision: Precision = "auto"
+    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device supports it; `fp8`: as
+    bf16, but the linear layers of blocks in 8 bits, for large models on a GPU of compute capability 8.9 or later."""
+
+    tokenizer: str | TokenizerSettings = TokenizerSettings()
+    """A tokenizer's directory, or the settings of one to train on the corpus. A store or `init_from` brings its own:
+    beside a store these settings have no effect, and a run's own recipe leaves them out."""
+    corpus: list[str] | None = None
+    """Files, folders and globs of text, or a mixture; a store is made from them first, in the run directory."""
+    reading: ReadingSettings = ReadingSettings()
+    cleaning: CleaningSettings = CleaningSettings()
+    store: str | None = None
+    """A store made by `unmask prepare`, in place of a corpus."""
+    held_out: float = Field(0.01, ge=0, lt=1)
+    """Share of documents held out for evaluation, chosen by the SHA-256 of their text; 0: no evaluation."""
+    init_from: str | None = None
+    """A model directory whose weights the run starts from, in place of random ones."""
+
+    model: AnyModelSettings = ModelSettings()
+    objective: ObjectiveSettings = MaskedLMSettings()
+    packing: PackingSettings = PackingSettings()
+    phases: Phases = ()
+    """Parts of the run with sequences or batches of their own; empty: the whole run follows `packing` and `train`."""
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    train: TrainSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_path_is_a_list(cls, values: Any) -> Any:
+        """`corpus=FILE` on a command line is one path."""
+        if isinstance(values, dict) and isinstance(values.get("corpus"), str):
+            return {**values, "corpus": [values["corpus"]]}
+        return values
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _objective_is_known(cls, objective: Any) -> Any:
+        name = objective.get("name", "masked_lm") if isinstance(objective, dict) else "masked_lm"
+        if name not in get_args(ObjectiveName):
+            meant = CALLED_OTHERWISE.get(str(name).lower())
+            hint = f"; did you mean {meant}?" if meant else nearest(str(name), get_args(ObjectiveName))
+            raise ValueError(f"there is no objective {name!r}{hint}")
+        return objective
+
+    _as_given = field_validator("tokenizer", "model")(as_given)
+
+    def as_written(self) -> dict[str, Any]:
+        """Every key, but of tokenizer and model beside `init_from`, whose own hold, those that are given; beside a
+        store, which brings its own, nothing of a tokenizer."""
+        values = super().as_written()
+        for name, part in (("tokenizer", self.tokenizer), ("model", self.model)):
+            if self.init_from is not None and isinstance(part, BaseModel):
+                values[name] = part.model_dump(mode="json", exclude_unset=True)
+        if self.store is not None:
+            del values["tokenizer"]
+        if isinstance(self.model, ElmoModelSettings):
+            values["model"]["architecture"] = self.model.architecture  # by which it is told from other settings
+        return values
+
+    def as_compared(self) -> dict[str, Any]:
+        values = super().as_compared()
+        if self.store is not None:  # what a recipe says of a tokenizer is for training one on a corpus
+            del values["tokenizer"]
+        return values
+
+    @model_validator(mode="after")
+    def _agrees(self) -> PretrainRecipe:
+        if (self.corpus is None) == (self.store is None):
+            both = "both are given" if self.store is not None else "neither is given"
+            raise ValueError(f"the text comes from `corpus` (files) or from `store` (made by `unmask prepare`): {both}")
+        if self.store is not None and isinstance(self.tokenizer, str):
+            raise ValueError(f"store={self.store!r} brings its own tokenizer: leave out tokenizer={self.tokenizer!r}")
+        if self.corpus is not None and "-" in self.corpus:
+            raise ValueError(
+                "corpus=-: standard input cannot be read again, for the tokenizer, the store and when the run is "
+                "resumed; make a store of it with `unmask prepare -`, and give store="
+            )
+        if self.store is not None and (self.reading, self.cleaning) != (ReadingSettings(), CleaningSettings()):
+            raise ValueError("reading and cleaning are for a `corpus`: the text of a store has been read and cleaned")
+        if self.init_from is None:  # else `unmask.pretraining.start.check_model` checks against that model
+            wrong = contradiction(self.objective, self.model.architecture, self.model.causal, self.packing)
+            if wrong is not None:
+                raise ValueError(wrong)
+        self._check_text_fits_the_model()
+        self._check_phases()
+        if self.packing.format == "stream" and self.packing.copies is not None:
+            raise ValueError("packing.format=stream reads the documents as they are: leave out packing.copies")
+        if self.train.patience is not None or self.train.metric is not None:
+            raise ValueError("train.patience and train.metric are for fine-tuning: leave them out")
+        if self.objective.is_static and self.packing.copies is not None:
+            raise ValueError("objective.masking_mode=static shows ten fixed copies: leave out packing.copies")
+        return self
+
+    def _check_text_fits_the_model(self) -> None:
+        is_trained = self.corpus is not None and self.init_from is None
+        trained = self.tokenizer if is_trained and isinstance(self.tokenizer, TokenizerSettings) else None
+        if trained is not None and (trained.kind == "word") != (self.objective.name == "bilm"):
+            raise ValueError(
+                f"tokenizer.kind={trained.kind} and objective.name={self.objective.name} do not go together: `word` is "
+                "for bilm, and bilm reads the characters of words"
+            )
+        masking = self.objective.annotations
+        if trained is not None and trained.segmenter != "none" and masking is not None:
+            raise ValueError(
+                f"tokenizer.segmenter={trained.segmenter} and objective.masking={masking} do not go together: a "
+                "segmenter changes the text that the annotations are places of; leave one out"
+            )
+        positions = self.model.max_position_embeddings if isinstance(self.model, ModelSettings) else None
+        key, longest = self.longest
+        if positions is not None and longest > positions:
+            raise ValueError(f"{key} {longest} is over model.max_position_embeddings {positions}")
+
+    def _check_phases(self) -> None:
+        for phase in self.phases:
+            phase.packing(self.packing)
+        if (wrong := too_many_tokens(self.train, self.packing, self.phases)) is not None:
+            raise ValueError(wrong)
+        if self.phases and self.packing.format == "stream":
+            raise ValueError(
+                "packing.format=stream and phases do not go together: a lane's memory goes on from window to window; "
+                "leave out phases"
+            )
+        if self.phases and self.train.minutes is not None:
+            raise ValueError(
+                "train.minutes and phases do not go together: how many steps a phase has would depend on how fast they "
+                "are; give the budget as steps, tokens or epochs"
+            )
+
+    @property
+    def longest(self) -> tuple[str, int]:
+        """The key that allows the longest sequences, in any phase, and their length in tokens."""
+        of_phases = [
+            (f"phases.{number}.max_length" if phase.max_length else "packing.max_length", phase.packing(self.packing))
+            for number, phase in enumerate(self.phases)
+        ]
+        lengths = [(key, packing.max_length) for key, packing in of_phases]
+        return max(lengths, default=("packing.max_length", self.packing.max_length), key=lambda each: each[1])
+
+
+class FinetuneRecipe(Settings):
+    """Everything that decides a fine-tuning run."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    """The new head, the order of the examples and dropout all follow from it."""
+    device: Device = "auto"
+    precision: Precision = "auto"
+
+    init_from: str
+    """The pre-trained model's directory, or the run that made it."""
+    from_scratch: bool = False
+    """True: only the architecture and the tokenizer of `init_from` are used and all weights are random (a baseline)."""
+    keep_head: bool = False
+    """True: the head of `init_from` is kept too, for fine-tuning on one task after another."""
+    transfer_layers: int | None = Field(None, ge=0)
+    """How many layers above the embeddings are taken from `init_from`, the others random (Radford et al. 2018, section
+    5); null takes all, and the pooler."""
+    freeze_layers: int | Literal["all"] | None = None
+    """0 freezes the embeddings, n also the first n layers, `all` the whole encoder; null nothing."""
+    model: DropoutSettings = DropoutSettings()
+
+    task: TaskSettings = TaskSettings()
+    data: DataSettings
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5)
+    schedule: ScheduleSettings = ScheduleSettings(warmup_ratio=0.1)
+    train: TrainSettings = TrainSettings(epochs=3, batch_size=32)
+    search: SearchSettings = SearchSettings()
+
+    @model_validator(mode="after")
+    def _agrees(self) -> FinetuneRecipe:
+        if self.train.patience is not None and self.data.dev is None:
+            raise ValueError(
+                f"train.patience {self.train.patience} waits for better figures on data.dev: give that file"
+            )
+        if self.train.metric is not None and self.data.dev is None:
+            raise ValueError(
+                f"train.metric {self.train.metric} chooses the best checkpoint by a figure on data.dev: give that file"
+            )
+        if self.from_scratch and (self.transfer_layers, self.freeze_layers, self.keep_head) != (None, None, False):
+            raise ValueError(
+                "from_scratch takes no weights of init_from: leave out transfer_layers, freeze_layers and keep_head"
+            )
+        size, length = self.train.micro_batch_of(self.train.batch_size), self.task.max_length
+        if (wrong := overflow(self.train, "train.micro_batch_size", size, "task.max_length", length)) is not None:
+            raise ValueError(wrong)
+        if self.task.tagging_head == "bilstm" and self.freeze_layers != "all":
+            raise ValueError("task.tagging_head=bilstm stands on frozen features: set freeze_layers=all")
+        return self
+
+
+class CorpusOptions(Settings):
+    """What the command line may set for reading and cleaning text, outside a recipe."""
+
+    reading: ReadingSettings = ReadingSettings()
+    cleaning: CleaningSettings = CleaningSettings()
+
+
+class TokenizerOptions(CorpusOptions):
+    """What the command line may set for a tokenizer to train."""
+
+    tokenizer: TokenizerSettings = TokenizerSettings()
+
+
+ALTERNATIVES = (
+    tuple(f"train.{name}" for name in BUDGETS),
+    ("schedule.warmup_steps", "schedule.warmup_ratio"),
+    ("corpus", "store"),
+    ("data.columns.text", "data.columns.text_a"),
+)
+"""Keys of which only one may be given: one on the command line replaces another in the recipe."""
+
+Recipe = TypeVar("Recipe", PretrainRecipe, FinetuneRecipe)
+
+
+def load_pretrain_recipe(name: str, overrides: Sequence[str] = ()) -> PretrainRecipe:
+    """Reads a pre-training recipe; see `unmask.recipe.names.find_recipe` and `unmask.config`.
+
+    Raises:
+        SettingsError: no such recipe, an unknown key, a value out of range, or a contradiction.
+    """
+    return _load(PretrainRecipe, name, overrides)
+
+
+def load_finetune_recipe(name: str, overrides: Sequence[str] = ()) -> FinetuneRecipe:
+    """Reads a fine-tuning recipe, as `load_pretrain_recipe`."""
+    return _load(FinetuneRecipe, name, overrides)
+
+
+def read_corpus_options(
+    reading: Mapping[str, Any], cleaning: Mapping[str, Any], overrides: Sequence[str]
+) -> CorpusOptions:
+    """Settings from command-line options, overridden by `reading.KEY=VALUE` and `cleaning.KEY=VALUE` words.
+
+    Raises:
+        SettingsError: an unknown key, or a value out of range.
+    """
+    values = merge({"reading": reading, "cleaning": cleaning}, parse_overrides(overrides))
+    return build_settings(CorpusOptions, values, "--set")
+
+
+def read_tokenizer_options(
+    preset: str | None, given: Mapping[str, Any], reading: Mapping[str, Any], overrides: Sequence[str]
+) -> TokenizerOptions:
+    """Settings of a tokenizer to train: the preset's, overridden by options, and both by `tokenizer.KEY=VALUE` words.
+
+    Raises:
+        SettingsError: an unknown preset or key, or a value out of range.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise SettingsError(f"--preset {preset}: there is no such preset{nearest(preset, list(PRESETS))}")
+    base = PRESETS[preset].model_dump(exclude_defaults=True) if preset is not None else {}
+    options = {name: value for name, value in given.items() if value is not None}
+    if "vocab_size" in options:
+        base.pop("num_merges", None)
+    values = merge({"tokenizer": base | options, "reading": reading}, parse_overrides(overrides))
+    return build_settings(TokenizerOptions, values, "tokenizer train")
+
+
+def read_columns(words: Sequence[str]) -> ColumnSettings:
+    """Columns of examples from `NAME=COLUMN` words of the command line.
+
+    Raises:
+        SettingsError: there is no such NAME.
+    """
+    return build_settings(ColumnSettings, parse_overrides(words), "--column")
+
+
+def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
+    path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
+    values = read_settings_file(path)
+    base_name = values.pop("base", None)
+    if base_name is not None:
+        values = merge(_without_other_names(_read_base(path, base_name), values), values, ALTERNATIVES)
+    given = parse_overrides(overrides)
+    if "base" in given:
+        raise SettingsError(
+            "base cannot be given on the command line: name it in the recipe, or pass that recipe instead"
+        )
+    if given.get("store") is not None and given.get("tokenizer") is not None:
+        raise SettingsError("store and tokenizer contradict each other: a store brings its own tokenizer; keep one")
+    if ("data" in values) != (cls is FinetuneRecipe):
+        program = "finetune" if "data" in values else "pretrain"
+        raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
+    _check_place(cls, name, values, given)
+    values = merge(_without_other_names(values, given), given, ALTERNATIVES)
+    return build_settings(cls, values, str(name))
+
+
+def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuses settings of the other program's recipes, those of phases that there are not, and no model for a recipe
+    that goes on from one, which names it by an empty `init_from`.
+
+    Args:
+        values: the recipe's.
+        given: the command line's.
+    """
+    other, program = (PretrainRecipe, "pretrain") if cls is FinetuneRecipe else (FinetuneRecipe, "finetune")
+    for key in given:
+        if key not in cls.model_fields and key in other.model_fields:
+            raise SettingsError(f"{key} is set in recipes of `unmask {program}`, and {name} is none: leave it out")
+    numbers = list(given["phases"]) if isinstance(given.get("phases"), Mapping) else []
+    if numbers and all(map(str.isdecimal, numbers)) and not values.get("phases"):
+        raise SettingsError(
+            f"{name} has no phases, so there is no phases.{numbers[0]} to change: give them all, such as "
+            "phases='[{until: 0.9, max_length: 64}, {until: 1}]'"
+        )
+    if values.get("init_from") == "" and not given.get("init_from"):
+        raise SettingsError(f"{name} goes on from a model: give init_from=MODEL, its directory or a run's")
+
+
+def _without_other_names(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`under` without the settings of an objective, optimizer or schedule that do not apply to the one that `over`
+    names."""
+    kept = dict(under)
+    if _other_name(under, over, "objective", MaskedLMSettings().name) is not None:
+        kept.pop("objective", None)  # no key means quite the same in two objectives
+    for part, default, only_of in (
+        ("optimizer", OptimizerSettings().name, ONLY_OF_OPTIMIZERS),
+        ("schedule", ScheduleSettings().name, ONLY_OF_SCHEDULES),
+    ):
+        name = _other_name(under, over, part, default)
+        if name is not None and kept.get(part):
+            kept[part] = {key: value for key, value in kept[part].items() if name in only_of.get(key, (name,))}
+    return kept
+
+
+def _other_name(under: Mapping[str, Any], over: Mapping[str, Any], part: str, default: str) -> str | None:
+    """The name that `over` gives to a part of the settings where `under` has another; else None."""
+    named, before = (values.get(part) or {} for values in (over, under))
+    if not isinstance(named, Mapping) or not isinstance(before, Mapping):
+        return None  # refused later, for its type
+    name = named.get("name")
+    return None if name == before.get("name", default) else name
+
+
+def _read_base(path: Path, name: Any) -> dict[str, Any]:
+    if not isinstance(name, str):
+        raise SettingsError(f"{path}: base={name}: expected the path or the name of one recipe")
+    beside = path.parent / name
+    base = read_settings_file(beside if beside.is_file() else find_recipe(name))
+    if "base" in base:
+        raise SettingsError(f"{path}: its base {name} has a base of its own: a recipe has one base at most")
+    return base

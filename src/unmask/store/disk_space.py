@@ -1,0 +1,111 @@
+"""The disk space that a store will need, estimated from a sample beforehand, and whether there is room."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.pipeline import read_documents
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.errors import OutputError
+from unmask.io.progress import human_bytes, human_count
+from unmask.store.encoding import Chunk, Encoder
+from unmask.store.store import DOCUMENT, SENTENCE, WORD_END
+
+_SAMPLED_FILES = 4
+_ENCODED_BYTES = 1 << 18
+"""Bytes of text that are encoded from the beginning of each of a few files."""
+_READ_BYTES = 32 << 20
+_READ_S = 0.3
+"""Most text and time to read of a file to learn how much text its bytes give; reading ahead distorts small samples."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a corpus will give, to within some tens of per cent.
+
+    Attributes:
+        text_bytes: of cleaned text in UTF-8.
+        documents: how many.
+        tokens: how many.
+        store_bytes: of the finished store.
+    """
+
+    text_bytes: int
+    documents: int
+    tokens: int
+    store_bytes: int
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(*(value + more for value, more in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    def times(self, factor: float) -> Estimate:
+        return Estimate(*(round(value * factor) for value in vars(self).values()))
+
+    def __str__(self) -> str:
+        return (
+            f"about {human_bytes(self.text_bytes)} of text, {human_count(self.tokens)} tokens; "
+            f"the store will need about {human_bytes(self.store_bytes)}"
+        )
+
+
+def estimate_store(
+    files: Sequence[Path], encoder: Encoder, reading: ReadingSettings, cleaning: CleaningSettings
+) -> Estimate | None:
+    """Encodes the beginnings of a few files, and assumes that the rest is like them.
+
+    Returns:
+        None if one of them can be read only once: standard input, a pipe.
+
+    Raises:
+        InputError: a beginning cannot be read.
+    """
+    if not all(path.is_file() for path in files):
+        return None
+    sizes = {path: path.stat().st_size for path in files}
+    sample = Chunk(0)
+    documents = text_bytes = file_bytes = 0
+    for path in sorted(files, key=sizes.__getitem__, reverse=True)[:_SAMPLED_FILES]:
+        counts = CorpusCounts()
+        sampled_before = sample.bytes
+        stop_at = time.monotonic() + _READ_S
+        for document in read_documents([path], counts, reading, cleaning):
+            if sample.bytes - sampled_before < _ENCODED_BYTES:
+                sample.add(document.text[:_ENCODED_BYTES])
+            if counts.utf8_bytes >= _READ_BYTES or time.monotonic() >= stop_at:
+                break
+        documents += counts.documents
+        text_bytes += counts.utf8_bytes
+        file_bytes += counts.file_bytes
+    encoded = encoder.encode(sample)
+    whole_bytes = sum(sizes.values()) * text_bytes / max(1, file_bytes)
+    per_byte = whole_bytes / max(1, sample.bytes)
+    num_documents = round(documents * whole_bytes / max(1, text_bytes))
+    sentence_bytes = len(encoded.sentence_lengths) * SENTENCE.itemsize
+    word_bytes = 0 if encoded.words is None else encoded.words.utf8.nbytes + len(encoded.tokens) * WORD_END.itemsize
+    sample_bytes = encoded.tokens.nbytes + sentence_bytes + word_bytes
+    store_bytes = round(sample_bytes * per_byte) + num_documents * DOCUMENT.itemsize
+    return Estimate(round(whole_bytes), num_documents, round(len(encoded.tokens) * per_byte), store_bytes)
+
+
+def check_free_space(out: Path, estimate: Estimate) -> str:
+    """Describes how much space a store needs and how much there is.
+
+    Args:
+        out: the store's directory; it may not exist yet.
+        estimate: of the store.
+
+    Raises:
+        OutputError: the store will not fit.
+    """
+    folder = next(parent for parent in [out.resolve(), *out.resolve().parents] if parent.exists())
+    free = shutil.disk_usage(folder).free
+    if estimate.store_bytes > free:
+        raise OutputError(
+            f"{estimate}, but only {human_bytes(free)} are free at {out}: free some space, or write elsewhere"
+        )
+    return f"{estimate}; {human_bytes(free)} are free"

@@ -1,0 +1,95 @@
+"""Encodes chunks in several processes of this machine, in order, with few chunks in memory at any time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+
+from unmask.errors import OutputError
+from unmask.io.signals import Interruption
+from unmask.store.encoding import Chunk, Encoder, EncoderSettings
+from unmask.store.shard_writer import EncodedChunk
+
+_CHUNKS_IN_FLIGHT = 4
+"""Chunks per worker that are being encoded or waiting to be written."""
+
+
+@contextmanager
+def encoder_pool(
+    encoder: Encoder, settings: EncoderSettings, workers: int, interruption: Interruption
+) -> Iterator[Callable[[Iterator[Chunk]], Iterator[EncodedChunk]]]:
+    """Yields a function that encodes chunks in order: here, or in worker processes.
+
+    Args:
+        encoder: encodes here if there is one worker.
+        settings: make the same encoder in every worker.
+        workers: 1 starts no process.
+        interruption: tells whether a broken pool was ended by a signal.
+
+    Raises:
+        OutputError: a worker was killed.
+    """
+    if workers == 1:
+        yield lambda chunks: (encoder.encode(chunk) for chunk in chunks)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(settings,))
+    try:
+        yield lambda chunks: _encode_ahead(pool, chunks, workers * _CHUNKS_IN_FLIGHT)
+    except BrokenProcessPool as error:
+        interruption.check()  # a SIGTERM to the whole process group ends the workers first
+        raise OutputError("a worker process was killed (out of memory?): try fewer --workers") from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _encode_ahead(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int) -> Iterator[EncodedChunk]:
+    waiting: deque[Future[EncodedChunk]] = deque()
+    for chunk in chunks:
+        with _ctrl_c_held_back():  # the pool starts its processes when work is submitted
+            waiting.append(pool.submit(_encode_in_worker, chunk))
+        if len(waiting) >= most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Blocks Ctrl-C for processes started meanwhile, even before they can ignore it themselves."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_encoder_of_worker: Encoder | None = None
+
+
+def _start_worker(settings: EncoderSettings) -> None:
+    """Makes a worker leave Ctrl-C to its parent process, and end when that does."""
+    global _encoder_of_worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _encoder_of_worker = Encoder.load(settings)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker once its parent is gone: a killed parent tells its workers nothing; they would wait forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _encode_in_worker(chunk: Chunk) -> EncodedChunk:
+    assert _encoder_of_worker is not None
+    return _encoder_of_worker.encode(chunk)

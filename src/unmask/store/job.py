@@ -1,0 +1,77 @@
+"""The output and inputs of a preparation, and the check that an existing shard belongs to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.corpus.corpora import Corpus
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.errors import StoreError
+from unmask.store.encoding import EncoderSettings
+from unmask.store.shard_writer import TextDigest
+
+
+@dataclass(frozen=True)
+class Job:
+    """The output and inputs of a preparation.
+
+    Attributes:
+        corpora: in their order in the store.
+        reading: how files become documents.
+        cleaning: what is mended and left out.
+        encoder: makes an encoder.
+        out: the store's directory.
+        dtype: of a token.
+        fingerprint: of the tokenizer.
+        shard_bytes: bytes of text in a shard.
+    """
+
+    corpora: list[Corpus]
+    reading: ReadingSettings
+    cleaning: CleaningSettings
+    encoder: EncoderSettings
+    out: Path
+    dtype: Any
+    fingerprint: str
+    shard_bytes: int
+
+    @property
+    def files(self) -> list[Path]:
+        return [file for corpus in self.corpora for file in corpus.files]
+
+    def settings(self) -> dict[str, Any]:
+        """Everything besides text and tokenizer that determines the store, as in the manifest."""
+        return {
+            "shard_bytes": self.shard_bytes,
+            "sentences_by": self.encoder.splitter,
+            **({"mixture": {corpus.name: corpus.times for corpus in self.corpora}} if self.corpora[0].name else {}),
+            "reading": self.reading.model_dump(),
+            "cleaning": self.cleaning.model_dump(),
+        }
+
+    def made_from(self, digest: TextDigest) -> dict[str, Any]:
+        """What a shard is made from, which must be the same when a preparation is resumed."""
+        made_from = {"tokenizer": self.fingerprint, "shard_bytes": self.shard_bytes, "text": digest.hexdigest()}
+        return made_from if self.encoder.splitter == "rules" else {**made_from, "splitter": self.encoder.splitter}
+
+
+def check_resumed(job: Job, record: dict[str, Any], digest: TextDigest) -> None:
+    """Refuses to continue from a shard that the same command would not have written.
+
+    Raises:
+        StoreError: it was made from something else.
+    """
+    made_from = job.made_from(digest)
+    different = [name for name, value in made_from.items() if record["made_from"].get(name) != value]
+    if different or record["made_from"].keys() != made_from.keys():
+        raise made_from_another(job.out, different or ["splitter"])
+
+
+def made_from_another(out: Path, different: list[str]) -> StoreError:
+    """The error that names the differences in text or settings of a resumed preparation."""
+    return StoreError(
+        f"{out}: what is there was made from another {' and '.join(different)}: "
+        "start again with --overwrite, or choose another --out"
+    )

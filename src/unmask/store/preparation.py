@@ -1,0 +1,262 @@
+"""Text to a token store: read, clean, split into sentences, encode, write; by several processes, in constant memory.
+
+One process reads the corpus in order and cuts it into chunks of about a megabyte; others encode them; the chunks come
+back in order and go into shards that end after a fixed number of bytes of text. So the bytes of a store do not depend
+on which process encodes, and no more than a few chunks per worker are ever in memory. On a Ray cluster whole shards are
+sent out, and written where they are encoded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from unmask.corpus.annotations import KINDS
+from unmask.corpus.cleaning.near_duplicates import estimate_memory
+from unmask.corpus.corpora import find_corpora, read_corpora
+from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.corpus.statistics import describe_losses
+from unmask.errors import InputError
+from unmask.io.progress import Progress, human_bytes, human_count
+from unmask.io.signals import Interruption
+from unmask.io.writing import refuse_existing, refuse_foreign, told_as_output_error
+from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished_store
+from unmask.store.disk_space import check_free_space, estimate_store
+from unmask.store.encoding import Chunk, Encoder, EncoderSettings, cut_chunks, digested
+from unmask.store.encoding_pool import encoder_pool
+from unmask.store.job import Job, check_resumed, made_from_another
+from unmask.store.shard_writer import (
+    STORE_FILES,
+    ShardWriter,
+    TextDigest,
+    num_records,
+    read_record,
+    remove_records,
+    write_manifest,
+)
+from unmask.store.skipped_list import SkippedList
+from unmask.store.store import SPAN_ARRAYS, TokenStore, token_dtype, word_arrays
+from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
+
+SHARD_BYTES = 128 << 20
+"""A shard ends after the document with which it reaches this many bytes of UTF-8 text."""
+
+
+def prepare(
+    text: Sequence[str | Path],
+    tokenizer: str | Path,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    ray_address: str | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    reading: ReadingSettings = ReadingSettings(),  # noqa: B008  frozen
+    cleaning: CleaningSettings = CleaningSettings(),  # noqa: B008  frozen
+    splitter: str = "rules",
+    shard_bytes: int = SHARD_BYTES,
+) -> TokenStore:
+    """Makes a token store.
+
+    Args:
+        text: files, folders and globs, or a mixture, as `unmask.corpus.corpora.find_corpora` takes them.
+        tokenizer: a tokenizer's directory.
+        out: the store's directory.
+        workers: encoding processes; 1 starts none. A script that passes more needs the usual
+            `if __name__ == "__main__":`.
+        ray_address: of a Ray cluster that encodes instead; `text`, `tokenizer` and `out` are in a folder that all of
+            its machines share under the same name.
+        overwrite: True replaces a store at `out` when the new one is complete; if anything fails, the old one stays.
+        resume: True goes on with an interrupted preparation at `out`: its finished shards are kept.
+        reading: how files become documents.
+        cleaning: what is mended in documents and which are left out.
+        splitter: what finds sentences, a key of `unmask.corpus.sentences.splitters.SENTENCE_SPLITTERS`.
+        shard_bytes: bytes of text in a shard.
+
+    Raises:
+        InputError: no text, or text that cannot be read.
+        OutputError: `out` exists, holds other things than a store, or the disk is full or too small.
+        StoreError: the store to be resumed was made from another text or tokenizer, or with other settings.
+        Interrupted: Ctrl-C or SIGTERM; finished shards are kept.
+    """
+    out, tokenizer_path = Path(out), Path(tokenizer)
+    out = out if out.name else out.resolve()  # "." has no name to put a neighbour beside
+    if workers < 1:
+        raise InputError(f"workers={workers}: expected at least 1")
+    if not resume:
+        refuse_existing(out, overwrite, "choose another name, or pass --resume to go on with it, or --overwrite")
+    corpora = find_corpora(text, reading, cleaning)
+    text_tokenizer = open_tokenizer(tokenizer_path)
+    job = Job(
+        corpora,
+        reading,
+        cleaning,
+        EncoderSettings(tokenizer_path, splitter),
+        out,
+        token_dtype(text_tokenizer.vocab_size),
+        text_tokenizer.fingerprint(),
+        shard_bytes,
+    )
+    if resume and (out / "manifest.json").is_file():
+        return _open_complete(job)
+    refuse_foreign(out, STORE_FILES, "a token store")
+    refuse_inputs_inside(out, [*job.files, tokenizer_path])
+    encoder = Encoder(text_tokenizer, splitter)
+    replaces = overwrite and not resume and out.exists()
+    with (
+        Interruption() as interruption,  # entered first, so that Ctrl-C does not cut into the tidying up
+        moved_aside(out) if replaces else nullcontext(),
+        unfinished_store(out, keeps_shards=not replaces),
+    ):
+        _tell_and_check_disk(job, encoder)
+        return _prepare(job, text_tokenizer, encoder, workers, ray_address, interruption)
+
+
+def describe_annotations(store: TokenStore) -> str:
+    """What became of the annotations of the text that a store was made from."""
+    manifest = store.manifest
+    kept = ", ".join(f"{store.num_spans(kind):,} {kind}" for kind in KINDS)
+    lost = {
+        "lost their text to cleaning": manifest["text"]["annotations_removed"],
+        "overlapped a longer one of their kind": manifest["overlapping_spans"],
+        "cover no token": manifest["spans_without_tokens"],
+    }
+    return "; ".join([f"annotations: {kept}", *(f"{count:,} {why}" for why, count in lost.items() if count)])
+
+
+def _tell_and_check_disk(job: Job, encoder: Encoder) -> None:
+    estimates = [estimate_store(corpus.files, encoder, job.reading, job.cleaning) for corpus in job.corpora]
+    known = [each.times(corpus.times) for each, corpus in zip(estimates, job.corpora, strict=True) if each is not None]
+    if not known:
+        return
+    whole = sum(known[1:], known[0])
+    if not whole.tokens:
+        return  # reading all of it will show what is wrong
+    print(check_free_space(job.out, whole), file=sys.stderr)
+    if job.cleaning.near_duplicates is not None:
+        memory = estimate_memory(whole.documents, job.cleaning.near_duplicates)
+        documents = human_count(whole.documents)
+        print(f"near-duplicates: about {human_bytes(memory)} of memory for {documents} documents", file=sys.stderr)
+
+
+def _open_complete(job: Job) -> TokenStore:
+    """The store at `out`, if it was made with this tokenizer and these settings, from files of these sizes."""
+    store = TokenStore(job.out)
+    manifest, settings = store.manifest, job.settings()
+    sizes = [source["bytes"] for source in manifest.get("sources", [])]
+    if manifest.get("tokenizer_fingerprint") != job.fingerprint:
+        raise made_from_another(job.out, ["tokenizer"])
+    if sizes != [_size(path) for path in job.files]:
+        raise made_from_another(job.out, ["text"])
+    for name in ("shard_bytes", "sentences_by", "mixture", "reading", "cleaning"):
+        before, now = manifest.get(name), settings.get(name)
+        if before != now:
+            keys = [name]
+            if isinstance(before, dict) and isinstance(now, dict):
+                keys = [f"{name}.{key}" for key in {**before, **now} if before.get(key) != now.get(key)]
+            raise made_from_another(job.out, keys)
+    return store
+
+
+def _prepare(
+    job: Job,
+    tokenizer: Tokenizer,
+    encoder: Encoder,
+    workers: int,
+    ray_address: str | None,
+    interruption: Interruption,
+) -> TokenStore:
+    out = job.out
+    counts = CorpusCounts()
+    total_bytes = max(1, sum(map(_size, job.files)))
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress("preparing", unit="tokens"))
+        skipped = stack.enter_context(SkippedList(out, counts))
+        tokens_done = text_bytes = 0
+
+        def tell(num_tokens: int) -> None:
+            nonlocal tokens_done
+            tokens_done += num_tokens
+            progress.update(min(1.0, counts.file_bytes / total_bytes), tokens_done)
+            interruption.check()
+
+        def watched(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+            nonlocal text_bytes
+            for chunk in chunks:
+                tell(0)
+                text_bytes += chunk.bytes
+                yield chunk
+
+        documents = read_corpora(job.corpora, counts, job.reading, job.cleaning, work_directory=out)
+        chunks = watched(cut_chunks(documents, job.shard_bytes))
+        if ray_address is None:
+            encode = stack.enter_context(encoder_pool(encoder, job.encoder, workers, interruption))
+            records = [_write_shard(job, shard, some, encode, tell) for shard, some in groupby(chunks, _shard_of)]
+        else:
+            from unmask.store.ray_encoding import write_shards_on_ray
+
+            records = list(write_shards_on_ray(ray_address, job, chunks, tell))
+        skipped.finish()
+    interruption.check()
+    if num_records(out) > len(records):
+        raise made_from_another(out, ["text"])
+    if sum(record["documents"] for record in records) == 0:
+        remove_records(out)
+        raise InputError(
+            f"{_named(job.files)}: no text with a sentence in it{describe_losses(counts)}: give text to prepare"
+        )
+    with told_as_output_error(out):
+        (out / "tokenizer").mkdir(exist_ok=True)
+    tokenizer.save(out / "tokenizer")
+    side_arrays = word_arrays(tokenizer.vocab_size) if isinstance(tokenizer, WordTokenizer) else {}
+    if any(record[f"{kind}_spans"] for record in records for kind in KINDS):
+        side_arrays |= SPAN_ARRAYS
+    description = {
+        "vocab_size": tokenizer.vocab_size,
+        "token_bytes": job.dtype.itemsize,
+        **({"side_arrays": side_arrays} if side_arrays else {}),
+        "tokenizer_fingerprint": job.fingerprint,
+        "sources": [{"file": str(path), "bytes": _size(path)} for path in job.files],
+        **job.settings(),
+        "text": counts.as_dict(),
+        "text_bytes": text_bytes,
+    }
+    write_manifest(out, records, description)
+    return TokenStore(out)
+
+
+def _shard_of(chunk: Chunk) -> int:
+    return chunk.shard
+
+
+def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, tell: Any) -> dict[str, Any]:
+    """Writes a shard, unless it exists already; returns the record of what it holds."""
+    digest = TextDigest()
+    read = digested(chunks, digest)
+    record = read_record(job.out, shard)
+    if record is not None:
+        for _ in read:
+            pass
+        check_resumed(job, record, digest)
+        tell(record["tokens"])
+        return record
+    with ShardWriter(job.out, shard, job.dtype) as writer:
+        for encoded in encode(read):
+            writer.add(encoded)
+            tell(len(encoded.tokens))
+        return writer.finish(job.made_from(digest))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 for standard input and pipes, whose size is unknown, and for a file that has vanished."""
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _named(files: list[Path]) -> str:
+    return f"{files[0]}{f' and {len(files) - 1} more file(s)' if len(files) > 1 else ''}"

@@ -1,0 +1,305 @@
+"""Writing a token store: shards one after another, each whole or not at all, and the manifest last.
+
+A finished shard leaves a record, `shard-00000.json`, beside its files; the records become the manifest when the store
+is complete, and let an interrupted preparation resume.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.corpus.annotations import KINDS
+from unmask.io.writing import UNFINISHED, sha256, write_json, writing
+from unmask.store.store import (
+    DOCUMENT,
+    FORMAT_VERSION,
+    PARTS,
+    SENTENCE,
+    SPAN,
+    WORD_END,
+    WORD_PARTS,
+    manifest_checksum,
+    part_name,
+)
+
+STORE_FILES = (
+    "manifest.json",
+    "skipped.jsonl",
+    "tokenizer",
+    *(f"{part}-*.bin" for part in (*PARTS, *WORD_PARTS, "spans")),
+    "shard-*.json",
+    f"{UNFINISHED}*",
+)
+"""Everything that the directory of a store may hold, finished or not."""
+
+
+@dataclass(frozen=True)
+class WordBytes:
+    """The UTF-8 of words, for a store that keeps it along with their ids.
+
+    Attributes:
+        utf8: (bytes,) uint8, of all words one after another.
+        lengths: (words,) uint32, the bytes of each, none 0.
+    """
+
+    utf8: NDArray[np.uint8]
+    lengths: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class TokenSpans:
+    """Annotations as spans of tokens.
+
+    Attributes:
+        rows: (spans, 3) uint32, in order: the first token, the one after the last, and the kind, by
+            `unmask.corpus.annotations.KINDS`. Spans of one kind do not overlap.
+        overlapping: annotations that were left out for a longer one of their kind.
+        without_tokens: annotations that cover no token.
+    """
+
+    rows: NDArray[np.uint32]
+    overlapping: int
+    without_tokens: int
+
+
+@dataclass(frozen=True)
+class EncodedChunk:
+    """Some consecutive documents as token ids.
+
+    Attributes:
+        tokens: (tokens,) in the store's type.
+        sentence_lengths: (sentences,) uint32, tokens in each, none 0.
+        document_sentences: (documents,) uint32, sentences in each, none 0.
+        text_hashes: (documents,) uint32, the first 32 bits of the SHA-256 of each document's text.
+        unknown_tokens: how many of the tokens are `[UNK]`.
+        documents_without_tokens: documents that were left out since they have no token.
+        words: the bytes of every token, for a store of words.
+        spans: of the annotations, if there were any.
+    """
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    sentence_lengths: NDArray[np.uint32]
+    document_sentences: NDArray[np.uint32]
+    text_hashes: NDArray[np.uint32]
+    unknown_tokens: int
+    documents_without_tokens: int
+    words: WordBytes | None = None
+    spans: TokenSpans | None = None
+
+
+@dataclass
+class ShardCounts:
+    """What a shard holds."""
+
+    documents: int = 0
+    sentences: int = 0
+    tokens: int = 0
+    unknown_tokens: int = 0
+    documents_without_tokens: int = 0
+    entity_spans: int = 0
+    noun_phrase_spans: int = 0
+    overlapping_spans: int = 0
+    spans_without_tokens: int = 0
+
+
+COUNTS = tuple(field.name for field in fields(ShardCounts))
+
+
+class ShardWriter:
+    """Writes one shard; use in a `with` statement, then call `finish` inside it.
+
+    Args:
+        directory: the store's.
+        number: of the shard.
+        dtype: of a token.
+    """
+
+    def __init__(self, directory: Path, number: int, dtype: np.dtype[Any]) -> None:
+        self._directory = directory
+        self._number = number
+        self._dtype = dtype
+        self._stack = ExitStack()
+        self._counts = ShardCounts()
+        self._word_bytes: int | None = None  # None: the store is not one of words
+        self._files: dict[str, IO[bytes]] = {}
+
+    def __enter__(self) -> ShardWriter:
+        self._open(PARTS)
+        return self
+
+    def _open(self, parts: Sequence[str]) -> None:
+        for part in parts:
+            path = self._directory / part_name(part, self._number)
+            self._files[part] = self._stack.enter_context(writing(path))
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def add(self, chunk: EncodedChunk) -> None:
+        """Appends documents."""
+        counts = self._counts
+        sentence_ends = counts.tokens + np.cumsum(chunk.sentence_lengths, dtype=np.int64)
+        document_ends = counts.sentences + np.cumsum(chunk.document_sentences, dtype=np.int64)
+        assert not len(sentence_ends) or sentence_ends[-1] < 1 << 32, "a shard's offsets are 32 bits wide"
+        records = np.zeros(len(document_ends), dtype=DOCUMENT)
+        records["sentence_end"] = document_ends
+        records["text_hash"] = chunk.text_hashes
+        ids = chunk.tokens.astype(self._dtype, copy=False).tobytes()
+        if chunk.words is None:
+            self._files["tokens"].write(ids)
+        else:
+            self._add_words(chunk.words)
+            self._files["word_ids"].write(ids)
+        if chunk.spans is not None:
+            self._add_spans(chunk.spans)
+        self._files["sentences"].write(sentence_ends.astype(SENTENCE).tobytes())
+        self._files["documents"].write(records.tobytes())
+        counts.documents += len(records)
+        counts.sentences += len(sentence_ends)
+        counts.tokens += len(chunk.tokens)
+        counts.unknown_tokens += chunk.unknown_tokens
+        counts.documents_without_tokens += chunk.documents_without_tokens
+
+    def _add_words(self, words: WordBytes) -> None:
+        if self._word_bytes is None:
+            assert not self._counts.documents, "a store has words in all of its chunks, or in none"
+            self._open(WORD_PARTS)
+            self._word_bytes = 0
+        ends = self._word_bytes + np.cumsum(words.lengths, dtype=np.int64)
+        self._word_bytes += len(words.utf8)
+        assert self._word_bytes < 1 << 32, "a shard's offsets are 32 bits wide"
+        self._files["tokens"].write(words.utf8.tobytes())
+        self._files["word_ends"].write(ends.astype(WORD_END).tobytes())
+
+    def _add_spans(self, spans: TokenSpans) -> None:
+        counts = self._counts
+        counts.entity_spans += int(np.count_nonzero(spans.rows[:, 2] == KINDS["entity"]))
+        counts.noun_phrase_spans += int(np.count_nonzero(spans.rows[:, 2] == KINDS["noun_phrase"]))
+        counts.overlapping_spans += spans.overlapping
+        counts.spans_without_tokens += spans.without_tokens
+        if not len(spans.rows):
+            return
+        if "spans" not in self._files:
+            self._open(["spans"])
+        moved = spans.rows + np.array([counts.tokens, counts.tokens, 0], dtype=np.uint32)
+        self._files["spans"].write(moved.astype(SPAN).tobytes())
+
+    def finish(self, made_from: dict[str, Any]) -> dict[str, Any]:
+        """Closes the shard's files and writes its record.
+
+        Args:
+            made_from: what must be the same when a preparation is resumed: the tokenizer, the text.
+        """
+        self._stack.close()
+        names = [part_name(part, self._number) for part in self._files]
+        record = {
+            **asdict(self._counts),
+            "files": {name: describe_file(self._directory / name) for name in names},
+            "made_from": made_from,
+        }
+        write_json(record_path(self._directory, self._number), record)
+        return record
+
+
+class TextDigest:
+    """SHA-256 over the SHA-256 hashes of a shard's documents, in order."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, text_digest: bytes) -> None:
+        """Adds the SHA-256 of the next document's text in UTF-8."""
+        self._digest.update(text_digest)
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def record_path(directory: Path, number: int) -> Path:
+    """Where the record of a finished shard is."""
+    return directory / f"shard-{number:05d}.json"
+
+
+def read_record(directory: Path, number: int) -> dict[str, Any] | None:
+    """The record of a finished shard, or None; also None if the shard's files do not match the record."""
+    path = record_path(directory, number)
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        sound = all(describe_file(directory / name) == expected for name, expected in record["files"].items())
+        complete = isinstance(record["made_from"], dict) and all(isinstance(record[name], int) for name in COUNTS)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return record if sound and complete else None
+
+
+def move_shard(source: Path, directory: Path, number: int) -> None:
+    """Moves a finished shard into a store's directory, its record last, and removes the directory it was in."""
+    record = record_path(source, number)
+    for path in sorted(source.iterdir(), key=lambda path: path == record):
+        os.replace(path, directory / path.name)
+    source.rmdir()
+
+
+def num_records(directory: Path) -> int:
+    """How many finished shards there are."""
+    return len(list(directory.glob("shard-*.json")))
+
+
+def remove_records(directory: Path) -> None:
+    """Turns finished shards into unfinished ones."""
+    for path in directory.glob("shard-*.json"):
+        path.unlink()
+
+
+def remove_unfinished(directory: Path) -> int:
+    """Removes everything but finished shards from an unfinished store, and returns how many of those there are."""
+    finished = {path.stem.rpartition("-")[2] for path in directory.glob("shard-*.json")}
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name.startswith(UNFINISHED) or path.stem.rpartition("-")[2] not in finished:
+            path.unlink()
+    return len(finished)
+
+
+def write_manifest(directory: Path, records: list[dict[str, Any]], description: dict[str, Any]) -> dict[str, Any]:
+    """Makes the store valid: writes the manifest from the shards' records, which are then removed.
+
+    Args:
+        directory: the store's.
+        records: of its shards, in order.
+        description: further facts about the store: vocabulary, tokenizer, sources, counts of what was cleaned.
+    """
+    assert records, "a store needs at least one shard"
+    tokenizer_files = sorted((directory / "tokenizer").iterdir())
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        **{name: sum(record[name] for record in records) for name in COUNTS},
+        **description,
+        "shards": [{name: record[name] for name in COUNTS} for record in records],
+        "files": {
+            **{name: expected for record in records for name, expected in record["files"].items()},
+            **{f"tokenizer/{path.name}": describe_file(path) for path in tokenizer_files},
+            **{path.name: describe_file(path) for path in directory.glob("skipped.jsonl")},
+        },
+    }
+    manifest["sha256"] = manifest_checksum(manifest)
+    write_json(directory / "manifest.json", manifest)
+    remove_records(directory)
+    return manifest
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """A file's size and checksum, in the form of the manifest."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}

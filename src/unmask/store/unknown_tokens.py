@@ -1,0 +1,47 @@
+"""The share of unknown tokens in a store, and how large a share is still usual."""
+
+from __future__ import annotations
+
+from unmask.store.store import TokenStore
+
+NOTABLE, MUCH, TOO_MUCH = 0.005, 0.02, 0.1
+"""Shares of `[UNK]` among tokens: for a WordPiece vocabulary trained on the same text the share is far below the first;
+above the last, the text is probably in another script."""
+
+NOTABLE_OF_WORDS, MUCH_OF_WORDS = 0.05, 0.15
+"""Shares of `<UNK>` among the words of a store of words, whose vocabulary is only that of the softmax."""
+
+
+def unknown_share(store: TokenStore) -> float:
+    """The share of a store's tokens that are unknown, as counted when it was made."""
+    return float(store.manifest.get("unknown_tokens", 0) / max(1, store.num_tokens))
+
+
+def tell_unknown(store: TokenStore, *, is_own: bool = False, goes_on: bool = False) -> str | None:
+    """A warning, for before pre-training, about a store with too many unknown tokens; None if there are few.
+
+    Args:
+        is_own: the tokenizer was trained for this run, on this text.
+        goes_on: the run goes on from a model, whose entries stay.
+    """
+    share = unknown_share(store)
+    if share <= (MUCH_OF_WORDS if store.has_words else MUCH):
+        return None
+    if store.has_words:
+        told, kind, larger = "words of {} are unknown to its tokenizer, and <UNK> is", " --kind word", "vocabulary"
+    else:
+        told, kind, larger = "tokens of {} are unknown to its tokenizer, and [UNK] is", "", "alphabet"
+    if goes_on:
+        more = "" if store.has_words else "add words, `unmask tokenizer extend MODEL --words FILE --out DIR`, or "
+        mend = f"the model's entries stay: {more}take a model of such text"
+    elif is_own:
+        mend = f"give more text, or set a larger tokenizer.{'vocab_size' if store.has_words else 'alphabet_size'}"
+    else:
+        mend = (
+            f"train one on this very text with a larger {larger}, `unmask tokenizer train TEXT{kind} --out DIR`, and "
+            "prepare the text with it, `unmask prepare TEXT --tokenizer DIR --out STORE`"
+        )
+    return (
+        f"{share:.1%} of the {told.format(store.directory)} all that is learnt of them: {mend}; `unmask tokenizer "
+        "report` shows what is missing"
+    )

@@ -1,0 +1,1 @@
+"""The right one of several choices."""

@@ -1,0 +1,368 @@
+"""Multiple choice: a softmax over the choices of an example, each scored from its own sequence (BERT, section 4.4).
+
+A row is `[CLS] context [SEP] question choice [SEP]`; a unit is the rows of one example, which has two or more choices.
+The question stands with the choice, as in GPT-1 (figure 1) and as SWAG's second sentence does in BERT, so that it is
+never cut: a row that is too long loses the end of its context.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.errors import InputError, SettingsError
+from unmask.models.encoder import Encoder
+from unmask.models.heads.heads import HeadKind, new_head
+from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.choice.layouts import (
+    DATA_SETS,
+    ChoiceDataSet,
+    ChoiceExample,
+    ChoiceLayout,
+    choose_layout,
+    read_choice,
+)
+from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.rows import Row
+from unmask.tasks.sequence_module import check_sees_no_next_token, next_token_term, num_continued
+from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.tokenizer import EncodedInput
+
+logger = logging.getLogger("unmask")
+
+COLUMNS = ("context", "question", "choices", "label", "id")
+"""The fields of `ColumnSettings` that apply here."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The task.
+
+    Attributes:
+        name: `choice`, or a data set's id.
+        layouts: the first that a row fits is used.
+        columns: the user's settings for them.
+        max_length: most tokens of a row.
+        truncation: True cuts longer contexts, and counts the examples; False refuses them.
+        classifier_dropout: None takes the encoder's.
+        auxiliary_lm_weight: coefficient of the auxiliary next-token prediction; 0 leaves it out.
+    """
+
+    name: str
+    layouts: tuple[ChoiceLayout, ...]
+    columns: ColumnSettings
+    max_length: int = 128
+    truncation: bool = True
+    classifier_dropout: float | None = None
+    auxiliary_lm_weight: float = 0.0
+
+    kind: ClassVar[TaskKind] = "choice"
+    head_kind: ClassVar[HeadKind] = "multiple_choice"
+    labels: ClassVar[tuple[str, ...]] = ()
+    problem_type: ClassVar[None] = None
+    per_token: ClassVar[bool] = False
+
+    def fit_to(self, path: Path) -> Choice:
+        """The task with the one layout that the file has."""
+        return replace(self, layouts=(choose_layout(self.layouts, next(self.load_rows(path))),))
+
+    def load_rows(self, path: Path) -> Iterator[Row]:
+        """See `Task`."""
+        return DATA_SETS.get(self.name, ChoiceDataSet()).reader(path)
+
+    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ChoiceExample]:
+        """See `Task`; an example without a label is refused unless `unlabelled`."""
+        for row in self.load_rows(path):
+            yield read_choice(row, choose_layout(self.layouts, row), needs_label=not unlabelled)
+
+    @property
+    def id_column(self) -> str:
+        """See `Task`."""
+        return self.columns.id or "id"
+
+    def read(self, row: Row) -> ChoiceExample:
+        """See `Task`."""
+        return read_choice(row, choose_layout(self.layouts, row), labelled=False)
+
+    def read_all(self, rows: Iterable[Row]) -> Iterator[ChoiceExample]:
+        """See `Task`."""
+        return map(self.read, rows)
+
+    def encode(
+        self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
+    ) -> EncodedExamples:
+        """See `Task`; a unit has the column `labels`, the number of the right choice."""
+        pairs = [
+            (example.context, f"{example.question} {choice}" if example.question else choice)
+            for example in examples
+            for choice in example.choices
+        ]
+        rows = iter(tokenizer.encode_inputs(pairs))
+        kept: list[EncodedInput] = []
+        for example in examples:
+            its_rows = [self._fitted(next(rows), example, tokenizer) for _ in example.choices]
+            counts.truncated += any(row.truncated for row in its_rows)
+            kept += its_rows
+        counts.examples += len(examples)
+        every_choice = [choice for example in examples for choice in example.choices]
+        counts.note("choices without any token", tokenizer.encode_batch(every_choice, specials_in_text=True).count([]))
+        labels = [IGNORE_INDEX if example.label is None else example.label for example in examples]
+        return encoded(
+            [row.input_ids for row in kept],
+            [row.token_type_ids.count(0) if num_segments > 1 else len(row.input_ids) for row in kept],
+            rows_of_units=[len(example.choices) for example in examples],
+            unit_columns={"labels": np.array(labels, dtype=np.int64)},
+        )
+
+    def _fitted(self, row: EncodedInput, example: ChoiceExample, tokenizer: Tokenizer) -> EncodedInput:
+        """The row with the end of its context cut off where it is longer than `max_length`."""
+        excess = len(row.input_ids) - self.max_length
+        if excess <= 0:
+            return row
+        if not self.truncation:
+            raise InputError(
+                f"{example.source}: {len(row.input_ids)} tokens, over task.max_length {self.max_length}, and "
+                "task.truncation is false: shorten the context, raise task.max_length, or allow truncation"
+            )
+        (context,) = tokenizer.encode_batch([example.context], specials_in_text=True)
+        if excess > len(context):
+            raise InputError(
+                f"{example.source}: a choice and its question have {len(row.input_ids) - len(context)} tokens, special "
+                f"ones included, and task.max_length is {self.max_length}: only the context may be cut; shorten the "
+                "choice, or raise task.max_length"
+            )
+        starts = range(len(row.input_ids) - len(context) + 1)
+        start = next(start for start in starts if row.input_ids[start : start + len(context)] == context)
+        cut = slice(start + len(context) - excess, start + len(context))
+        input_ids, token_type_ids = list(row.input_ids), list(row.token_type_ids)
+        del input_ids[cut], token_type_ids[cut]
+        return EncodedInput(input_ids, token_type_ids, truncated=True)
+
+    def check(self, training: EncodedExamples, path: Path) -> None:
+        """Warns if the right choice has the same number in every example: each choice is scored by itself, so a model
+        can still learn, but accuracy says less."""
+        places = np.unique(_labels_of(training))
+        if len(places) == 1:
+            logger.warning("%s: the right choice is number %d in every example: mix their order", path, places[0])
+
+    def module(self, encoder: Encoder, head: nn.Module | None = None) -> ChoiceModule:
+        """See `Task`.
+
+        Raises:
+            SettingsError: next-token prediction is wanted of an encoder that is not causal or has no decoder for it.
+        """
+        check_sees_no_next_token(encoder, self.auxiliary_lm_weight)
+        fresh = new_head(self.head_kind, encoder.settings, 1, self.classifier_dropout) if head is None else head
+        return ChoiceModule(encoder, fresh, self.auxiliary_lm_weight)
+
+    def decode(self, examples: Sequence[ChoiceExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """See `Task`: `choice`, and `probabilities` in the order of the choices."""
+        return [
+            {"choice": int(logits.argmax()), "probabilities": torch.softmax(logits, -1).tolist()}
+            for logits in (row[: len(one.choices)] for one, row in zip(examples, outputs.float(), strict=True))
+        ]
+
+    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
+        """See `Task`: the log of the mean probability."""
+        return torch.stack([logits.log_softmax(-1) for logits in outputs]).logsumexp(0) - math.log(len(outputs))
+
+    def score(self) -> ChoiceScore:
+        """See `Task`."""
+        return ChoiceScore()
+
+    def tuned(self, score: Score[ChoiceExample]) -> Choice:
+        """Nothing is chosen after training."""
+        return self
+
+    def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
+        """See `Task`."""
+        most_frequent = np.bincount(_labels_of(training)).argmax()
+        return {
+            "accuracy": {
+                "chance": float((1 / np.diff(dev.unit_bounds)).mean()),
+                "most frequent position": float((_labels_of(dev) == most_frequent).mean()),
+            }
+        }
+
+    def sample(self, example: ChoiceExample, prediction: Prediction) -> dict[str, Any]:
+        """See `Task`."""
+        choices = " ".join(f"({number}) {choice}" for number, choice in enumerate(example.choices))
+        question = {"question": example.question} if example.question else {}
+        return {
+            "input": {"context": example.context, **question, "choices": choices},
+            "label": None if example.label is None else str(example.label),
+            "prediction": str(prediction["choice"]),
+            "probability": prediction["probabilities"][prediction["choice"]],
+        }
+
+    def remembered(self) -> dict[str, Any]:
+        """See `Task`."""
+        return {
+            "name": self.name,
+            "max_length": self.max_length,
+            "truncation": self.truncation,
+            "columns": self.columns.model_dump(exclude_defaults=True),
+        }
+
+
+def _labels_of(labelled: EncodedExamples) -> NDArray[np.int64]:
+    return labelled.unit_columns["labels"].astype(np.int64)
+
+
+class ChoiceModule(nn.Module):
+    """An encoder with one score for each sequence, compared within a unit.
+
+    Args:
+        encoder: any.
+        head: maps (sequences, hidden) to (sequences, 1).
+        auxiliary_lm_weight: coefficient of the term `lm`, over every choice's sequence, as in GPT-1 on RACE and Story
+            Cloze; 0 leaves it out.
+    """
+
+    def __init__(self, encoder: Encoder, head: nn.Module, auxiliary_lm_weight: float = 0.0) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self._auxiliary_lm_weight = auxiliary_lm_weight
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder."""
+        if not self._auxiliary_lm_weight:
+            return self.loss(self.outputs(batch), batch)
+        hidden = self.encoder(batch)
+        terms = self.loss(self._compared(hidden[batch.last_tokens], batch), batch)
+        return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """(units, most choices of any unit), minus infinity where a unit has fewer."""
+        return self._compared(self.encoder.summary(batch), batch)
+
+    def _compared(self, summaries: Tensor, batch: Batch) -> Tensor:
+        scores = self.head(summaries).squeeze(-1)  # (sequences,)
+        bounds = batch.columns["unit_bounds"]  # always there: a unit has at least two rows
+        sizes = bounds.diff()
+        units = torch.arange(len(sizes), device=bounds.device)
+        unit_of_row = torch.repeat_interleave(units, sizes, output_size=batch.num_sequences)
+        place = torch.arange(batch.num_sequences, device=bounds.device) - bounds[unit_of_row]
+        padded: Tensor = scores.new_full((len(sizes), int(sizes.max())), -math.inf)
+        return padded.index_put((unit_of_row, place), scores)
+
+    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
+        """Cross-entropy over the choices, against the column `labels`."""
+        total = functional.cross_entropy(outputs.float(), batch.columns["labels"], reduction="sum")
+        return [LossTerm("task", total, _num_labelled(batch))]
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Labelled units, and sequences of more than one token."""
+        counts = {"task": _num_labelled(batch)}
+        if self._auxiliary_lm_weight:
+            counts["lm"] = num_continued(batch)
+        return counts
+
+
+def _num_labelled(batch: Batch) -> int:
+    return int((batch.columns["labels"] != IGNORE_INDEX).sum())
+
+
+class ChoiceScore:
+    """Accuracy over all examples and over each group; unlabelled examples are ignored."""
+
+    def __init__(self) -> None:
+        self._right: Counter[str | None] = Counter()
+        self._all: Counter[str | None] = Counter()
+        self._predicted: Counter[int] = Counter()
+        self._labels: Counter[int] = Counter()
+
+    @property
+    def num_examples(self) -> int:
+        """Examples counted."""
+        return self._all.total()
+
+    def add(self, examples: Sequence[ChoiceExample], predictions: Sequence[Mapping[str, Any]]) -> None:
+        """Counts labelled examples and what was chosen."""
+        for example, prediction in zip(examples, predictions, strict=True):
+            chosen = _chosen(example, prediction)
+            if example.label is None:
+                continue
+            self._all[example.group] += 1
+            self._right[example.group] += chosen == example.label
+            self._predicted[chosen] += 1
+            self._labels[example.label] += 1
+
+    def metrics(self) -> dict[str, float]:
+        """`accuracy`, and `accuracy_<group>` of each group, such as RACE-m and RACE-h."""
+        groups = sorted(group for group in self._all if group is not None)
+        return {
+            "accuracy": self._right.total() / max(1, self.num_examples),
+            **{f"accuracy_{group}": self._right[group] / self._all[group] for group in groups},
+        }
+
+    def degenerate(self) -> str | None:
+        """See `Score`."""
+        if len(self._predicted) != 1 or len(self._labels) < 2:
+            return None
+        return f"all {self.num_examples:,} predictions are choice {next(iter(self._predicted))}"
+
+
+def _chosen(example: ChoiceExample, prediction: Mapping[str, Any]) -> int:
+    chosen = prediction.get("choice")
+    if type(chosen) is not int or not 0 <= chosen < len(example.choices):
+        raise InputError(
+            f"{example.source}: its prediction says choice {chosen!r}: expected the number of a choice, 0 to "
+            f"{len(example.choices) - 1}, under `choice`"
+        )
+    return chosen
+
+
+def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Choice:
+    """The task that settings describe.
+
+    Args:
+        columns: the user's; what they leave out is as in the data set.
+        lenient: True also tries the data set's own columns and the usual ones, after the user's.
+
+    Raises:
+        SettingsError: `columns` names one that multiple choice does not have.
+    """
+    if foreign := sorted(columns.model_fields_set.difference(COLUMNS)):
+        raise SettingsError(
+            f"data.columns.{foreign[0]} is not for multiple choice: expected data.columns.context, question, choices, "
+            "label"
+        )
+    published = DATA_SETS.get(settings.name, ChoiceDataSet()).layout
+    layouts = [_with_columns(published, columns)]
+    if lenient:
+        layouts += [published, ChoiceLayout()]
+    return Choice(
+        name=settings.name,
+        layouts=tuple(dict.fromkeys(layouts)),
+        columns=columns,
+        max_length=settings.max_length,
+        truncation=settings.truncation,
+        classifier_dropout=settings.classifier_dropout,
+        auxiliary_lm_weight=settings.auxiliary_lm_weight,
+    )
+
+
+def _with_columns(layout: ChoiceLayout, columns: ColumnSettings) -> ChoiceLayout:
+    if columns.context is not None:
+        layout = replace(layout, context=(columns.context,))
+    if columns.question is not None:
+        layout = replace(layout, question=columns.question, needs_question=True)
+    if columns.choices is not None:
+        choices = columns.choices if isinstance(columns.choices, str) else tuple(columns.choices)
+        layout = replace(layout, choices=choices)
+    return replace(layout, label=columns.label) if "label" in columns.model_fields_set else layout

@@ -1,0 +1,1 @@
+"""Answers as spans of a passage."""

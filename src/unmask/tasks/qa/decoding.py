@@ -1,0 +1,191 @@
+"""From start and end scores of a passage's windows to answers: the best spans, and whether there is an answer at all.
+
+Devlin et al. 2019, sections 4.2 and 4.3. A span's score is S.T_i + E.T_j, j >= i; the score of no answer is S.C + E.C,
+the lowest over the windows, as in Google's run_squad. Departures from that code: it tries the twenty best starts with
+the twenty best ends of each window; here every span of up to `max_answer_length` tokens is considered. And here an
+answer is the text of the passage from the first character of its first token to the last of its last, whatever the
+script; Google's code maps tokens back to whitespace-separated words and searches these for the tokens' text, which
+gives the same text (even part of a word) if the search succeeds, and whole words if it fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.qa.examples import QaExample
+from unmask.tasks.qa.windows import windows_of_examples
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class AnswerRules:
+    """What may be an answer.
+
+    Attributes:
+        max_answer_length: tokens.
+        n_best: how many answers a prediction lists.
+        unanswerable: whether there may be no answer.
+        null_threshold: tau: by how much a span's score must exceed that of no answer.
+    """
+
+    max_answer_length: int
+    n_best: int
+    unanswerable: bool
+    null_threshold: float
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """The scores of every token, and its place in the passage.
+
+    Attributes:
+        begin: (tokens,), scores of an answer that begins at the token.
+        end_ahead: (tokens, max_answer_length), scores of an answer that ends 0, 1 ... tokens after the token.
+        last: (tokens,) int64, the last token of the passage in the same row.
+        starts, ends: (tokens,) int32, characters of the passage.
+    """
+
+    begin: Floats
+    end_ahead: Floats
+    last: NDArray[np.int64]
+    starts: NDArray[np.generic]
+    ends: NDArray[np.generic]
+
+
+def decode_answers(
+    examples: Sequence[QaExample], encoded: EncodedExamples, logits: Floats, rules: AnswerRules
+) -> list[dict[str, Any]]:
+    """One prediction for each example.
+
+    Args:
+        encoded: these same examples, with their alignment.
+        logits: (tokens, 2), for start and end.
+
+    Returns:
+        `id`; `answer`, `start`, `end` (characters of the passage; an empty text and None for no answer); `score` of
+        the answer given; `null_score` of no answer; `no_answer_probability`: the logistic function of the null score
+        minus the best span's (without tau), so that a threshold on one is a threshold on the other, or 0 if every
+        question has an answer; `n_best`: the best spans with different texts, each with `answer`, `start`, `end`,
+        `score` and `probability`, a softmax over them, including no answer where that is possible.
+    """
+    places = encoded.alignment
+    nulls = logits[places["is_cls"].astype(np.bool_)].sum(1)  # (units,)
+    padded = np.concatenate([logits[:, 1], np.full(rules.max_answer_length - 1, -np.inf, dtype=np.float32)])
+    scores = _Scores(
+        begin=logits[:, 0],
+        end_ahead=sliding_window_view(padded, rules.max_answer_length),
+        last=_last_of_rows(encoded, places["starts"].astype(np.int64) >= 0),
+        starts=places["starts"],
+        ends=places["ends"],
+    )
+    predictions = []
+    for example, units in zip(examples, windows_of_examples(encoded, len(examples)), strict=True):
+        tokens = slice(int(encoded.bounds[units.start]), int(encoded.bounds[units.stop]))
+        begins = np.flatnonzero(places["max_context"][tokens]) + tokens.start
+        spans = _best_spans(example.context, scores, begins, rules)
+        predictions.append(_prediction(example, spans, float(nulls[units.start : units.stop].min()), rules))
+    return predictions
+
+
+@dataclass(frozen=True)
+class _Span:
+    answer: str
+    start: int
+    end: int
+    score: float
+
+
+def _last_of_rows(encoded: EncodedExamples, inside: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(tokens,) int64: the passage's last token in each token's row; the token before the row if there is none."""
+    counts = np.add.reduceat(inside, encoded.bounds[:-1], dtype=np.int64)
+    numbers = np.flatnonzero(inside)
+    ends = np.cumsum(counts)
+    lasts = np.where(counts > 0, numbers[np.maximum(ends, 1) - 1] if len(numbers) else -1, encoded.bounds[:-1] - 1)
+    return np.repeat(lasts, np.diff(encoded.bounds))
+
+
+def _best_spans(context: str, scores: _Scores, begins: NDArray[np.int64], rules: AnswerRules) -> list[_Span]:
+    """The best spans with different texts, best first, at most `n_best`.
+
+    Args:
+        begins: tokens at which an answer may begin: each token of the passage, in the window where it has most context.
+    """
+    if not len(begins):
+        return []
+    width = rules.max_answer_length
+    spans = scores.begin[begins, None] + scores.end_ahead[begins]  # (begins, width)
+    spans[np.arange(width) > (scores.last[begins] - begins)[:, None]] = -np.inf
+    flat = spans.ravel()
+    found: dict[str, _Span] = {}
+    for index in _descending(flat, 2 * rules.n_best):
+        if flat[index] == -np.inf:
+            break
+        first = begins[index // width]
+        span = _trimmed(context, int(scores.starts[first]), int(scores.ends[first + index % width]), float(flat[index]))
+        if span.answer and span.answer not in found:
+            found[span.answer] = span
+            if len(found) == rules.n_best:
+                break
+    return list(found.values())
+
+
+def _descending(values: Floats, count: int) -> Iterator[int]:
+    """The indices of all values in descending order, stable; all of them are sorted only if more than `count` are
+    requested."""
+    bound = np.partition(values, len(values) - count)[len(values) - count] if count < len(values) else -np.inf
+    for chosen in (values >= bound, values < bound):
+        places = np.flatnonzero(chosen)
+        yield from places[np.argsort(-values[places], kind="stable")].tolist()
+
+
+def _trimmed(context: str, start: int, end: int, score: float) -> _Span:
+    text = context[start:end]
+    start += len(text) - len(text.lstrip())
+    text = text.strip()
+    return _Span(text, start, start + len(text), score)
+
+
+def _prediction(example: QaExample, spans: Sequence[_Span], null_score: float, rules: AnswerRules) -> dict[str, Any]:
+    best = spans[0] if spans else None
+    answered = best is not None and (not rules.unanswerable or best.score > null_score + rules.null_threshold)
+    probability = 1.0 if best is None else _logistic(null_score - best.score) if rules.unanswerable else 0.0
+    chosen = best if answered else None
+    return {
+        "id": example.id,
+        "answer": "" if chosen is None else chosen.answer,
+        "start": None if chosen is None else chosen.start,
+        "end": None if chosen is None else chosen.end,
+        "score": null_score if chosen is None else chosen.score,
+        "null_score": null_score,
+        "no_answer_probability": probability,
+        "n_best": _listed(spans, [null_score] if rules.unanswerable else []),
+    }
+
+
+def _listed(spans: Sequence[_Span], others: Sequence[float]) -> list[Mapping[str, Any]]:
+    scores = np.array([*(span.score for span in spans), *others], dtype=np.float64)
+    weights = np.exp(scores - scores.max()) if len(scores) else scores
+    return [
+        {
+            "answer": span.answer,
+            "start": span.start,
+            "end": span.end,
+            "score": span.score,
+            "probability": float(weight / weights.sum()),
+        }
+        for span, weight in zip(spans, weights, strict=False)
+    ]
+
+
+def _logistic(value: float) -> float:
+    """1 / (1 + e^-value), without overflow."""
+    return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))

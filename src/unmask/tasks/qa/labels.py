@@ -1,0 +1,164 @@
+"""From rows to questions with answers: which are learned and measured, and how those that do not fit are reported."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from unmask.errors import InputError
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.qa.examples import (
+    GivenAnswer,
+    QaColumns,
+    QaExample,
+    choose_columns,
+    given_answers,
+    gold_texts,
+    place_answers,
+    read_question,
+    refuse_empty,
+    says_impossible,
+)
+from unmask.tasks.qa.squad import QaDataSet
+from unmask.tasks.rows import Row
+from unmask.tasks.spelling import similar_columns
+
+logger = logging.getLogger("unmask")
+
+DROPPED_ANSWERS = "answers that are not in their passage: left out"
+UNFOUND = "answers that are not in their passage: scored, but not part of the loss"
+DROPPED_QUESTIONS = "questions of whose answers none is in the passage: left out"
+WITHOUT_ANSWER = "documents whose first words do not hold the answer: left out"
+SAME_ID = "questions with the id of another"
+
+_LISTED = 5
+"""How many misplaced answers are reported one by one."""
+
+
+@dataclass(frozen=True)
+class LabelledQuestions:
+    """How labelled questions are read.
+
+    Attributes:
+        name: of the task.
+        layouts: the sets of columns to look for.
+        data_set: the kind of files.
+        unanswerable: whether a passage may hold no answer; None: it may.
+        drop_unfound: True leaves out training answers that are not in their passage; False refuses them.
+    """
+
+    name: str
+    layouts: tuple[QaColumns, ...]
+    data_set: QaDataSet
+    unanswerable: bool | None
+    drop_unfound: bool
+
+    def any_without_answer(self, rows: Iterable[Row]) -> bool:
+        """Whether a question among the rows has no answer."""
+        return any(given_answers(row, choose_columns(self.layouts, row)) == [] for row in rows)
+
+    def read(
+        self, rows: Iterable[Row], path: Path, counts: ExampleCounts, *, training: bool, unlabelled: bool = False
+    ) -> Iterator[QaExample]:
+        """Streams labelled examples.
+
+        Memory: for training about 100 bytes per question, to count repeated ids; otherwise constant.
+
+        Args:
+            path: for messages.
+            training: True refuses answers that are not in their passage, or leaves them out; False keeps their
+                questions, which can still be scored, and notes them.
+            unlabelled: True also yields questions without known answers, with `answers` None.
+
+        Raises:
+            InputError: a question, passage or answer is missing or empty, training answers are not in their passage,
+                or no question is labelled; places are named.
+        """
+        unfound: list[str] = []
+        ids: set[int] = set()  # hashes
+        tells_of_none = any_labelled = any_left = False
+        for row in rows:
+            example, given = self._labelled(row, unlabelled)
+            tells_of_none |= says_impossible(row)
+            if training and example.id is not None:
+                counts.note(SAME_ID, hash(example.id) in ids)
+                ids.add(hash(example.id))
+            if given is None:
+                any_left = True
+                yield example
+                continue
+            if not given and self.unanswerable is False:
+                counts.note(WITHOUT_ANSWER)
+                continue
+            any_labelled |= bool(given)
+            answers, places = place_answers(example, given)
+            for place in places:
+                if place is not None and place.mended is not None:
+                    counts.note(place.mended)
+            if not training:
+                counts.note(UNFOUND, places.count(None))
+                any_left = True
+                yield replace(example, answers=tuple(answers) if answers or not given else None)
+                continue
+            unfound += [
+                f"{text!r} of {example.source}" for (text, _), place in zip(given, places, strict=True) if place is None
+            ]
+            if unfound and not self.drop_unfound:
+                continue  # the rest is only read to report all of them
+            counts.note(DROPPED_ANSWERS, places.count(None))
+            if given and not answers:
+                counts.note(DROPPED_QUESTIONS)
+                continue
+            any_left = True
+            yield replace(example, answers=tuple(answers))
+        self._tell(unfound, path)
+        if not (any_labelled or tells_of_none or unlabelled):
+            raise InputError(
+                f"{path}: not a single question has an answer, or says with is_impossible that it has none: "
+                "nothing to learn or to measure; a file without answers is for `unmask predict`"
+            )
+        if not any_left:
+            raise InputError(f"{path}: no question is left, since none has its answer in its passage: mend the answers")
+
+    def golds(self, rows: Iterable[Row]) -> Iterator[QaExample]:
+        """Streams the examples without looking up their answers in the passage: `answers` is None."""
+        for row in rows:
+            yield self._labelled(row, unlabelled=False)[0]
+
+    def _labelled(self, row: Row, unlabelled: bool) -> tuple[QaExample, list[GivenAnswer] | None]:
+        """A question with its right answers, and the answers as given; None for these if an expected one is missing."""
+        columns = choose_columns(self.layouts, row)
+        example, given = read_question(row, columns), given_answers(row, columns)
+        if given is None and not unlabelled:
+            raise InputError(
+                f"{row.source}: no column {columns.answers!r} for the answers: there is {', '.join(row.fields)}."
+                f"{similar_columns([columns.answers], row)} Name it with data.columns.answers=...; a file "
+                "without answers is for `unmask predict`"
+            )
+        if given is None:
+            return example, None
+        if given or self.unanswerable is not False:
+            refuse_empty(example)
+        elif self.data_set.without_answer == "refuse":
+            if unlabelled:
+                return example, None
+            raise InputError(
+                f"{row.source}: the question has no answer, and in {self.name} every question has one: take it out, or "
+                "name a task where passages may hold none (task.name=squad2, or task.unanswerable=true)"
+            )
+        return replace(example, gold_texts=gold_texts(row, given)), given
+
+    def _tell(self, unfound: list[str], path: Path) -> None:
+        if not unfound:
+            return
+        listed = "; ".join(unfound[:_LISTED]) + (" ..." if len(unfound) > _LISTED else "")
+        if self.drop_unfound:
+            logger.warning("%s: %d answers are not in their passage and left out: %s", path, len(unfound), listed)
+            return
+        raise InputError(
+            f"{path}: {len(unfound):,} {'answer is' if len(unfound) == 1 else 'answers are'} not in the passage, or it "
+            f"cannot be told where: {listed}. Expected a text that the passage holds, with answer_start the number of "
+            "characters before it; mend them, or leave them out with task.drop_unfound_answers=true"
+        )

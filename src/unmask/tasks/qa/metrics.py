@@ -1,0 +1,337 @@
+"""Exact match and F1 of answers, in 0..100, as the scorers of SQuAD 1.1 and 2.0, KorQuAD 1.0 and TriviaQA count them.
+
+Rajpurkar et al. 2016, section 6.1, and 2018; Lim et al. 2019; Joshi et al. 2017. The best over all right answers
+counts. F1 is computed on bags of words, for KorQuAD on bags of characters. Names are those of Hugging Face `evaluate`:
+`squad` and `squad_v2`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import string
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import InputError
+from unmask.io.reading import open_input
+from unmask.tasks.qa.examples import QaExample
+
+logger = logging.getLogger("unmask")
+
+Normalisation = Literal["squad", "korquad", "triviaqa"]
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_BLANKS_FOR_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "‘’´", " "))
+_KOREAN_SIGNS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
+
+
+def normalise_squad(text: str) -> str:
+    """Lower case, without ASCII punctuation, English articles and additional white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def normalise_korquad(text: str) -> str:
+    """Quotation marks and brackets become blanks; then lower case, without ASCII punctuation and additional blanks."""
+    return " ".join(text.translate(_KOREAN_SIGNS).lower().translate(_WITHOUT_PUNCTUATION).split())
+
+
+def normalise_triviaqa(text: str) -> str:
+    """As `normalise_squad`, but ASCII punctuation and the quotation marks ‘ ’ ´ become blanks."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_BLANKS_FOR_PUNCTUATION)).split())
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """How two texts are compared: how each is normalised, and the parts that F1 counts."""
+
+    normalise: Callable[[str], str]
+    parts: Callable[[str], list[str]]
+
+
+_RULES: dict[Normalisation, _Rules] = {
+    "squad": _Rules(normalise_squad, str.split),
+    "triviaqa": _Rules(normalise_triviaqa, str.split),
+    "korquad": _Rules(normalise_korquad, lambda text: list(text.replace(" ", ""))),
+}
+
+
+def compare(answer: str, golds: Sequence[str], normalisation: Normalisation = "squad") -> tuple[float, float]:
+    """The best exact match and the best F1 of an answer over the right ones, each in 0..1.
+
+    Args:
+        golds: texts; none if there is no answer, which is matched by an answer that normalises to nothing.
+    """
+    rules = _RULES[normalisation]
+    given = rules.normalise(answer)
+    if not golds:
+        return float(not given), float(not given)
+    parts = Counter(rules.parts(given))
+    exact, f1 = 0.0, 0.0
+    for right in dict.fromkeys(map(rules.normalise, golds)):
+        exact = max(exact, float(given == right))
+        f1 = max(f1, _f1(parts, Counter(rules.parts(right))))
+    return exact, f1
+
+
+def _f1(given: Counter[str], right: Counter[str]) -> float:
+    shared = (given & right).total()
+    if not shared:
+        return 0.0
+    precision, recall = shared / given.total(), shared / right.total()
+    return 2 * precision * recall / (precision + recall)
+
+
+class QaScore:
+    """Accumulates exact match and F1, and, if questions may have no answer, the other metrics of SQuAD 2.0's scorer.
+
+    Memory: 40 bytes per question if there may be no answer, for the best thresholds; otherwise constant.
+
+    Args:
+        normalisation: of answers.
+        unanswerable: whether questions may have no answer; None: they may as soon as one has none.
+    """
+
+    def __init__(self, normalisation: Normalisation = "squad", unanswerable: bool | None = False) -> None:
+        self._normalisation = normalisation
+        self._unanswerable = unanswerable
+        self._sums = {True: np.zeros(3), False: np.zeros(3)}  # exact, F1, questions: with and without answer
+        self._rows = array("d")  # see `_table`
+        self._all_have_probabilities = True
+        self._answers: set[str] = set()  # the first two different ones; likewise `_golds`
+        self._golds: set[tuple[str, ...]] = set()
+
+    @property
+    def num_examples(self) -> int:
+        """Examples counted."""
+        return int(self._sums[True][2] + self._sums[False][2])
+
+    @property
+    def num_unanswerable(self) -> int:
+        """Counted examples whose passage holds no answer."""
+        return int(self._sums[False][2])
+
+    def add(self, examples: Sequence[QaExample], predictions: Sequence[Mapping[str, Any]]) -> None:
+        """See `Score`; examples without a known right answer are ignored."""
+        for example, prediction in zip(examples, predictions, strict=True):
+            if example.gold_texts is None:
+                continue
+            answer = _text(example, prediction, "answer")
+            golds = example.gold_texts
+            if self._unanswerable is not False:
+                golds = tuple(filter(normalise_squad, golds))  # SQuAD 2.0's scorer drops those that become empty
+            scores = compare(answer, golds, self._normalisation)
+            self._sums[bool(example.gold_texts)] += (*scores, 1)
+            if len(self._answers) < 2:
+                self._answers.add(answer)
+            if len(self._golds) < 2:
+                self._golds.add(golds)
+            if self._unanswerable is not False:
+                best = _best_text(example, prediction)
+                raw = scores if best == answer else compare(best, golds, self._normalisation)
+                probability = _probability(example, prediction)
+                self._all_have_probabilities &= probability is not None
+                self._rows.extend((bool(example.gold_texts), *raw, bool(best), probability or 0.0))
+
+    def metrics(self) -> dict[str, float]:
+        """`f1` and `exact_match`; if questions may have no answer, the metrics of `squad_v2`: `exact`, `f1`, `total`,
+        the same with `HasAns_` and `NoAns_` for the questions with and without an answer, and, if the predictions have
+        `no_answer_probability`, `best_exact`, `best_f1` and the thresholds on it (`_thresh`) that give them.
+
+        Runs are compared by the first: `f1`, or `best_f1`, since the threshold is only chosen after training.
+        """
+        with_answer, without = self._sums[True], self._sums[False]
+        if self._unanswerable is False or (self._unanswerable is None and not without[2]):
+            exact, f1, total = with_answer + without
+            return {"f1": 100 * float(f1 / max(1, total)), "exact_match": 100 * float(exact / max(1, total))}
+        best: dict[str, float] = {}
+        if self._all_have_probabilities and self._rows:
+            for name, column in (("f1", 2), ("exact", 1)):
+                order, sums = self._sums_by_answered(column)
+                most = int(sums.argmax())
+                best[f"best_{name}"] = 100 * float(sums[most] / len(order))
+                best[f"best_{name}_thresh"] = float(self._table()[order[most - 1], 4]) if most else 0.0
+        metrics = {"best_f1": best["best_f1"]} if best else {}
+        for prefix, (exact, f1, total) in {
+            "": with_answer + without,
+            "HasAns_": with_answer,
+            "NoAns_": without,
+        }.items():
+            if total or not prefix:
+                metrics[f"{prefix}f1"] = 100 * float(f1 / max(1, total))
+                metrics[f"{prefix}exact"] = 100 * float(exact / max(1, total))
+                metrics[f"{prefix}total"] = int(total)
+        return metrics | best
+
+    def best_null_threshold(self) -> float:
+        """By how much the best span's score must exceed that of no answer for the highest F1 on these questions.
+
+        It lies midway between the last question that is answered and the first that is not; 0 if every question has an
+        answer, or `no_answer_probability` is missing.
+        """
+        if not self.num_unanswerable or not self._all_have_probabilities:
+            return 0.0
+        order, sums = self._sums_by_answered(2)
+        probabilities = np.clip(self._table()[order, 4], 1e-300, 1 - 1e-16)
+        leads = np.log1p(-probabilities) - np.log(probabilities)  # best span minus no answer, descending
+        bounds = np.concatenate([[leads[0] + 2], leads, [leads[-1] - 2]])
+        parts = bounds[1:] < bounds[:-1]  # no threshold separates equally probable ones
+        most = int(np.where(parts, sums, -1.0).argmax())
+        return float((bounds[most] + bounds[most + 1]) / 2)
+
+    def degenerate(self) -> str | None:
+        """See `Score`."""
+        if self.num_examples < 2 or len(self._answers) != 1 or len(self._golds) < 2:
+            return None
+        (answer,) = self._answers
+        what = f"answers are {answer[:60]!r}" if answer else "questions were given no answer"
+        return f"all {self.num_examples:,} {what}"
+
+    def _table(self) -> NDArray[np.float64]:
+        """(questions, 5): has an answer; exact match and F1 of the best span; there is one; no-answer probability."""
+        return np.frombuffer(self._rows, dtype=np.float64).reshape(-1, 5)
+
+    def _sums_by_answered(self, column: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The questions by ascending probability of no answer, and the sum of the column when the first 0, 1 ... of
+        them are answered and the others are not, as in SQuAD 2.0's scorer."""
+        table = self._table()
+        order = np.argsort(table[:, 4], kind="stable")
+        has_answer, answered = table[order, 0] > 0, table[order, 3] > 0
+        gains = np.where(has_answer, table[order, column], np.where(answered, -1.0, 0.0))
+        return order, np.cumsum(np.concatenate([[float((~has_answer).sum())], gains]))
+
+
+def _text(example: QaExample, prediction: Mapping[str, Any], key: str) -> str:
+    text = prediction.get(key)
+    if not isinstance(text, str):
+        raise InputError(
+            f"{example.source}: its prediction says {key} {text!r}: expected a text, an empty one for no answer"
+        )
+    return text
+
+
+def _best_text(example: QaExample, prediction: Mapping[str, Any]) -> str:
+    """The best non-empty answer, whether or not it was given."""
+    listed = prediction.get("n_best")
+    return _text(example, listed[0], "answer") if isinstance(listed, list) and listed else prediction["answer"]
+
+
+def _probability(example: QaExample, prediction: Mapping[str, Any]) -> float | None:
+    value = prediction.get("no_answer_probability")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1):
+        raise InputError(
+            f"{example.source}: its prediction says no_answer_probability {value!r}: expected a number in 0..1"
+        )
+    return value
+
+
+class QaGolds(Protocol):
+    """The part of a question-answering task that is needed here."""
+
+    @property
+    def unanswerable(self) -> bool | None: ...
+
+    def load_golds(self, path: Path) -> Iterator[QaExample]:
+        """The questions of a file with their right answers, whether or not these are in the passage."""
+
+    def score(self) -> QaScore:
+        """An empty score."""
+
+
+def score_official(
+    task: QaGolds, data: Path, predictions: Path, na_probs: Path | None = None, na_threshold: float = 1.0
+) -> tuple[int, dict[str, float]]:
+    """Measures a file of answers as the official scorers do.
+
+    A question without a prediction scores 0 as in SQuAD 1.1's scorer, or, if questions may have no answer, is left out
+    as in SQuAD 2.0's. Both are reported, as are predictions that match no question.
+
+    Args:
+        task: opened for the data set, and fitted to the file unless the data set is a published one.
+        data: the labelled questions.
+        predictions: `{id: answer}`.
+        na_probs: `{id: probability of no answer}`.
+        na_threshold: a question counts as unanswered if that probability is higher than this.
+
+    Returns:
+        How many questions were scored, and the metrics.
+
+    Raises:
+        InputError: a file cannot be read or is of another form; no question has a prediction; two have the same id.
+    """
+    answers = _read_mapping(predictions, str, "answer")
+    probabilities = None if na_probs is None else _read_mapping(na_probs, (int, float), "probability of no answer")
+    score = task.score()
+    seen: set[str] = set()
+    missing: list[str] = []
+    for example in task.load_golds(data):
+        identity = _check_id(example, seen)
+        if identity in answers:
+            score.add([example], [_prediction(identity, answers[identity], probabilities, na_threshold, na_probs)])
+            continue
+        missing.append(identity)
+        if task.unanswerable is False:
+            score.add([example], [{"answer": ""}])
+    if len(missing) == len(seen):
+        raise InputError(f"{predictions}: no prediction for any question of {data}: they are not of the same questions")
+    if missing:
+        done = "they count as wrong" if task.unanswerable is False else "they are left out, as the official scorer does"
+        logger.warning("%s: no prediction for %s: %s", predictions, _some(missing), done)
+    if foreign := [identity for identity in answers if identity not in seen]:
+        logger.warning("%s: predictions for %s, which %s does not have", predictions, _some(foreign), data)
+    return score.num_examples, score.metrics()
+
+
+def _check_id(example: QaExample, seen: set[str]) -> str:
+    if example.id is None:
+        raise InputError(f"{example.source}: no id: expected one, by which its prediction is found")
+    if example.id in seen:
+        raise InputError(f"{example.source}: a second question with the id {example.id}: expected each once")
+    seen.add(example.id)
+    return example.id
+
+
+def _prediction(
+    identity: str, answer: str, probabilities: Mapping[str, float] | None, threshold: float, path: Path | None
+) -> dict[str, Any]:
+    if probabilities is None:
+        return {"answer": answer}
+    if identity not in probabilities:
+        raise InputError(f"{path}: no probability for {identity}: expected one for every predicted question")
+    probability = probabilities[identity]
+    return {
+        "answer": "" if probability > threshold else answer,
+        "n_best": [{"answer": answer}],
+        "no_answer_probability": probability,
+    }
+
+
+def _read_mapping(path: Path, kind: type | tuple[type, ...], what: str) -> dict[str, Any]:
+    with open_input(path) as file:
+        try:
+            values = json.loads(file.read())
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: not JSON ({error}): expected {{id: {what}}}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: expected one JSON object, {{id: {what}}}")
+    for identity, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, kind):
+            expected = "a text" if kind is str else "a number"
+            raise InputError(f"{path}: the {what} of {identity} is {json.dumps(value)[:60]}: expected {expected}")
+    return values
+
+
+def _some(identities: Iterable[str]) -> str:
+    """`12 questions (a, b, c ...)`."""
+    listed = list(identities)
+    shown = ", ".join(listed[:3])
+    return f"{len(listed):,} questions ({shown}{' ...' if len(listed) > 3 else ''})"

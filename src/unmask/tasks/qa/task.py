@@ -1,0 +1,297 @@
+"""Extractive question answering: where in a passage an answer begins and ends (BERT, sections 4.2 and 4.3).
+
+The loss of a window is half the sum of the two negative log-likelihoods, as in Google's code and `transformers`; the
+paper uses the sum. The softmax is over all tokens of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.errors import InputError, SettingsError
+from unmask.models.buckets import NO_LABEL, SEQUENCES, Filling, Fillings
+from unmask.models.encoder import Encoder
+from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
+from unmask.models.heads.heads import HeadKind, new_head
+from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.qa.decoding import AnswerRules, decode_answers
+from unmask.tasks.qa.examples import QaColumns, QaExample, choose_columns, read_question
+from unmask.tasks.qa.labels import LabelledQuestions
+from unmask.tasks.qa.metrics import QaScore
+from unmask.tasks.qa.squad import DATA_SETS, PLAIN, QaDataSet
+from unmask.tasks.qa.windows import WindowSizes, encode_questions, holds_answer
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.tagging.module import token_outputs
+from unmask.tokenization.opening import Tokenizer
+
+__all__ = ["DATA_SETS", "QaModule", "QaTask", "open_task"]
+
+COLUMNS = ("question", "context", "answers", "id")
+"""The fields of `ColumnSettings` that apply here."""
+
+
+@dataclass(frozen=True)
+class QaTask:
+    """The task.
+
+    Attributes:
+        name: `qa`, or a data set's id.
+        layouts: the sets of columns to look for; the first that a row has is used.
+        columns: the user's settings for them.
+        data_set: how its files are laid out and measured.
+        sizes: of the windows.
+        max_answer_length, n_best, null_threshold, drop_unfound_answers: the settings of these names.
+        unanswerable: whether there may be no answer; None until a file was seen.
+        encoder_top, bilstm_size: the settings of these names.
+        training_file: the file that the task was fitted to; None if it was not fitted to any.
+    """
+
+    name: str
+    layouts: tuple[QaColumns, ...]
+    columns: ColumnSettings
+    data_set: QaDataSet
+    sizes: WindowSizes
+    max_answer_length: int = 30
+    n_best: int = 20
+    unanswerable: bool | None = None
+    null_threshold: float | None = None
+    drop_unfound_answers: bool = False
+    encoder_top: Literal["none", "bilstm"] = "none"
+    bilstm_size: int = 768
+    training_file: Path | None = None
+
+    kind: ClassVar[TaskKind] = "qa"
+    head_kind: ClassVar[HeadKind] = "question_answering"
+    labels: ClassVar[tuple[str, ...]] = ()
+    problem_type: ClassVar[None] = None
+    per_token: ClassVar[bool] = True
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a row."""
+        return self.sizes.max_length
+
+    def fit_to(self, path: Path) -> QaTask:
+        """The task with the columns that the file has, and whether it holds a question without an answer."""
+        rows = self.load_rows(path)
+        fitted = replace(self, layouts=(choose_columns(self.layouts, next(rows)),), training_file=path)
+        rows.close()  # type: ignore[attr-defined]  # a generator
+        if self.unanswerable is not None:
+            return fitted
+        return replace(fitted, unanswerable=fitted._labelled().any_without_answer(self.load_rows(path)))
+
+    def load_rows(self, path: Path) -> Iterator[Row]:
+        """See `Task`."""
+        yield from self.data_set.reader(path)
+
+    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[QaExample]:
+        """See `Task`; how answers that are not in their passage are treated depends on what the file is for.
+
+        Training needs the place of an answer: in the file that the task was fitted to, such answers are refused (all in
+        one error, at the end of the file), or left out and counted if the settings say so. Measuring needs only texts,
+        so any other file, and any file read with `unlabelled`, keeps them all. A fine-tuned model, which was fitted to
+        no file, therefore measures a dev file just as its training run did.
+        """
+        training = path == self.training_file and not unlabelled
+        return self._labelled().read(self.load_rows(path), path, counts, training=training, unlabelled=unlabelled)
+
+    def load_golds(self, path: Path) -> Iterator[QaExample]:
+        """The questions of a file with their right answers as given, whether or not they are in the passage."""
+        return self._labelled().golds(self.load_rows(path))
+
+    def _labelled(self) -> LabelledQuestions:
+        return LabelledQuestions(self.name, self.layouts, self.data_set, self.unanswerable, self.drop_unfound_answers)
+
+    @property
+    def id_column(self) -> str:
+        """See `Task`."""
+        return self.columns.id or "id"
+
+    def read(self, row: Row) -> QaExample:
+        """See `Task`."""
+        return read_question(row, choose_columns(self.layouts, row))
+
+    def read_all(self, rows: Iterable[Row]) -> Iterator[QaExample]:
+        """See `Task`."""
+        return map(self.read, rows)
+
+    def encode(
+        self, examples: Sequence[QaExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
+    ) -> EncodedExamples:
+        """See `Task` and `unmask.tasks.qa.windows.encode_questions`; a unit is a window.
+
+        Raises:
+            SettingsError: a question leaves no room for its passage.
+        """
+        return encode_questions(examples, tokenizer, self.sizes, counts, num_segments)
+
+    def check(self, training: EncodedExamples, path: Path) -> None:
+        """See `Task`: at least one window must hold an answer."""
+        if not holds_answer(training).any():
+            raise InputError(
+                f"{path}: not a single window of a passage holds an answer: there is nothing to learn; give questions "
+                "with answers, or a longer task.max_length"
+            )
+
+    def module(self, encoder: Encoder, head: nn.Module | None = None) -> QaModule:
+        """See `Task`."""
+        if head is None and self.encoder_top == "bilstm":
+            encoder.pooler = None
+            head = bilstm_head(self.head_kind, encoder.settings, 2, num_units=self.bilstm_size)
+        return QaModule(encoder, new_head(self.head_kind, encoder.settings, 2) if head is None else head)
+
+    def decode(self, examples: Sequence[QaExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """See `Task` and `unmask.tasks.qa.decoding.decode_answers`."""
+        rules = AnswerRules(self.max_answer_length, self.n_best, bool(self.unanswerable), self.null_threshold or 0.0)
+        return decode_answers(examples, encoded, outputs.float().numpy(), rules)
+
+    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
+        """See `Task`: the sum of the logits."""
+        return torch.stack(list(outputs)).sum(0)
+
+    def score(self) -> QaScore:
+        """See `Task`."""
+        return QaScore(self.data_set.normalisation, self.unanswerable)
+
+    def tuned(self, score: Score[QaExample]) -> QaTask:
+        """The task with the threshold that gives the highest F1; unchanged if the user set one, or if the task has no
+        questions without an answer."""
+        if not self.unanswerable or self.null_threshold is not None:
+            return self
+        assert isinstance(score, QaScore)
+        return replace(self, null_threshold=score.best_null_threshold())
+
+    def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
+        """See `Task`: never answering, if questions may have no answer; else a random span of an example's rows."""
+        firsts = np.unique(dev.examples, return_index=True)[1]  # units
+        if self.unanswerable:
+            # An answer whose place is unknown still counts as an answer.
+            answered = holds_answer(dev) | (dev.unit_columns["start_positions"] == IGNORE_INDEX)
+            share = {"never answering": 100 * float((~np.logical_or.reduceat(answered, firsts)).mean())}
+            return {"best_f1": share, "exact": share, "f1": share}
+        tokens = np.add.reduceat(dev.lengths, firsts)
+        width = np.minimum(tokens, self.max_answer_length)
+        spans = tokens * width - width * (width - 1) // 2
+        return {"exact_match": {"a random span": 100 * float((1 / spans).mean())}}
+
+    def sample(self, example: QaExample, prediction: Prediction) -> dict[str, Any]:
+        """See `Task`."""
+        right = None if example.gold_texts is None else next(iter(example.gold_texts), "(no answer)")
+        best = prediction["n_best"][0]["probability"] if prediction["n_best"] else None
+        return {
+            "input": {"question": example.question, "context": example.context},
+            "label": right,
+            "prediction": prediction["answer"] or "(no answer)",
+            "probability": best if prediction["answer"] else prediction["no_answer_probability"],
+        }
+
+    def remembered(self) -> dict[str, Any]:
+        """See `Task`."""
+        return {
+            "name": self.name,
+            "max_length": self.sizes.max_length,
+            "doc_stride": self.sizes.doc_stride,
+            "max_question_length": self.sizes.max_question_length,
+            "max_answer_length": self.max_answer_length,
+            "n_best": self.n_best,
+            "unanswerable": self.unanswerable,
+            "null_threshold": self.null_threshold,
+            "drop_unfound_answers": self.drop_unfound_answers,
+            **({"encoder_top": "bilstm", "bilstm_size": self.bilstm_size} if self.encoder_top == "bilstm" else {}),
+            "columns": self.columns.model_dump(exclude_defaults=True),
+        }
+
+
+class QaModule(nn.Module):
+    """An encoder with two scores for each token: that an answer begins there, and that it ends there.
+
+    Args:
+        encoder: any.
+        head: maps (tokens, hidden) to (tokens, 2); a `BiLstmHead` also gets the sequence lengths.
+    """
+
+    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    @property
+    def fillings(self) -> Fillings | None:
+        """How the columns that `forward` reads are padded in a filled batch; None for a BiLSTM, which needs lengths."""
+        if isinstance(self.head, BiLstmHead):
+            return None
+        return dict.fromkeys(("start_positions", "end_positions"), Filling(SEQUENCES, NO_LABEL))
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The term `task`."""
+        return self.loss(self.outputs(batch), batch)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """(tokens, 2)."""
+        return token_outputs(self.encoder, self.head, batch)
+
+    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
+        """Half the sum of the cross-entropies of start and end, each over the tokens of a row, in fp32."""
+        # Scatters into padded rows instead of a segmented sum, whose order of addition on a GPU is not deterministic.
+        shape = (batch.num_sequences, batch.max_length, 2)
+        padded = outputs.new_full(shape, -torch.inf, dtype=torch.float32)
+        padded = padded.index_put((batch.sequence_of_token(), batch.position_ids), outputs.float())
+        total = torch.zeros((), device=outputs.device)
+        for side, column in enumerate(("start_positions", "end_positions")):
+            total = total + functional.cross_entropy(
+                padded[:, :, side], batch.columns[column], ignore_index=IGNORE_INDEX, reduction="sum"
+            )
+        return [LossTerm("task", total / 2, _num_placed(batch))]
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Windows whose answer's place is known."""
+        return {"task": int(_num_placed(batch))}
+
+
+def _num_placed(batch: Batch) -> Tensor:
+    return (batch.columns["start_positions"] != IGNORE_INDEX).sum()
+
+
+def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> QaTask:
+    """The task that settings describe.
+
+    Args:
+        columns: the user's; what they leave out has its usual name.
+        lenient: True also tries the usual columns, after the user's.
+
+    Raises:
+        SettingsError: `columns` names one that question answering does not have.
+    """
+    if foreign := sorted(columns.model_fields_set.difference(COLUMNS)):
+        raise SettingsError(
+            f"data.columns.{foreign[0]} is not for question answering: expected data.columns.question, context, "
+            "answers or id"
+        )
+    data_set = DATA_SETS.get(settings.name, PLAIN)
+    unanswerable = data_set.unanswerable if settings.unanswerable is None else settings.unanswerable
+    layouts = [QaColumns.named(columns), *([QaColumns()] if lenient or data_set is not PLAIN else [])]
+    return QaTask(
+        name=settings.name,
+        layouts=tuple(dict.fromkeys(layouts)),
+        columns=columns,
+        data_set=data_set,
+        sizes=WindowSizes(settings.max_length, settings.doc_stride, settings.max_question_length),
+        max_answer_length=settings.max_answer_length,
+        n_best=settings.n_best,
+        unanswerable=unanswerable,
+        null_threshold=settings.null_threshold,
+        drop_unfound_answers=settings.drop_unfound_answers,
+        encoder_top=settings.encoder_top,
+        bilstm_size=settings.bilstm_size,
+    )

@@ -1,0 +1,267 @@
+"""Sentences as rows of tokens: windows over long ones, document context around short ones, the predicate after them.
+
+Devlin et al. 2019, section 5.3: a unit's label stands at its first sub-token; the context is that of the document. A
+longer sentence is read in overlapping windows, and each label counts in the one where it has the most context. A
+predicate is repeated after its sentence, `[CLS] sentence [SEP] predicate [SEP]` (Shi and Lin 2019); for the n-th of
+equal words it stands there n times, since otherwise two predicates would give the same input.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unmask.batch import IGNORE_INDEX
+from unmask.errors import InputError
+from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.tagging.rows import Span, TaggingExample
+from unmask.tasks.tagging.schemes import OUTSIDE
+from unmask.tokenization.offsets import AlignedText, align
+from unmask.tokenization.opening import Tokenizer
+
+
+@dataclass(frozen=True)
+class Lead:
+    """A token that represents units: the one whose first token it is, and any following ones that it also covers.
+
+    Attributes:
+        token: its number in the sentence.
+        unit: the first of its units.
+        num_units: how many there are.
+    """
+
+    token: int
+    unit: int
+    num_units: int
+
+
+def find_leads(aligned: AlignedText, units: Sequence[Span]) -> list[Lead]:
+    """Which token represents which units, in order; units that no token covers have none.
+
+    Args:
+        units: ascending, without overlap.
+    """
+    leads = []
+    unit = 0
+    for token, (start, end) in enumerate(zip(aligned.starts, aligned.ends, strict=True)):
+        while unit < len(units) and units[unit][1] <= start:
+            unit += 1
+        after = unit
+        while after < len(units) and max(start, units[after][0]) < min(end, units[after][1]):
+            after += 1
+        if after > unit:
+            leads.append(Lead(token, unit, after - unit))
+            unit = after
+    return leads
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens of a sentence that stand in one row.
+
+    Attributes:
+        first, end: the range of tokens.
+        answers: the tokens whose labels count in this window.
+    """
+
+    first: int
+    end: int
+    answers: range
+
+
+def cut_windows(length: int, room: int, stride: int) -> Iterator[Window]:
+    """Windows over a sentence; the label of every token counts in exactly one.
+
+    Args:
+        length: tokens of the sentence; 0 gives one empty window.
+        room: most tokens of a window, at least 1.
+        stride: tokens from the beginning of one window to that of the next; if it exceeds `room`, so that windows would
+            leave tokens out, half of `room` is used.
+    """
+    step = stride if stride <= room else max(1, room // 2)
+    starts = [0]
+    while starts[-1] + room < length:
+        starts.append(starts[-1] + step)
+    ends = [min(length, start + room) for start in starts]
+    begin = 0
+    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        # In the overlap of two windows, the left one gives a token more context up to the middle.
+        until = end if place + 1 == len(starts) else (starts[place + 1] + end + 1) // 2
+        yield Window(start, end, range(begin, until))
+        begin = until
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special tokens around texts, as in the tokenizer's own template.
+
+    Attributes:
+        before: those before the first text.
+        between: those between the two texts; empty if there is only one.
+        after: those after the last text.
+        num_first: how many of `between` belong to the first segment.
+        has_segments: False for families without segments.
+    """
+
+    before: list[int]
+    between: list[int]
+    after: list[int]
+    num_first: int = 0
+    has_segments: bool = False
+
+    @property
+    def num_special(self) -> int:
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def row(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], int]:
+        """The tokens of a row, and where segment B begins in it (the row's length if there is no segment B)."""
+        ids = [*self.before, *first, *self.between, *second, *self.after]
+        if not self.has_segments:
+            return ids, len(ids)
+        return ids, len(self.before) + len(first) + self.num_first
+
+
+def find_frame(tokenizer: Tokenizer, pair: bool) -> Frame:
+    """The special tokens around one text or a pair of texts."""
+    text = "a"
+    (ids,) = tokenizer.encode_batch([text], specials_in_text=True)
+    (whole,) = tokenizer.encode_inputs([(text, text if pair else None)])
+    places = [place for place in range(len(whole.input_ids)) if whole.input_ids[place : place + len(ids)] == ids]
+    first, last = places[0], places[-1]
+    if not pair:
+        return Frame(whole.input_ids[:first], [], whole.input_ids[first + len(ids) :])
+    between = slice(first + len(ids), last)
+    return Frame(
+        whole.input_ids[:first],
+        whole.input_ids[between],
+        whole.input_ids[last + len(ids) :],
+        whole.token_type_ids[between].count(0),
+        any(whole.token_type_ids),
+    )
+
+
+def predicate_ids(aligned: AlignedText, units: Sequence[Span], predicate: int) -> list[int]:
+    """The tokens that name the predicate after its sentence: its own, n times if it is the n-th of equal words."""
+    starts = [start for start, _ in units]
+    pieces: list[list[int]] = [[] for _ in units]
+    for token, start, end in zip(aligned.ids, aligned.starts, aligned.ends, strict=True):
+        unit = bisect_right(starts, start) - 1
+        if unit >= 0 and start < min(end, units[unit][1]):
+            pieces[unit].append(token)
+    return pieces[predicate] * pieces[: predicate + 1].count(pieces[predicate])
+
+
+def take_context(
+    left: Sequence[Sequence[int]], right: Sequence[Sequence[int]], room: int
+) -> tuple[list[int], list[int]]:
+    """The tokens next to a sentence: half of the room on each side, more if the other side has fewer.
+
+    Args:
+        left, right: tokens of the sentences before and after it, in the order of the text.
+    """
+    before = [token for sentence in left for token in sentence]
+    behind = [token for sentence in right for token in sentence]
+    num_before = min(len(before), max(room // 2, room - len(behind)))
+    num_behind = min(len(behind), room - num_before)
+    return before[len(before) - num_before :], behind[:num_behind]
+
+
+@dataclass(frozen=True)
+class EncodedSentences:
+    """Sentences as rows, with counts.
+
+    Attributes:
+        encoded: a unit is a row, an example has one or several. Token column: `labels`, -100 unless the token
+            represents a unit. Alignment: `units`, the first unit that a token represents; `num_units`, how many, 0 for
+            other tokens; and `num_outside`, how many of these units are tagged O.
+        num_empty: sentences without any token.
+        num_silent: units that no token covers, not counting blanks where units are characters.
+    """
+
+    encoded: EncodedExamples
+    num_empty: int
+    num_silent: int
+
+
+def encode_sentences(
+    examples: Sequence[TaggingExample],
+    labels: Sequence[str],
+    tokenizer: Tokenizer,
+    max_length: int,
+    stride: int,
+    num_segments: int,
+) -> EncodedSentences:
+    """Encodes sentences; see the module for what a row is.
+
+    Args:
+        examples: at least one; those without tags get no labels.
+        labels: in the order of their ids.
+        stride: of windows.
+        num_segments: below 2 a predicate is segment A too.
+
+    Raises:
+        InputError: no token of a sentence fits beside its predicate.
+    """
+    texts = list(dict.fromkeys(text for one in examples for text in (*one.left, one.text, *one.right)))
+    aligned_texts = dict(zip(texts, align(tokenizer, texts), strict=True))
+    frames = {pair: find_frame(tokenizer, pair) for pair in {one.predicate is not None for one in examples}}
+    ids_of_labels = {label: number for number, label in enumerate(labels)}
+    rows, second_starts, numbers = [], [], []
+    columns: dict[str, list[int]] = {"labels": [], "units": [], "num_units": [], "num_outside": []}
+    num_empty = num_silent = 0
+    for number, example in enumerate(examples):
+        aligned, frame = aligned_texts[example.text], frames[example.predicate is not None]
+        leads = find_leads(aligned, example.units)
+        num_empty += not len(aligned)
+        num_silent += _count_silent(example, leads)
+        named = [] if example.predicate is None else predicate_ids(aligned, example.units, example.predicate)
+        room = max_length - frame.num_special - len(named)
+        if room < 1:
+            raise InputError(
+                f"{example.source}: its predicate and the special tokens are {frame.num_special + len(named)} tokens, "
+                f"and task.max_length {max_length} leaves none for the sentence: raise it"
+            )
+        left, right = take_context(
+            [aligned_texts[text].ids for text in example.left],
+            [aligned_texts[text].ids for text in example.right],
+            max(0, room - len(aligned)),
+        )
+        for window in cut_windows(len(aligned), room, stride):
+            ids, second_start = frame.row([*left, *aligned.ids[window.first : window.end], *right], named)
+            shift = len(columns["labels"]) + len(frame.before) + len(left) - window.first
+            columns["labels"] += [IGNORE_INDEX] * len(ids)
+            for name in ("units", "num_units", "num_outside"):
+                columns[name] += [0] * len(ids)
+            for lead in leads:
+                if lead.token in window.answers:
+                    columns["units"][shift + lead.token] = lead.unit
+                    columns["num_units"][shift + lead.token] = lead.num_units
+                    if example.tags is not None:
+                        tags = example.tags[lead.unit : lead.unit + lead.num_units]
+                        columns["labels"][shift + lead.token] = ids_of_labels[tags[0]]
+                        columns["num_outside"][shift + lead.token] = tags.count(OUTSIDE)
+            rows.append(ids)
+            second_starts.append(second_start if num_segments > 1 else len(ids))
+            numbers.append(number)
+    alignment = {name: np.array(columns[name], dtype=np.int32) for name in ("units", "num_units", "num_outside")}
+    return EncodedSentences(
+        encoded(
+            rows,
+            second_starts,
+            examples=numbers,
+            token_columns={"labels": np.array(columns["labels"], dtype=np.int64)},
+            alignment=alignment,
+        ),
+        num_empty,
+        num_silent,
+    )
+
+
+def _count_silent(example: TaggingExample, leads: Sequence[Lead]) -> int:
+    answered = sum(lead.num_units for lead in leads)
+    if answered == len(example.units):
+        return 0
+    return len(example.units) - answered - sum(word == " " for word in example.words)

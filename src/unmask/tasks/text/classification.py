@@ -1,0 +1,237 @@
+"""Classification of texts and pairs of texts: a softmax over labels from the pooled first token (BERT, section 4.1)."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import IGNORE_INDEX
+from unmask.errors import InputError, SettingsError
+from unmask.models.encoder import Encoder
+from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.rows import Row
+from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
+from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.spelling import shown_beside
+from unmask.tasks.text import glue
+from unmask.tasks.text.examples import TextExample, TextFiles, check_spelling, encode_texts, read_label
+from unmask.tasks.text.glue import TextDataSet
+from unmask.tasks.text.metrics import LabelScore, f1_scores, listed
+from unmask.tasks.text.multi_label import MultiLabelClassification
+from unmask.tasks.text.text_task import TextTask
+from unmask.tokenization.opening import Tokenizer
+
+logger = logging.getLogger("unmask")
+
+LabelledText = TextExample[str]
+
+DATA_SETS = {name: data_set for name, data_set in glue.DATA_SETS.items() if data_set.kind == "classification"}
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_PLAIN = TextDataSet("classification", TextFiles(), unlabelled=frozenset())
+
+_FEW_LABELS, _MOST_LABELS = 100, 1_000_000
+"""Up to the first number, any set of labels is accepted; above the second, reading stops. In between, labels must occur
+twice on average, or the column is taken for ids or texts."""
+
+
+def open_task(
+    settings: TaskSettings, columns: ColumnSettings, lenient: bool = False
+) -> Classification | MultiLabelClassification:
+    """The task of a recipe, or of a fine-tuned model (`lenient`).
+
+    Raises:
+        SettingsError: a column is named that the task does not have, or `multi_label` is set for a data set with one
+            label an example.
+    """
+    if settings.multi_label and settings.name in DATA_SETS:
+        raise SettingsError(
+            f"task.multi_label: true, and the examples of task.name {settings.name} have one label each: leave it out, "
+            "or take task.name classification"
+        )
+    data_set = DATA_SETS.get(settings.name, _PLAIN)
+    files, labels = data_set.files.with_columns(columns, lenient), tuple(settings.labels or data_set.labels)
+    if settings.multi_label:
+        return MultiLabelClassification(settings, files, labels)
+    return Classification(settings, files, labels, data_set)
+
+
+@dataclass(frozen=True)
+class Classification(TextTask[str]):
+    """The task.
+
+    Attributes:
+        settings: its name, lengths and dropout.
+        files: how its files are read.
+        labels: in the order of their ids.
+        data_set: how labels are written, and which metric is the primary one.
+    """
+
+    labels: tuple[str, ...]
+    data_set: TextDataSet = _PLAIN
+
+    kind: ClassVar[TaskKind] = "classification"
+    problem_type: ClassVar[str] = "single_label_classification"
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {label: index for index, label in enumerate(self.labels)}
+
+    @cached_property
+    def _meanings(self) -> dict[str, str]:
+        """Alternative spellings of labels in files -> the label."""
+        numbers = {str(number): name for number, name in enumerate(self.data_set.labels)}
+        meanings = {**numbers, **self.data_set.other_names}
+        return {name: label for name, label in meanings.items() if name not in self._ids and label in self._ids}
+
+    def fit_to(self, path: Path) -> Classification:
+        """See `Task`. Labels given neither by settings nor by the data set are the file's, sorted; numbers by value.
+
+        Raises:
+            InputError: as in `Task`; or the labels are too many to be labels, or two look alike.
+        """
+        fitted = replace(self, files=self.files.fit_to(path))
+        return fitted if self.labels else replace(fitted, labels=fitted._find_labels(path))
+
+    def _find_labels(self, path: Path) -> tuple[str, ...]:
+        found: dict[str, str] = {}
+        num_examples = 0
+        for example in self.load(path, ExampleCounts()):
+            assert example.label is not None
+            found.setdefault(example.label, example.source)
+            num_examples += 1
+            if len(found) > _MOST_LABELS:
+                break
+        if len(found) > min(_MOST_LABELS, max(_FEW_LABELS, num_examples // 2)):
+            raise InputError(
+                f"{path}: {len(found):,} different labels in {num_examples:,} examples, such as "
+                f"{', '.join(repr(label[:40]) for label in sorted(found)[:3])}: the column "
+                f"{self.files.columns.label!r} looks like ids, texts or measured values; name the right one with "
+                "data.columns.label=..., take task.name=regression for values, or list the labels in task.labels"
+            )
+        check_spelling(found)
+        return sorted_labels(found)
+
+    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
+        """See `Task`."""
+        return self.files.load(path, counts, self._read_label, unlabelled)
+
+    def _read_label(self, row: Row, name: str) -> str | None:
+        label = read_label(row, name)
+        if label in self._ids:
+            return label
+        if label in self.data_set.unlabelled:
+            return None
+        label = self._meanings.get(label, label)
+        if self.labels and label not in self._ids:
+            raise InputError(
+                f"{row.source}: the label {shown_beside(label, self.labels)} is none of the known ones "
+                f"({listed(self.labels)}): mend it, or train with it (task.labels lists them)"
+            )
+        return label
+
+    def encode(
+        self, examples: Sequence[LabelledText], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
+    ) -> EncodedExamples:
+        """See `Task`; a unit has the column `labels`, int64."""
+        ids = [IGNORE_INDEX if example.label is None else self._ids[example.label] for example in examples]
+        columns = {"labels": np.array(ids, dtype=np.int64)}
+        return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
+
+    def check(self, training: EncodedExamples, path: Path) -> None:
+        """See `Task`; warns of labels that have no example."""
+        counts = self._counts(training)
+        present = [label for label, count in zip(self.labels, counts, strict=True) if count]
+        if len(present) < 2:
+            raise InputError(
+                f"{path}: every example has the label {present[0]!r}: there is nothing to tell apart; "
+                "give examples of at least two labels"
+            )
+        if absent := [label for label, count in zip(self.labels, counts, strict=True) if not count]:
+            logger.warning("%s: no example with the label %s", path, listed(absent))
+
+    def _counts(self, examples: EncodedExamples) -> NDArray[np.int64]:
+        """(labels,), how many examples have each label."""
+        ids = examples.unit_columns["labels"]
+        return np.bincount(ids[ids != IGNORE_INDEX].astype(np.int64), minlength=len(self.labels))
+
+    def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
+        """See `Task`."""
+        return new_sequence_module(encoder, head, len(self.labels), summed_cross_entropy, self.settings)
+
+    def decode(self, examples: Sequence[LabelledText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """`label`, `score` (its probability) and `probabilities` by label."""
+        best = outputs.argmax(-1).tolist()
+        return [
+            {
+                "label": self.labels[index],
+                "score": row[index],
+                "probabilities": dict(zip(self.labels, row, strict=True)),
+            }
+            for index, row in zip(best, torch.softmax(outputs, -1).tolist(), strict=True)
+        ]
+
+    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
+        """See `Task`."""
+        return torch.stack([torch.log_softmax(each, -1) for each in outputs]).logsumexp(0) - math.log(len(outputs))
+
+    def score(self) -> LabelScore:
+        """See `Task`."""
+        return LabelScore(self.labels, self.data_set.primary_metric)
+
+    def tuned(self, score: Score[LabelledText]) -> Classification:
+        """See `Task`: nothing is chosen."""
+        return self
+
+    def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
+        """See `Task`: always predicting the label most frequent in training; for F1 of the second label, always
+        predicting that one."""
+        true = self._counts(dev)
+        total = np.full(1, true.sum())
+        most_frequent = true[[int(self._counts(training).argmax())]]
+        best = "most frequent label"
+        if len(self.labels) == 2:
+            f1 = {"f1": {f"always {self.labels[1]}": float(f1_scores(true[1:], true[1:], total)[0])}}
+        else:
+            num_seen = np.count_nonzero(true) + (most_frequent[0] == 0)  # the predicted label may not occur on dev
+            f1 = {"f1_macro": {best: float(f1_scores(most_frequent, most_frequent, total)[0] / num_seen)}}
+        accuracy = {"accuracy": {best: float(most_frequent[0] / total[0])}}
+        return {**accuracy, **f1, "matthews_correlation": {"any constant": 0.0}}
+
+    def sample(self, example: LabelledText, prediction: Prediction) -> dict[str, Any]:
+        """See `Task`."""
+        return {
+            "input": self.files.shown(example),
+            "label": example.label,
+            "prediction": prediction["label"],
+            "probability": prediction["score"],
+        }
+
+    def remembered(self) -> dict[str, Any]:
+        """See `Task`."""
+        return self.files.remembered(self.settings)
+
+
+def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """The order of labels where nothing else says it: sorted as text, but by value if all are numbers (-1, 0.5, 10)."""
+    found = set(labels)
+    numeric = all(_NUMBER.fullmatch(label) for label in found)
+    return tuple(sorted(found, key=lambda label: (float(label) if numeric else 0, label)))
+
+
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """() from (units, labels) and ids (units,), `IGNORE_INDEX` where there is no label."""
+    return functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)

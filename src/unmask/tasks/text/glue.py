@@ -1,0 +1,284 @@
+"""GLUE, its Korean counterparts and other published data sets of texts: layouts, labels, metrics; and GLUE's averages.
+
+Wang et al. 2019 (GLUE), Park et al. 2021 (KLUE), Ham et al. 2020 (KorNLI, KorSTS). A new data set takes an entry in
+`DATA_SETS`, and its name in `unmask.tasks.settings.KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from unmask.errors import SettingsError
+from unmask.tasks.settings import ColumnSettings
+from unmask.tasks.text.examples import TextFiles
+
+
+@dataclass(frozen=True)
+class TextDataSet:
+    """A published data set of texts or pairs of texts.
+
+    Attributes:
+        kind: the task it is for.
+        files: the columns in each published form: its authors' or GLUE's files, and JSON lines or Parquet from the
+            Hugging Face hub. The file of the test split may lack the label.
+        labels: in the order of their ids, which is the hub's, spelt as in the published files. If they are names, a
+            number in a file is read as the name with that id: the hub's exports have numbers.
+        other_names: alternative names of labels in some of the published files.
+        unlabelled: values that mean no label: `-` where annotators did not agree, -1 in the hub's test files.
+        primary_metric: the metric by which runs are compared; it is reported first.
+        binary_from: a regression's F1 counts values of this or more as positive.
+        value_range: the range of all values of a regression.
+    """
+
+    kind: Literal["classification", "regression"]
+    files: TextFiles
+    labels: tuple[str, ...] = ()
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    unlabelled: frozenset[str] = frozenset({"-1"})
+    primary_metric: str = "accuracy"
+    binary_from: float | None = None
+    value_range: tuple[float, float] | None = None
+
+
+_PREMISE = ColumnSettings(text_a="premise", text_b="hypothesis")
+_PREMISE_GOLD = ColumnSettings(text_a="premise", text_b="hypothesis", label="gold_label")
+_SENTENCES = ColumnSettings(text_a="sentence1", text_b="sentence2")
+_SENTENCES_GOLD = ColumnSettings(text_a="sentence1", text_b="sentence2", label="gold_label")
+_SENTENCES_SCORE = ColumnSettings(text_a="sentence1", text_b="sentence2", label="score")
+
+_INFERENCE = ("entailment", "neutral", "contradiction")
+_NO_AGREEMENT = frozenset({"-", "-1"})
+_NO_SCORE = frozenset({"-1", "-1.0"})
+
+DATA_SETS: dict[str, TextDataSet] = {
+    # Warstadt et al. 2018: is a sentence acceptable (1)? Train and dev have no header: source, label, mark, sentence.
+    "cola": TextDataSet(
+        "classification",
+        TextFiles((ColumnSettings(text="sentence"),), header=("source", "label", "mark", "sentence")),
+        ("0", "1"),
+        primary_metric="matthews_correlation",
+    ),
+    # Socher et al. 2013: 0 is negative, 1 positive.
+    "sst2": TextDataSet("classification", TextFiles((ColumnSettings(text="sentence"),)), ("0", "1")),
+    # Dolan and Brockett 2005: 1 is a paraphrase. Its authors' own files are `.txt`.
+    "mrpc": TextDataSet(
+        "classification",
+        TextFiles(
+            (ColumnSettings(text_a="#1 String", text_b="#2 String", label="Quality"), _SENTENCES), txt_format=".tsv"
+        ),
+        ("0", "1"),
+    ),
+    # Cer et al. 2017: how alike two sentences are, from 0 to 5.
+    "stsb": TextDataSet(
+        "regression",
+        TextFiles((_SENTENCES_SCORE, _SENTENCES)),
+        unlabelled=_NO_SCORE,
+        primary_metric="pearson",
+        value_range=(0.0, 5.0),
+    ),
+    # Quora question pairs: 1 is a duplicate. A few questions of the published train file hold line breaks.
+    "qqp": TextDataSet(
+        "classification",
+        TextFiles(
+            (
+                ColumnSettings(text_a="question1", text_b="question2", label="is_duplicate"),
+                ColumnSettings(text_a="question1", text_b="question2"),
+            ),
+            has_broken_rows=True,
+        ),
+        ("0", "1"),
+    ),
+    # Williams et al. 2018: GLUE's files, its authors' own, and the hub's.
+    "mnli": TextDataSet(
+        "classification",
+        TextFiles((_SENTENCES_GOLD, _PREMISE), txt_format=".tsv"),
+        _INFERENCE,
+        unlabelled=_NO_AGREEMENT,
+    ),
+    # From SQuAD: does the sentence hold the answer?
+    "qnli": TextDataSet(
+        "classification",
+        TextFiles((ColumnSettings(text_a="question", text_b="sentence"),)),
+        ("entailment", "not_entailment"),
+    ),
+    # The PASCAL challenges of 2005 to 2009.
+    "rte": TextDataSet("classification", TextFiles((_SENTENCES,)), ("entailment", "not_entailment")),
+    # Levesque et al. 2011, as pairs: 1 is entailment.
+    "wnli": TextDataSet("classification", TextFiles((_SENTENCES,)), ("0", "1")),
+    # GLUE's diagnostic set, for models of MNLI; only `diagnostic-full.tsv` has labels.
+    "ax": TextDataSet(
+        "classification",
+        TextFiles((_SENTENCES, _PREMISE, ColumnSettings(text_a="Premise", text_b="Hypothesis", label="Label"))),
+        _INFERENCE,
+        primary_metric="matthews_correlation",
+    ),
+    # Bowman et al. 2015.
+    "snli": TextDataSet(
+        "classification",
+        TextFiles((_PREMISE, _SENTENCES_GOLD), txt_format=".tsv"),
+        _INFERENCE,
+        unlabelled=_NO_AGREEMENT,
+    ),
+    # Khot et al. 2018: `tsv_format` has no header; the `.txt` of `snli_format` are JSON lines.
+    "scitail": TextDataSet(
+        "classification",
+        TextFiles((_PREMISE, _SENTENCES_GOLD), txt_format=".jsonl", header=("premise", "hypothesis", "label")),
+        ("entailment", "neutral"),
+        other_names={"entails": "entailment"},
+        unlabelled=_NO_AGREEMENT,
+    ),
+    # SNLI and MNLI translated by machine for training, XNLI by people for dev and test.
+    "kornli": TextDataSet(
+        "classification", TextFiles((_SENTENCES_GOLD, _PREMISE)), _INFERENCE, unlabelled=_NO_AGREEMENT
+    ),
+    # STS-B translated; from 0 to 5.
+    "korsts": TextDataSet(
+        "regression",
+        TextFiles((_SENTENCES_SCORE, _SENTENCES)),
+        unlabelled=_NO_SCORE,
+        primary_metric="pearson",
+        value_range=(0.0, 5.0),
+    ),
+    "klue-nli": TextDataSet("classification", TextFiles((_PREMISE_GOLD, _PREMISE)), _INFERENCE),
+    # From 0 to 5, the annotators' mean (`real-label`), as in KLUE's own baseline; `label` is that to one decimal.
+    "klue-sts": TextDataSet(
+        "regression",
+        TextFiles(
+            tuple(
+                ColumnSettings(text_a="sentence1", text_b="sentence2", label=label)
+                for label in ("labels.real-label", "labels.label", "label")
+            )
+        ),
+        primary_metric="pearson",
+        binary_from=3.0,
+        value_range=(0.0, 5.0),
+    ),
+    # The topic of a headline: names in KLUE's own files, their numbers in the hub's.
+    "klue-ynat": TextDataSet(
+        "classification",
+        TextFiles((ColumnSettings(text="title"),)),
+        ("IT과학", "경제", "사회", "생활문화", "세계", "스포츠", "정치"),
+        primary_metric="f1_macro",
+    ),
+    # Naver's film reviews: 0 is negative, 1 positive; `ratings_train.txt` is tab-separated.
+    "nsmc": TextDataSet("classification", TextFiles((ColumnSettings(text="document"),), txt_format=".tsv"), ("0", "1")),
+}
+
+Figure = float | tuple[float | None, ...]
+
+FIGURE_NAMES: dict[str, tuple[str, ...]] = {
+    "cola": ("matthews_correlation",),
+    "sst2": ("accuracy",),
+    "mrpc": ("accuracy", "f1"),
+    "stsb": ("pearson", "spearmanr"),
+    "qqp": ("accuracy", "f1"),
+    "mnli": ("accuracy, matched", "accuracy, mismatched"),
+    "qnli": ("accuracy",),
+    "rte": ("accuracy",),
+    "wnli": ("accuracy",),
+}
+"""The figures that `glue_averages` takes for each data set, in this order."""
+
+_FIRST, _SECOND, _BOTH = (0,), (1,), (0, 1)
+
+AVERAGES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
+    "bert": {
+        "mnli": (_FIRST, _SECOND),
+        "qqp": (_SECOND,),
+        "qnli": (_FIRST,),
+        "sst2": (_FIRST,),
+        "cola": (_FIRST,),
+        "stsb": (_SECOND,),
+        "mrpc": (_SECOND,),
+        "rte": (_FIRST,),
+    },
+    "gpt1": {
+        "cola": (_FIRST,),
+        "sst2": (_FIRST,),
+        "mrpc": (_SECOND,),
+        "stsb": (_FIRST,),
+        "qqp": (_SECOND,),
+        "mnli": (_BOTH,),
+        "qnli": (_FIRST,),
+        "rte": (_FIRST,),
+    },
+    "glue": {
+        "cola": (_FIRST,),
+        "sst2": (_FIRST,),
+        "mrpc": (_BOTH,),
+        "stsb": (_BOTH,),
+        "qqp": (_BOTH,),
+        "mnli": (_BOTH,),
+        "qnli": (_FIRST,),
+        "rte": (_FIRST,),
+        "wnli": (_FIRST,),
+    },
+    "electra_dev": {
+        "cola": (_FIRST,),
+        "sst2": (_FIRST,),
+        "mrpc": (_FIRST,),
+        "stsb": (_SECOND,),
+        "qqp": (_FIRST,),
+        "mnli": (_FIRST,),
+        "qnli": (_FIRST,),
+        "rte": (_FIRST,),
+    },
+}
+"""The columns of each average: which figures of a data set (`FIGURE_NAMES`) are averaged to make one.
+
+`bert`: the nine columns of BERT's table 1, MNLI matched and mismatched each, F1 for QQP and MRPC, Spearman for STS-B,
+no WNLI. `gpt1`: the eight of GPT-1's table 5, Pearson for STS-B, MNLI's mean. `glue`: the leaderboard's score, a column
+a task, with WNLI, the mean where a task has two figures. `electra_dev`: the eight of ELECTRA's dev tables (and those of
+RoBERTa's but WNLI), MNLI matched, accuracy for QQP and MRPC, Spearman for STS-B.
+"""
+
+AVERAGE_RULES: dict[str, str] = {
+    "bert": "BERT's nine columns: MNLI matched and mismatched, F1 of QQP and MRPC, Spearman of STS-B, without WNLI",
+    "gpt1": "GPT-1's eight: the mean of MNLI's two, F1 of QQP and MRPC, Pearson of STS-B, without WNLI",
+    "glue": "the leaderboard's score: nine tasks with WNLI, the mean where a task has two figures",
+    "electra_dev": "ELECTRA's eight on dev: MNLI matched, accuracy of QQP and MRPC, Spearman of STS-B, without WNLI",
+}
+"""A description of each average."""
+
+
+def glue_averages(figures: Mapping[str, Figure]) -> dict[str, float]:
+    """The averages of GLUE figures that the papers report, by the names in `AVERAGES`.
+
+    Args:
+        figures: by data set, in 0..1 or 0..100; where `FIGURE_NAMES` has two, both in that order, None for one that is
+            not known.
+
+    Returns:
+        The averages whose figures are all known.
+
+    Raises:
+        SettingsError: a name is not a data set of GLUE, or has the wrong number of figures.
+    """
+    known: dict[str, tuple[float | None, ...]] = {}
+    for name, figure in figures.items():
+        if name not in FIGURE_NAMES:
+            raise SettingsError(f"no figure of {name!r} is averaged: expected {', '.join(FIGURE_NAMES)}")
+        known[name] = figure if isinstance(figure, tuple) else (figure,)
+        if len(known[name]) != len(FIGURE_NAMES[name]):
+            raise SettingsError(
+                f"{name} has {len(known[name])} figures: expected {' and '.join(FIGURE_NAMES[name])}, None for what is "
+                "not known"
+            )
+    averages = {}
+    for average, columns in AVERAGES.items():
+        if not missing_figures(average, known):
+            chosen = [[known[name][i] or 0.0 for i in which] for name, each in columns.items() for which in each]
+            averages[average] = sum(sum(column) / len(column) for column in chosen) / len(chosen)
+    return averages
+
+
+def missing_figures(average: str, known: Mapping[str, tuple[float | None, ...]]) -> list[str]:
+    """The figures still missing for an average of `AVERAGES`, such as `mnli accuracy, mismatched`."""
+    return [
+        f"{name} {FIGURE_NAMES[name][i]}"
+        for name, each in AVERAGES[average].items()
+        for i in dict.fromkeys(i for which in each for i in which)
+        if known.get(name, (None, None))[i] is None
+    ]

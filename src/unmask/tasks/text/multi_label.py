@@ -1,0 +1,190 @@
+"""Classification with any number of labels per example: each label is decided independently, from its own logit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import IGNORE_INDEX
+from unmask.errors import InputError
+from unmask.models.encoder import Encoder
+from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.rows import Row
+from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
+from unmask.tasks.settings import TaskKind
+from unmask.tasks.spelling import shown_beside
+from unmask.tasks.text.examples import TextExample, check_spelling, encode_texts, read_labels
+from unmask.tasks.text.metrics import LabelSetScore, f1_scores, listed
+from unmask.tasks.text.text_task import TextTask
+from unmask.tokenization.opening import Tokenizer
+
+logger = logging.getLogger("unmask")
+
+ManyLabelled = TextExample[tuple[str, ...]]
+
+_MOST_LABELS = 10_000
+"""Limited since every example takes a byte of memory for each label."""
+
+
+@dataclass(frozen=True)
+class MultiLabelClassification(TextTask[tuple[str, ...]]):
+    """The task.
+
+    Attributes:
+        settings: its name, lengths, dropout and the separator of labels.
+        files: how its files are read.
+        labels: in the order of their ids.
+    """
+
+    labels: tuple[str, ...]
+
+    kind: ClassVar[TaskKind] = "classification"
+    problem_type: ClassVar[str] = "multi_label_classification"
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {label: index for index, label in enumerate(self.labels)}
+
+    def fit_to(self, path: Path) -> MultiLabelClassification:
+        """See `Task`. Labels not given by the settings are the file's, sorted.
+
+        Raises:
+            InputError: as in `Task`; or there are fewer than two labels, or over 10,000, or two look alike.
+        """
+        fitted = replace(self, files=self.files.fit_to(path))
+        if self.labels:
+            return fitted
+        found: dict[str, str] = {}
+        for example in fitted.load(path, ExampleCounts()):
+            for label in example.label or ():
+                found.setdefault(label, example.source)
+            if len(found) > _MOST_LABELS:
+                raise InputError(
+                    f"{example.source}: over {_MOST_LABELS:,} different labels up to here: name their column with "
+                    f"data.columns.label=... (it is {fitted.files.columns.label!r}), and what stands between them with "
+                    f"task.label_separator (it is {self.settings.label_separator!r})"
+                )
+        if len(found) < 2:
+            raise InputError(
+                f"{path}: {len(found)} different labels in all examples: expected at least two; for one label that is "
+                "there or not, write it out as two labels and leave task.multi_label out"
+            )
+        check_spelling(found)
+        return replace(fitted, labels=tuple(sorted(found)))
+
+    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ManyLabelled]:
+        """See `Task`; an example with an empty list of labels counts as labelled."""
+        return self.files.load(path, counts, self._read_labels, unlabelled)
+
+    def _read_labels(self, row: Row, name: str) -> tuple[str, ...]:
+        labels = read_labels(row, name, self.settings.label_separator)
+        unknown = [label for label in labels if label not in self._ids] if self.labels else []
+        if unknown:
+            raise InputError(
+                f"{row.source}: the label {shown_beside(unknown[0], self.labels)} is none of the known ones "
+                f"({listed(self.labels)}): mend it, or train with it (task.labels lists them)"
+            )
+        return labels
+
+    def encode(
+        self, examples: Sequence[ManyLabelled], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
+    ) -> EncodedExamples:
+        """See `Task`; adds the unit column `labels` (units, labels) int8: 1, 0, or -100 if the labels are unknown."""
+        labels = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
+        for row, example in zip(labels, examples, strict=True):
+            if example.label is None:
+                row[:] = IGNORE_INDEX
+            else:
+                row[[self._ids[label] for label in example.label]] = 1
+        return encode_texts(examples, tokenizer, counts, num_segments, self.settings, {"labels": labels})
+
+    def check(self, training: EncodedExamples, path: Path) -> None:
+        """See `Task`; warns of labels that have no example."""
+        labels = training.unit_columns["labels"]
+        if (labels == labels[:1]).all():
+            raise InputError(
+                f"{path}: every example has the same labels: there is nothing to tell apart; give examples whose "
+                "labels differ"
+            )
+        counts = _counts(training)
+        if absent := [label for label, count in zip(self.labels, counts, strict=True) if not count]:
+            logger.warning("%s: no example with the label %s", path, listed(absent))
+
+    def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
+        """See `Task`."""
+        return new_sequence_module(encoder, head, len(self.labels), summed_binary_cross_entropy, self.settings)
+
+    def decode(self, examples: Sequence[ManyLabelled], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """`labels`, those with a probability of 0.5 or more, most likely first, and `probabilities` by label."""
+        decoded = []
+        for row in torch.sigmoid(outputs).tolist():
+            probabilities = dict(zip(self.labels, row, strict=True))
+            chosen = [label for label, probability in probabilities.items() if probability >= 0.5]
+            decoded.append(
+                {"labels": sorted(chosen, key=lambda label: -probabilities[label]), "probabilities": probabilities}
+            )
+        return decoded
+
+    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
+        """See `Task`: the logits of the mean probabilities."""
+        yes, no = (torch.stack([functional.logsigmoid(sign * each) for each in outputs]) for sign in (1, -1))
+        return yes.logsumexp(0) - no.logsumexp(0)
+
+    def score(self) -> LabelSetScore:
+        """See `Task`."""
+        return LabelSetScore(self.labels)
+
+    def tuned(self, score: Score[ManyLabelled]) -> MultiLabelClassification:
+        """See `Task`: nothing is chosen."""
+        return self
+
+    def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
+        """See `Task`: for F1 always predicting every label; for accuracy always predicting the labels that at least
+        half of the training examples have."""
+        labels = dev.unit_columns["labels"]
+        usual = _counts(training) * 2 >= len(training)
+        true = _counts(dev)
+        everywhere = np.full(len(true), len(dev))
+        micro = f1_scores(np.full(1, true.sum()), np.full(1, true.sum()), np.full(1, everywhere.sum()))
+        return {
+            "f1_micro": {"always every label": float(micro[0])},
+            "f1_macro": {"always every label": float(f1_scores(true, true, everywhere).mean())},
+            "accuracy": {"always the usual labels": float((labels == usual).all(1).mean())},
+        }
+
+    def sample(self, example: ManyLabelled, prediction: Prediction) -> dict[str, Any]:
+        """See `Task`; the probability is that of the least certain decision."""
+        return {
+            "input": self.files.shown(example),
+            "label": None if example.label is None else ", ".join(example.label) or "(none)",
+            "prediction": ", ".join(prediction["labels"]) or "(none)",
+            "probability": min(max(p, 1 - p) for p in prediction["probabilities"].values()),
+        }
+
+    def remembered(self) -> dict[str, Any]:
+        """See `Task`."""
+        separator = self.settings.label_separator
+        return {**self.files.remembered(self.settings), "multi_label": True, "label_separator": separator}
+
+
+def _counts(examples: EncodedExamples) -> NDArray[np.int64]:
+    """(labels,), how many examples have each label."""
+    counts: NDArray[np.int64] = (examples.unit_columns["labels"] == 1).sum(0)
+    return counts
+
+
+def summed_binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """() from (units, labels) twice, labels 1, 0 or `IGNORE_INDEX`; each label counts as one target."""
+    losses = functional.binary_cross_entropy_with_logits(logits, labels.clamp(min=0).float(), reduction="none")
+    return losses.masked_fill(labels == IGNORE_INDEX, 0.0).sum()

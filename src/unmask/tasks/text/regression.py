@@ -1,0 +1,160 @@
+"""Regression: one number for a text or a pair of texts, by the mean squared error (BERT's STS-B, section 4.1).
+
+Values are learned as they stand in the file, without scaling, as in the released code and in `transformers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unmask.errors import InputError
+from unmask.models.encoder import Encoder
+from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.rows import Row
+from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
+from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.text import glue
+from unmask.tasks.text.correlation import ValueScore
+from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts, read_label, read_number
+from unmask.tasks.text.glue import TextDataSet
+from unmask.tasks.text.metrics import f1_scores
+from unmask.tasks.text.text_task import TextTask
+from unmask.tokenization.opening import Tokenizer
+
+ValuedText = TextExample[float]
+
+DATA_SETS = {name: data_set for name, data_set in glue.DATA_SETS.items() if data_set.kind == "regression"}
+
+_PLAIN = TextDataSet("regression", TextFiles(), unlabelled=frozenset(), primary_metric="pearson")
+
+
+def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Regression:
+    """The task of a recipe, or of a fine-tuned model (`lenient`).
+
+    Raises:
+        SettingsError: a column is named that the task does not have.
+    """
+    data_set = DATA_SETS.get(settings.name, _PLAIN)
+    return Regression(settings, data_set.files.with_columns(columns, lenient), data_set)
+
+
+@dataclass(frozen=True)
+class Regression(TextTask[float]):
+    """The task.
+
+    Attributes:
+        settings: its name, lengths and dropout.
+        files: how its files are read.
+        data_set: which values mean no label, and which metrics there are.
+    """
+
+    data_set: TextDataSet = _PLAIN
+
+    kind: ClassVar[TaskKind] = "regression"
+    labels: ClassVar[tuple[str, ...]] = ()
+    problem_type: ClassVar[str] = "regression"
+
+    def fit_to(self, path: Path) -> Regression:
+        """See `Task`."""
+        return replace(self, files=self.files.fit_to(path))
+
+    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ValuedText]:
+        """See `Task`; a value that is not a finite number, or lies outside the data set's range, is refused."""
+        return self.files.load(path, counts, self._read_value, unlabelled)
+
+    def _read_value(self, row: Row, name: str) -> float | None:
+        if read_label(row, name) in self.data_set.unlabelled:
+            return None
+        value = read_number(row, name)
+        low, high = self.data_set.value_range or (-math.inf, math.inf)
+        if not low <= value <= high:
+            raise InputError(
+                f"{row.source}: the column {name!r} holds {value:g}, and the values of {self.name} lie between {low:g} "
+                f"and {high:g}: mend it, or take task.name=regression for values on another scale"
+            )
+        return value
+
+    def encode(
+        self, examples: Sequence[ValuedText], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
+    ) -> EncodedExamples:
+        """See `Task`; a unit has the column `labels`, float32, NaN if there is no label."""
+        values = [np.nan if example.label is None else example.label for example in examples]
+        columns = {"labels": np.array(values, dtype=np.float32)}
+        return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
+
+    def check(self, training: EncodedExamples, path: Path) -> None:
+        """See `Task`."""
+        values = training.unit_columns["labels"]
+        if np.ptp(values) == 0:
+            raise InputError(
+                f"{path}: every example has the value {float(values[0]):g}: there is nothing to tell apart; give "
+                "examples whose values differ"
+            )
+
+    def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
+        """See `Task`."""
+        return new_sequence_module(encoder, head, 1, summed_squared_error, self.settings)
+
+    def decode(self, examples: Sequence[ValuedText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
+        """`value`."""
+        return [{"value": value} for value in outputs.squeeze(-1).tolist()]
+
+    def combine(self, outputs: Sequence[Tensor]) -> Tensor:
+        """See `Task`."""
+        return torch.stack(list(outputs)).mean(0)
+
+    def score(self) -> ValueScore:
+        """See `Task`; keeps 16 bytes per example, for the ranks."""
+        return ValueScore(self.data_set.primary_metric, self.data_set.binary_from)
+
+    def tuned(self, score: Score[ValuedText]) -> Regression:
+        """See `Task`: nothing is chosen."""
+        return self
+
+    def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
+        """See `Task`: always predicting the mean of the training file; for F1 always predicting true."""
+        values = _known(dev)
+        mean = _known(training).mean()
+        floors = {
+            "pearson": {"any constant": 0.0},
+            "spearmanr": {"any constant": 0.0},
+            "mse": {"mean of the training file": float(np.square(values - mean).mean())},
+        }
+        if self.data_set.binary_from is not None:
+            true = np.array([(values >= self.data_set.binary_from).sum()])
+            floors["f1"] = {"always over the threshold": float(f1_scores(true, true, np.array([len(values)]))[0])}
+        return floors
+
+    def sample(self, example: ValuedText, prediction: Prediction) -> dict[str, Any]:
+        """See `Task`."""
+        return {
+            "input": self.files.shown(example),
+            "label": None if example.label is None else f"{example.label:.4g}",
+            "prediction": f"{prediction['value']:.4g}",
+            "probability": None,
+        }
+
+    def remembered(self) -> dict[str, Any]:
+        """See `Task`."""
+        return self.files.remembered(self.settings)
+
+
+def _known(examples: EncodedExamples) -> np.ndarray[Any, np.dtype[np.float64]]:
+    values = examples.unit_columns["labels"].astype(np.float64)
+    return values[~np.isnan(values)]
+
+
+def summed_squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
+    """() from (units, 1) and values (units,), NaN where there is no label."""
+    assert outputs.shape[-1] == 1, f"{outputs.shape[-1]} outputs for one value would be broadcast"
+    errors = outputs.squeeze(-1) - labels.nan_to_num()
+    return errors.square().masked_fill(labels.isnan(), 0.0).sum()

@@ -1,0 +1,1 @@
+"""Fast encoding of plain text."""

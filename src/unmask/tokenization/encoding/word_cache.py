@@ -1,0 +1,282 @@
+"""Encodes a corpus word by word and caches the ids of each word: exact, several times faster, in bounded memory.
+
+WordPiece and BPE never look across word boundaries, and the words of a text repeat. So a text is cut at its white
+space, each stretch is looked up, and only new ones are encoded: WordPiece's by `longest_match`, others by the library,
+thousands in one text. `WordRules` says for each family how to cut a text so that the concatenated ids of the stretches
+are the ids of the text, and how to separate the ids of many new words. Texts and tokenizers that the rules do not cover
+are left to the library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from unmask.tokenization.encoding.longest_match import longest_match
+from unmask.tokenization.encoding.plain_text import PlainTextEncoder, plain_copy, splits_han, unchanged_characters
+
+MAX_STRETCHES = 1 << 19
+"""Most stretches to cache: about 200 bytes each, so some 100 MB in every process that encodes."""
+LONGEST_STRETCH = 64
+"""Longer stretches, in characters, are not cached."""
+
+_TEXTS_AT_ONCE = 512  # few enough for their data to stay in the processor's cache
+_WORDS_AT_ONCE = 8192
+
+
+@dataclass(frozen=True)
+class WordRules:
+    """How to cut texts into stretches that can be encoded separately, for one tokenizer.
+
+    Attributes:
+        cut: returns the stretches of each text; or None for a text that has to be encoded whole.
+        words: returns the words of a stretch, each of them a stretch too; or None if it has to be encoded whole.
+        is_word: whether a stretch is one word.
+        match: returns the ids of a word, as bytes; None if words are left to `encoder`.
+        join: makes one text in which `encoder` finds each of some words, in order.
+        encoder: encodes such a text.
+        is_edge: (vocabulary,) bool, True for edges: exactly one id of each word is an edge, its first or its last.
+        edge_is_last: True if it is the last.
+    """
+
+    cut: Callable[[Sequence[str]], list[list[str] | None]]
+    words: Callable[[str], list[str] | None]
+    is_word: Callable[[str], object]
+    match: Callable[[str], bytes] | None
+    join: Callable[[Iterable[str]], str]
+    encoder: Tokenizer
+    is_edge: NDArray[np.bool_]
+    edge_is_last: bool
+
+
+class WordCache:
+    """Encodes texts as `PlainTextEncoder` does, into flat arrays."""
+
+    def __init__(self, backend: Tokenizer, dtype: np.dtype[Any], max_stretches: int = MAX_STRETCHES) -> None:
+        """Accepts any tokenizer; if no rules cover it, the library does all the encoding.
+
+        Args:
+            backend: copied.
+            dtype: of the ids in the returned arrays.
+            max_stretches: most stretches to cache.
+        """
+        self._dtype = dtype
+        self._max_stretches = max_stretches
+        self._plain = PlainTextEncoder(backend)
+        self._rules = word_rules(backend, dtype)
+        self._known = _KnownStretches(self._rules, lambda stretch: self._encode_whole([stretch])[0])
+
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.uint32]]:
+        """Encodes texts, without special tokens.
+
+        Returns:
+            (tokens,) the ids of all texts, concatenated; (texts,) uint32, the number of ids of each text.
+        """
+        encoded: list[bytes] = []
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            encoded += self._encode(texts[start : start + _TEXTS_AT_ONCE])
+        lengths = np.fromiter(map(len, encoded), np.uint32, len(encoded)) // self._dtype.itemsize
+        return np.frombuffer(b"".join(encoded), self._dtype), lengths
+
+    def _encode(self, texts: Sequence[str]) -> list[bytes]:
+        if self._rules is None:
+            return self._encode_whole(texts)
+        stretches_of = self._rules.cut(texts)
+        if self._rules.match is None:
+            self._learn({stretch for stretches in stretches_of if stretches for stretch in stretches})
+        find = self._known.__getitem__
+        encoded = [
+            b"".join(map(find, stretches)) if stretches is not None else self._encode_whole([text])[0]
+            for stretches, text in zip(stretches_of, texts, strict=True)
+        ]
+        self._known.forget_beyond(self._max_stretches)
+        return encoded
+
+    def _learn(self, stretches: set[str]) -> None:
+        """Has the library encode the new stretches among these, word by word."""
+        assert self._rules is not None
+        words_of = {stretch: self._rules.words(stretch) for stretch in self._known.missing(stretches)}
+        new = self._known.missing(set(chain.from_iterable(words for words in words_of.values() if words)))
+        for start in range(0, len(new), _WORDS_AT_ONCE):
+            some = new[start : start + _WORDS_AT_ONCE]
+            self._known.update(zip(some, self._encode_together(some), strict=True))
+        for stretch, words in words_of.items():
+            if words is not None:
+                self._known[stretch] = b"".join(map(self._known.__getitem__, words))
+
+    def _encode_together(self, words: list[str]) -> list[bytes]:
+        """Encodes words in one text; fewer at a time if an unknown character leaves a word without its edge."""
+        rules = self._rules
+        assert rules is not None
+        [encoding] = rules.encoder.encode_batch_fast([rules.join(words)], add_special_tokens=False)
+        ids = np.array(encoding.ids, dtype=self._dtype)
+        edges = np.flatnonzero(rules.is_edge[ids])
+        if len(edges) != len(words):
+            if len(words) == 1:
+                return self._encode_whole(words)
+            middle = len(words) // 2
+            return self._encode_together(words[:middle]) + self._encode_together(words[middle:])
+        bounds = np.append(0, edges + 1) if rules.edge_is_last else np.append(edges, len(ids))
+        cuts = (bounds * self._dtype.itemsize).tolist()
+        flat = ids.tobytes()
+        return [flat[start:end] for start, end in pairwise(cuts)]
+
+    def _encode_whole(self, texts: Sequence[str]) -> list[bytes]:
+        return [np.array(ids, self._dtype).tobytes() for ids in self._plain.encode_batch(texts)]
+
+
+class _KnownStretches(dict[str, bytes]):
+    """Stretches and their ids; a missing one is encoded and, unless it is long, cached."""
+
+    def __init__(self, rules: WordRules | None, encode_whole: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self._rules = rules
+        self._match = rules.match if rules is not None else None
+        self._is_word = rules.is_word if rules is not None else None
+        self._encode_whole = encode_whole
+
+    def __missing__(self, stretch: str) -> bytes:
+        if self._match is None or self._is_word is None or self._rules is None:
+            ids = self._encode_whole(stretch)
+        elif self._is_word(stretch):
+            ids = self._match(stretch)
+        else:
+            words = self._rules.words(stretch)
+            ids = self._encode_whole(stretch) if words is None else b"".join(map(self._find_word, words))
+        if len(stretch) <= LONGEST_STRETCH:
+            self[stretch] = ids
+        return ids
+
+    def _find_word(self, word: str) -> bytes:
+        assert self._match is not None
+        ids = self.get(word)
+        if ids is None:
+            ids = self[word] = self._match(word)
+        return ids
+
+    def missing(self, stretches: set[str]) -> list[str]:
+        """Those that are not here; `set.difference` would look at every known stretch, however few are asked for."""
+        return [stretch for stretch in stretches if stretch not in self]
+
+    def forget_beyond(self, most: int) -> None:
+        """If there are too many, forgets the newer half: frequent stretches came early."""
+        if len(self) > most:
+            kept = list(islice(self.items(), most // 2))
+            self.clear()
+            self.update(kept)
+
+
+def word_rules(backend: Tokenizer, dtype: np.dtype[Any]) -> WordRules | None:
+    """The rules for a tokenizer, or None if it is of an unknown kind; `dtype` is that of an id."""
+    said = json.loads(backend.to_str())
+    if any(not token["special"] for token in said["added_tokens"]):
+        return None
+    splitter = said["pre_tokenizer"] or {}
+    if splitter.get("type") == "BertPreTokenizer":
+        return _white_space_rules(backend, said["model"], dtype)
+    if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and said["normalizer"] is None:
+        return _byte_level_rules(backend, said["model"], splitter["add_prefix_space"])
+    return None
+
+
+_BETWEEN_TEXTS = "\x1f"
+_ODD_SPACES = "\x0b\x0c\x1c\x1d\x1e\x85"
+"""Python splits at these and at `_BETWEEN_TEXTS`, while the library drops or keeps them."""
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff"
+"""Characters that are each a separate word if the normaliser puts spaces around them."""
+_MARKS = ",.()-'\""
+"""Marks that are always separate words: with spaces around them, half as many stretches are new."""
+
+
+def _white_space_rules(backend: Tokenizer, model: dict[str, Any], dtype: np.dtype[Any]) -> WordRules | None:
+    """WordPiece, and BPE with an end-of-word mark, after BERT's normaliser and splitting at punctuation.
+
+    BERT's normaliser works character by character, and NFC composes nothing across white space, so every stretch
+    between white space is encoded separately. Its words are runs of letters and digits, and single marks, provided that
+    the normaliser does no more to any of its characters than lowercase them.
+    """
+    lowercase, unchanged = unchanged_characters(backend)
+    if "!" not in unchanged:  # even printable ASCII is not left unchanged
+        return None
+    entries = _entries(backend)
+    prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
+    match = None
+    if model["type"] == "WordPiece" and prefix:
+        is_edge = np.array([not entry.startswith(prefix) or entry == prefix for entry in entries])
+        ids = {entry: np.array(index, dtype).tobytes() for entry, index in model["vocab"].items()}
+        match = longest_match(ids, prefix, ids[model["unk_token"]], model["max_input_chars_per_word"], lowercase)
+    elif model["type"] == "BPE" and suffix and not prefix and not model.get("dropout"):
+        is_edge = np.array([entry.endswith(suffix) for entry in entries])
+    else:
+        return None
+    is_plain = re.compile(f"[{re.escape(unchanged)}{_HAN if splits_han(backend) else ''}]*").fullmatch
+    letters = "".join(c for c in unchanged if c.isalnum() or not (c.isascii() or unicodedata.category(c)[0] == "P"))
+    is_word = re.compile(f"[{re.escape(letters)}]+").fullmatch
+    find_words = re.compile(f"[{re.escape(letters)}]+|.").findall
+
+    def cut(texts: Sequence[str]) -> list[list[str] | None]:
+        joined = _BETWEEN_TEXTS.join(texts)
+        if joined.count(_BETWEEN_TEXTS) >= len(texts) or any(space in joined for space in _ODD_SPACES):
+            return [None if _has_odd_space(text) else text.split() for text in texts]
+        for mark in _MARKS:
+            joined = joined.replace(mark, f" {mark} ")
+        return [text.split() for text in joined.split(_BETWEEN_TEXTS)] if texts else []
+
+    def words(stretch: str) -> list[str] | None:
+        return find_words(stretch) if is_plain(stretch) else None
+
+    def join(words: Iterable[str]) -> str:
+        return " ".join(words).lower() if lowercase else " ".join(words)
+
+    encoder = plain_copy(backend, normalized=True)
+    return WordRules(cut, words, is_word, match, join, encoder, is_edge, edge_is_last=match is None)
+
+
+def _has_odd_space(text: str) -> bool:
+    return _BETWEEN_TEXTS in text or any(space in text for space in _ODD_SPACES)
+
+
+def _byte_level_rules(backend: Tokenizer, model: dict[str, Any], prefix_space: bool) -> WordRules | None:
+    """Byte-level BPE, in which the space before a word belongs to it (Radford et al. 2019).
+
+    In a text whose white space is only single spaces, each space begins a word. Of two in a row, the library's
+    expression makes the first a separate word: such a text is encoded whole.
+    """
+    if model["type"] != "BPE" or model.get("dropout") or model.get("end_of_word_suffix"):
+        return None
+    is_edge = np.array([entry.startswith("Ġ") for entry in _entries(backend)])  # a space, in byte-level BPE
+
+    def cut(texts: Sequence[str]) -> list[list[str] | None]:
+        return [cut_one(text) for text in texts]
+
+    def cut_one(text: str) -> list[str] | None:
+        stretches = text.split()
+        space = text[:1] == " "
+        if " ".join(stretches) != text[space:] or (space and not stretches):
+            return None
+        if not stretches:
+            return []
+        first, *others = stretches
+        return [f" {first}" if prefix_space or space else first, *map(" ".__add__, others)]
+
+    def words(stretch: str) -> list[str] | None:
+        return [stretch] if stretch[0] == " " else None
+
+    return WordRules(cut, words, words, None, "".join, plain_copy(backend), is_edge, edge_is_last=False)
+
+
+def _entries(backend: Tokenizer) -> list[str]:
+    vocab = backend.get_vocab(with_added_tokens=True)
+    entries = [""] * (max(vocab.values()) + 1)
+    for entry, index in vocab.items():
+        entries[index] = entry
+    return entries

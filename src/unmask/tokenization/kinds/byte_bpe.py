@@ -1,0 +1,128 @@
+"""BPE over the 256 bytes of UTF-8, as in GPT-2 and RoBERTa (Radford et al. 2019, 2.2; Liu et al. 2019, 4.4).
+
+No text is unknown, and decoding gives back what was encoded, to the byte. The space before a word belongs to it: the
+first word of a text, which has no space before it, is encoded differently from the same word further on. The sentences
+of a store, which are encoded one by one, begin with the space before them (`unmask.store.encoding`), except the first
+of a document and one that follows without a space. Counting for training reads whole documents, where a word has its
+space wherever the document has one.
+
+Special tokens are RoBERTa's, and so is the framing, `<s> A </s>` and `<s> A </s></s> B </s>`. Here the mask token is
+among the other special tokens, where the published vocabulary had it appended. It absorbs a space before it, since it
+stands for a word with its space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from unmask.tokenization.definition import Definition, make_definition, special_added_tokens
+from unmask.tokenization.kinds.family import Family, Split
+from unmask.tokenization.learning.library_training import grow_bpe
+
+if TYPE_CHECKING:
+    from unmask.tokenization.settings import TokenizerSettings
+
+SPECIAL_TOKENS = {
+    "cls_token": "<s>",
+    "pad_token": "<pad>",
+    "sep_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+}
+
+_SHOWN = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+BYTES = tuple(sorted([*map(chr, _SHOWN), *(chr(0x100 + number) for number in range(256 - len(_SHOWN)))]))
+"""The characters that represent the 256 bytes, in the order of GPT-2's ids; printable bytes represent themselves."""
+
+_PRE_TOKENIZER = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+def define(
+    vocab: dict[str, int],
+    merges: list[tuple[str, str]] | None,
+    special_tokens: Mapping[str, str],
+    others: tuple[str, ...],
+    normalizer: Definition | None,
+    *,
+    prefix_space: bool = False,
+) -> Definition:
+    """The definition of a tokenizer, which frames its input if it has RoBERTa's special tokens.
+
+    Args:
+        vocab, merges, special_tokens, others, normalizer: see `unmask.tokenization.kinds.family.Define`.
+        prefix_space: True puts a space before a text that begins without one.
+    """
+    byte_level = _PRE_TOKENIZER | {"add_prefix_space": prefix_space}
+    post_processor: Definition | None = None
+    if {"cls_token", "sep_token"} <= set(special_tokens):
+        cls, sep = special_tokens["cls_token"], special_tokens["sep_token"]
+        post_processor = {
+            "type": "RobertaProcessing",
+            "sep": [sep, vocab[sep]],
+            "cls": [cls, vocab[cls]],
+            "trim_offsets": True,
+            "add_prefix_space": prefix_space,
+        }
+    mask = [special_tokens["mask_token"]] if "mask_token" in special_tokens else []
+    return make_definition(
+        added_tokens=special_added_tokens(vocab, [*special_tokens.values(), *others], takes_space=mask),
+        normalizer=normalizer,
+        pre_tokenizer=byte_level,
+        post_processor=post_processor,
+        decoder=_PRE_TOKENIZER | {"add_prefix_space": True},
+        model={
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": [list(pair) for pair in merges or []],
+        },
+    )
+
+
+def _normalizer(lowercase: bool) -> Definition | None:
+    return {"type": "Lowercase"} if lowercase else None
+
+
+def _stretches(text: str) -> list[str]:
+    """Cuts before white space that follows anything else: no word spans such a cut."""
+    return _BEFORE_WHITE_SPACE.split(text)
+
+
+_BEFORE_WHITE_SPACE = re.compile(r"(?<=\S)(?=[ \t\n\r])")
+
+
+def _alphabet(characters: Counter[str], settings: TokenizerSettings) -> list[str]:
+    """All bytes, whatever the text holds."""
+    return list(BYTES)
+
+
+def _base(alphabet: list[str], split: Split) -> list[str]:
+    return alphabet
+
+
+BYTE_BPE = Family(
+    special_tokens=SPECIAL_TOKENS,
+    slots_after_first=0,
+    has_segments=False,
+    lowercase=False,
+    max_word_characters=None,
+    normalizer=_normalizer,
+    pre_tokenizer=_PRE_TOKENIZER,
+    stretches=_stretches,
+    alphabet=_alphabet,
+    base=_base,
+    grow=partial(grow_bpe, suffix=""),
+    define=define,
+)

@@ -1,0 +1,80 @@
+"""GPT-1's tokenizer without its frame, for pre-trained models, and with it, for fine-tuning (see bpe.py).
+
+Pre-training shows contiguous text (Radford et al. 2018, section 4.1): the tokenizer saved with its model frames
+nothing, so that `transformers` continues the given text and not an extract token that the model never saw. Fine-tuning
+frames its inputs with start, delimiter and extract tokens (section 3.3). If a vocabulary has none, like the published
+one, they are appended under the names of the released code, and the model must get embedding rows for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from unmask.tokenization.definition import special_added_tokens, template
+from unmask.tokenization.directory import read_directory
+from unmask.tokenization.kinds.bpe import SPECIAL_TOKENS
+from unmask.tokenization.kinds.word_characters import is_word_tokenizer, load_word_tokenizer
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.tokenizer import TextTokenizer
+
+ROLES = ("bos_token", "sep_token", "cls_token")
+"""The roles of start, delimiter and extract."""
+
+
+def unframed(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer to save with a left-to-right language model: GPT-1's without its frame, any other unchanged.
+
+    `load_framed_tokenizer` restores the frame. Other kinds keep theirs, since they serve other models too.
+    """
+    if isinstance(tokenizer, TextTokenizer) and tokenizer.kind == "bpe":
+        return tokenizer.without_framing()
+    return tokenizer
+
+
+def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]:
+    """Opens a tokenizer that frames texts and pairs for fine-tuning.
+
+    A GPT-1 tokenizer that lacks the three tokens or the frame gets them; any other is opened as in `open_tokenizer`.
+
+    Returns:
+        The tokenizer, and the entries that were appended to its vocabulary, at most three.
+
+    Raises:
+        ModelError: as in `open_tokenizer`.
+    """
+    path = Path(path)
+    if is_word_tokenizer(path):
+        return load_word_tokenizer(path), ()
+    opened = read_directory(path, None)
+    tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)
+    has_frame = any(piece.ids for piece in tokenizer.framing.single)
+    if tokenizer.kind != "bpe" or (has_frame and set(ROLES) <= set(opened.special_tokens)):
+        return tokenizer, ()
+    special_tokens = {role: SPECIAL_TOKENS[role] for role in ROLES} | dict(opened.special_tokens)
+    entries = {entry: index for index, entry in enumerate(tokenizer.token_strings)}
+    new = tuple(dict.fromkeys(special_tokens[role] for role in ROLES if special_tokens[role] not in entries))
+    entries |= {entry: len(entries) + number for number, entry in enumerate(new)}
+    definition = json.loads(opened.files["tokenizer.json"])
+    start, delimiter, extract = (special_tokens[role] for role in ROLES)
+    kept = [token for token in definition.get("added_tokens") or [] if token["content"] not in special_tokens.values()]
+    added = [*kept, *special_added_tokens(entries, special_tokens.values())]
+    definition["added_tokens"] = sorted(added, key=lambda token: token["id"])
+    definition["post_processor"] = template(
+        entries, f"{start}:0 $A:0 {extract}:0", f"{start}:0 $A:0 {delimiter}:0 $B:0 {extract}:0"
+    )
+    config = json.loads(opened.files.get("tokenizer_config.json", b"{}"))
+    config.pop("added_tokens_decoder", None)  # tokenizer.json has them
+    # GPT-1's own class would rebuild the steps, without the frame.
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+    files = {
+        "tokenizer.json": _json_bytes(definition),
+        "tokenizer_config.json": _json_bytes(config | special_tokens),
+        "special_tokens_map.json": _json_bytes(special_tokens),
+    }
+    return TextTokenizer(files, special_tokens, opened.segmenter, path), new
+
+
+def _json_bytes(value: Mapping[str, object]) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()

@@ -1,0 +1,1 @@
+"""Learning a vocabulary from text, and adding to one."""

@@ -1,0 +1,104 @@
+"""Text files to a tokenizer's directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from unmask.corpus.corpora import find_corpora, read_corpora
+from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.files import STANDARD_INPUT
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.corpus.statistics import describe_losses
+from unmask.errors import InputError, TooLittleTextError
+from unmask.io.progress import Progress
+from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
+from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
+from unmask.tokenization.learning.train import TrainingReport
+from unmask.tokenization.learning.train import train_tokenizer as train
+from unmask.tokenization.learning.word_training import train_word_tokenizer
+from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+
+REPORT = "training.json"
+_OWN_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
+    *(WORDS_FILE, SETTINGS_FILE, REPORT),
+)
+"""All that `--overwrite` may remove: a model's directory, for one, holds a tokenizer too."""
+
+
+def train_tokenizer(
+    text: Sequence[str | Path],
+    out: str | Path,
+    settings: TokenizerSettings = TokenizerSettings(),  # noqa: B008  immutable
+    *,
+    seed: int = 0,
+    overwrite: bool = False,
+    reading: ReadingSettings = ReadingSettings(),  # noqa: B008  immutable
+    cleaning: CleaningSettings = CleaningSettings(),  # noqa: B008  immutable
+) -> tuple[Tokenizer, TrainingReport]:
+    """Trains a tokenizer and saves it, with a record of what it was trained on, in the form that
+    `transformers.AutoTokenizer` opens (it does not know tokenizers of words).
+
+    Args:
+        text: files, folders and globs, or a mixture, as `unmask.corpus.corpora.find_corpora` takes them.
+        out: the tokenizer's directory.
+        settings: kind, size, casing ...
+        seed: of the sample that is taken if the text exceeds `settings.sample_bytes`.
+        overwrite: True replaces a tokenizer at `out`.
+        reading: how files become documents.
+        cleaning: what is mended in documents, and which are left out.
+
+    Raises:
+        InputError: no text, or text that cannot be read.
+        SettingsError: the vocabulary has no room for the characters of the text, or a package is missing.
+        OutputError: `out` exists, holds other things than a tokenizer, or the disk is full.
+    """
+    out = Path(out)
+    corpora = find_corpora(text, reading, cleaning)
+    files = [file for corpus in corpora for file in corpus.files]
+    refuse_existing(out, overwrite)
+    refuse_foreign(out, _OWN_FILES, "a tokenizer")
+    counts = CorpusCounts()
+    sizes = {path: path.stat().st_size for path in files if path != STANDARD_INPUT}
+    total = max(1, sum(sizes.values()))
+    named = f"{files[0]}{f' and {len(files) - 1} more file(s)' if len(files) > 1 else ''}"
+    with Progress("training the tokenizer", unit="bytes") as progress:
+
+        def texts() -> Iterator[str]:
+            for document in read_corpora(corpora, counts, reading, cleaning):
+                progress.update(0.9 * min(1, counts.file_bytes / total), counts.utf8_bytes)
+                yield document.text
+            if counts.documents == 0:
+                raise InputError(f"{named}: no text in it{describe_losses(counts)}: give text to train on")
+
+        tokenizer: Tokenizer
+        try:
+            if settings.kind == "word":
+                tokenizer, report = train_word_tokenizer(texts(), settings, seed)
+            else:
+                tokenizer, report = train(texts(), settings, seed)
+        except TooLittleTextError as error:
+            raise InputError(f"{named}: {error}") from error
+    own = ["tokenizers"] if settings.kind != "word" else []
+    libraries = [*own, *(["kiwipiepy", "kiwipiepy_model"] if settings.segmenter == "kiwi" else [])]
+    with writing_directory(out, overwrite) as directory:
+        tokenizer.save(directory)
+        sources = [{"file": str(path), "bytes": sizes.get(path)} for path in files]
+        write_json(
+            directory / REPORT,
+            {
+                "settings": settings.model_dump(mode="json"),
+                "reading": reading.model_dump(mode="json"),
+                "cleaning": cleaning.model_dump(mode="json"),
+                "libraries": {name: version(name) for name in libraries},
+                "seed": seed,
+                **asdict(report),
+                "text": counts.as_dict(),
+                "sources": sources,
+            },
+        )
+    return tokenizer, report

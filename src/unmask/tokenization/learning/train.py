@@ -1,0 +1,205 @@
+"""Training of a tokenizer, deterministic: counts words, grows a vocabulary, and makes the files of a directory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from unmask.corpus.segmenters import SEGMENTERS
+from unmask.errors import SettingsError, TooLittleTextError
+from unmask.io.progress import human_bytes
+from unmask.tokenization.directory import new_files
+from unmask.tokenization.kinds.alphabet import count_characters
+from unmask.tokenization.kinds.bpe import BPE
+from unmask.tokenization.kinds.byte_bpe import BYTE_BPE
+from unmask.tokenization.kinds.family import Family, Learned, Split
+from unmask.tokenization.kinds.wordpiece import WORDPIECE
+from unmask.tokenization.learning.word_counts import WordCounts, count_words
+from unmask.tokenization.library import word_splitter
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import TextTokenizer
+
+TOKENIZERS: dict[str, Family] = {
+    "wordpiece": WORDPIECE,
+    "bpe": BPE,
+    "byte_bpe": BYTE_BPE,
+}
+"""`TokenizerSettings.kind` -> the family to train."""
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """The data and the results of a training.
+
+    Attributes:
+        vocab_size: entries, special tokens included.
+        asked_vocab_size: entries requested; more than `vocab_size` if there was too little text.
+        alphabet_size: characters kept; bytes, for `byte_bpe`.
+        num_characters_dropped: distinct characters seen but not kept.
+        dropped_character_count: their occurrences.
+        dropped_character_share: their occurrences as a share of all characters but white space.
+        num_words: words seen, punctuation marks included.
+        num_distinct_words: distinct words among them.
+        unknown_word_count: words seen that encode to an unknown token, because of a dropped character or their length.
+        num_documents: documents learned from.
+        num_bytes: bytes of UTF-8 learned from.
+        num_documents_read: documents read, including those left out of the sample.
+        num_bytes_read: likewise bytes.
+    """
+
+    vocab_size: int
+    asked_vocab_size: int
+    alphabet_size: int
+    num_characters_dropped: int
+    dropped_character_count: int
+    dropped_character_share: float
+    num_words: int
+    num_distinct_words: int
+    unknown_word_count: int
+    num_documents: int
+    num_bytes: int
+    num_documents_read: int
+    num_bytes_read: int
+
+    def summary(self) -> str:
+        """The report in a few lines of prose."""
+        lines = [
+            f"{self.vocab_size:,} entries from {self.num_words:,} words ({self.num_distinct_words:,} distinct) "
+            f"in {self.num_documents:,} documents, {human_bytes(self.num_bytes)}",
+            f"alphabet of {self.alphabet_size:,} characters; {self.num_characters_dropped:,} rare ones dropped, "
+            f"{self.dropped_character_share:.4%} of the text; "
+            f"{self.unknown_word_count / self.num_words:.4%} of the words are unknown",
+        ]
+        if self.num_documents < self.num_documents_read:
+            lines.append(f"a sample: {human_bytes(self.num_bytes_read)} were read")
+        if self.vocab_size < self.asked_vocab_size:
+            lines.append(f"fewer than the {self.asked_vocab_size:,} entries asked for: the text gives no more")
+        return "\n".join(lines)
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    settings: TokenizerSettings,
+    seed: int = 0,
+    on_progress: Callable[[str, int], None] | None = None,
+) -> tuple[TextTokenizer, TrainingReport]:
+    """Trains a tokenizer; the same texts, settings and seed give the same bytes.
+
+    Args:
+        texts: one document each; iterated once.
+        settings: kind, size, casing ...
+        seed: of the sample that is taken if the texts exceed `settings.sample_bytes`.
+        on_progress: called with ("reading", bytes read so far) after each document, and with ("learning", bytes
+            learned from) once everything is read and the vocabulary is about to grow.
+
+    Raises:
+        InputError: there is no text, or no character is frequent enough.
+        SettingsError: the vocabulary has no room for the alphabet, a further special token is an ordinary word, or the
+            installed `tokenizers` library cannot train.
+    """
+    family = TOKENIZERS[settings.kind]
+    normalizer = family.normalizer(family.lowercase if settings.lowercase is None else settings.lowercase)
+    split = word_splitter(normalizer, family.pre_tokenizer)
+    _refuse_words(settings.extra_special_tokens, split)
+    reserved = family.reserved_entries(settings.unused_slots, settings.extra_special_tokens)
+    segment = str if settings.segmenter == "none" else SEGMENTERS[settings.segmenter]()
+
+    def stretches(text: str) -> list[str]:
+        return family.stretches(segment(text))
+
+    def report_reading(num_bytes: int) -> None:
+        if on_progress is not None:
+            on_progress("reading", num_bytes)
+
+    counts = count_words(texts, split, settings.sample_bytes, seed, report_reading, stretches)
+    if not counts.words:
+        raise TooLittleTextError(
+            f"no text to train on: {counts.num_documents_read} documents were read and none of them holds a word"
+        )
+    characters = count_characters(counts.words)
+    alphabet = family.alphabet(characters, settings)
+    base = family.base(alphabet, split)
+    room = _room(settings, family, len(reserved), base, alphabet)
+    if on_progress is not None:
+        on_progress("learning", counts.num_bytes)
+    known = _known_words(counts.words, alphabet, family.max_word_characters)
+    learned = family.grow(known, base, num_entries=room, min_pair_count=settings.min_pair_count)
+    if learned.merges is not None and settings.num_merges is not None and len(learned.merges) >= settings.num_merges:
+        learned = Learned.of_merges(base, learned.merges[: settings.num_merges])
+        room = len(learned.entries)
+    vocab = {entry: index for index, entry in enumerate([*reserved, *learned.entries])}
+    assert len(vocab) == len(reserved) + len(learned.entries), "an entry equals a special token"
+    definition = family.define(vocab, learned.merges, family.special_tokens, settings.extra_special_tokens, normalizer)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": settings.model_max_length,
+        **({"additional_special_tokens": settings.extra_special_tokens} if settings.extra_special_tokens else {}),
+    }
+    files = new_files(definition, family.special_tokens, config, family.has_segments, settings.segmenter)
+    tokenizer = TextTokenizer(files, family.special_tokens, settings.segmenter)
+    return tokenizer, _report(counts, known, characters, alphabet, len(vocab), len(reserved) + room)
+
+
+def _refuse_words(tokens: tuple[str, ...], split: Split) -> None:
+    for token in tokens:
+        if len(split(token)) < 2:
+            raise SettingsError(
+                f"extra_special_tokens: {token!r} is an ordinary word, which text could hold by chance: "
+                f"give it a mark, as in [{token}]"
+            )
+
+
+def _room(settings: TokenizerSettings, family: Family, num_reserved: int, base: list[str], alphabet: list[str]) -> int:
+    """How many entries there may be besides the reserved ones."""
+    if settings.num_merges is not None:
+        return len(base) + settings.num_merges
+    least = num_reserved + len(base)
+    if settings.vocab_size < least:
+        raise SettingsError(
+            f"a vocabulary of {settings.vocab_size} entries has no room for the {len(base)} entries of an alphabet of "
+            f"{len(alphabet)} and the {num_reserved} special and unused ones: set vocab_size to {least} at least"
+            + (", or alphabet_size lower" if family is not BYTE_BPE else "")
+        )
+    return settings.vocab_size - num_reserved
+
+
+def _known_words(words: Counter[str], alphabet: list[str], longest: int | None) -> Counter[str]:
+    """The words that encode without unknown tokens."""
+    kept = set(alphabet)
+    return Counter(
+        {
+            word: count
+            for word, count in words.items()
+            if (longest is None or len(word) <= longest) and kept.issuperset(word)
+        }
+    )
+
+
+def _report(
+    counts: WordCounts,
+    known: Counter[str],
+    characters: Counter[str],
+    alphabet: list[str],
+    vocab_size: int,
+    asked_vocab_size: int,
+) -> TrainingReport:
+    num_characters = characters.total()
+    kept = [character for character in alphabet if character in characters]
+    dropped = num_characters - sum(characters[character] for character in kept)
+    num_words = counts.words.total()
+    return TrainingReport(
+        vocab_size=vocab_size,
+        asked_vocab_size=asked_vocab_size,
+        alphabet_size=len(alphabet),
+        num_characters_dropped=len(characters) - len(kept),
+        dropped_character_count=dropped,
+        dropped_character_share=dropped / num_characters,
+        num_words=num_words,
+        num_distinct_words=len(counts.words),
+        unknown_word_count=num_words - known.total(),
+        num_documents=counts.num_documents,
+        num_bytes=counts.num_bytes,
+        num_documents_read=counts.num_documents_read,
+        num_bytes_read=counts.num_bytes_read,
+    )

@@ -1,0 +1,273 @@
+"""The optimizers over BERT's parameter groups, rates that differ by layer, and the learning rate over the run.
+
+Layer-wise rates are those of ELECTRA's released code (Clark et al. 2020, appendix B): see `layered_groups`. The
+schedule is that of `transformers`: the factor is 0 at the first step of a warm-up, 1 at its end, and the linear one
+goes down from there to 0 at the end of the budget. Departure: in BERT's released code it is 1 - t / T at step t of T,
+whatever the warm-up, so that it jumps from 1 to 1 - w / T where a warm-up of w steps ends. The budget may be in steps,
+tokens, epochs or minutes, so decay is a function of the share of it that is done. A stage of a run may have a schedule
+of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.errors import SettingsError
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.lamb import Lamb, fused_matrices
+from unmask.training.optimizers.muon import MuonWithAdamW, split_groups
+from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
+
+
+def parameter_groups(module: nn.Module, weight_decay: float, learning_rate: float) -> list[dict[str, Any]]:
+    """Two groups: weights, which decay, and biases and LayerNorm, which do not (BERT's released `optimization.py`).
+
+    Scalars do not decay either: one such as ELMo's gamma scales all features, and at 0 would leave nothing of them.
+    Frozen parameters are left out.
+
+    Returns:
+        `params`, `lr`, `weight_decay` and `is_weight` of each.
+    """
+    norms = {id(p) for part in module.modules() if isinstance(part, nn.LayerNorm) for p in part.parameters()}
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    plain = [p for name, p in trained if _is_bias(name) or id(p) in norms or p.ndim == 0]
+    plain_ids = {id(p) for p in plain}
+    decayed = [p for _, p in trained if id(p) not in plain_ids]
+    return [
+        {"params": decayed, "lr": learning_rate, "weight_decay": weight_decay, "is_weight": True},
+        {"params": plain, "lr": learning_rate, "weight_decay": 0.0, "is_weight": False},
+    ]
+
+
+def _is_bias(name: str) -> bool:
+    """Whether a parameter is a bias: `dense.bias`, or as in an LSTM `bias_ih_l0`."""
+    last = name.rpartition(".")[2]
+    return last.endswith("bias") or last.startswith("bias")
+
+
+def layered_groups(
+    module: nn.Module, weight_decay: float, learning_rate: float, layer_decay: float
+) -> list[dict[str, Any]]:
+    """The groups of `parameter_groups` cut by depth, the head's first, each with its rate.
+
+    A parameter at depth d of an encoder with L layers learns at learning_rate x layer_decay ^ (L + 2 - d), as in
+    ELECTRA's released `optimization.py`. No depth is L + 1 there, so the last layer learns at the head's rate times the
+    decay squared; by appendix B of the paper, it would be the decay once.
+
+    Raises:
+        SettingsError: the module's encoder has no layers.
+    """
+    encoder = getattr(module, "encoder", None)
+    if not isinstance(encoder, nn.Module) or not hasattr(encoder, "blocks"):
+        raise SettingsError(f"optimizer.layer_decay={layer_decay}: this model has no layers: leave it out")
+    num_layers = max(depth(name, 0) for name, _ in encoder.named_parameters() if name.startswith("blocks."))
+    depths = {id(p): depth(name, num_layers) for name, p in encoder.named_parameters()}
+    top = num_layers + 2
+    groups = []
+    for of_group in parameter_groups(module, weight_decay, learning_rate):
+        for height in range(top, -1, -1):
+            chosen = [p for p in of_group["params"] if depths.get(id(p), top) == height]
+            if chosen:
+                groups.append(of_group | {"params": chosen, "lr": learning_rate * layer_decay ** (top - height)})
+    return groups
+
+
+def depth(name: str, num_layers: int) -> int:
+    """The depth of an encoder's parameter, as ELECTRA's code counts it.
+
+    Args:
+        name: in the encoder: `blocks.3.attention.output.weight`; of ELMo's backward direction `blocks.1.layers.3.bias`.
+        num_layers: of the encoder.
+
+    Returns:
+        0 for the embeddings and what projects them, i + 1 for layer i, num_layers + 2 for the pooler, as for the head.
+    """
+    part, _, rest = name.partition(".")
+    if part == "blocks":
+        block, _, inner = rest.partition(".")
+        return int(inner.split(".")[1] if inner.startswith("layers.") else block) + 1
+    return num_layers + 2 if part == "pooler" else 0
+
+
+def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The optimizer that the settings name, over `parameter_groups`, or `layered_groups` where the rates decay."""
+    if settings.layer_decay == 1:
+        groups = parameter_groups(module, settings.weight_decay, settings.learning_rate)
+    else:
+        groups = layered_groups(module, settings.weight_decay, settings.learning_rate, settings.layer_decay)
+    return OPTIMIZERS[settings.name](module, groups, settings)
+
+
+def _adamw(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    return AdamW(groups, settings.learning_rate, settings.betas, settings.epsilon, settings.bias_correction)
+
+
+def _lamb(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    return Lamb(
+        groups,
+        settings.learning_rate,
+        settings.betas,
+        settings.epsilon,
+        settings.bias_correction,
+        fused_matrices(module),
+    )
+
+
+def _muon(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    ratio = (settings.muon_learning_rate or settings.learning_rate) / settings.learning_rate
+    others, matrices = split_groups(module, groups, ratio)
+    muon = torch.optim.Muon(matrices, momentum=settings.muon_momentum, adjust_lr_fn="match_rms_adamw")
+    return MuonWithAdamW(_adamw(module, others, settings), muon)
+
+
+def _adagrad(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    start = settings.initial_accumulator
+    return torch.optim.Adagrad(groups, initial_accumulator_value=start, eps=settings.epsilon, fused=True)
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module, list[dict[str, Any]], OptimizerSettings], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "lamb": _lamb,
+    "muon": _muon,
+    "adagrad": _adagrad,
+}
+
+
+def clip_gradients(module: nn.Module, max_norm: float | None) -> Tensor:
+    """Scales the gradients down to `max_norm` if their norm is over it.
+
+    Returns:
+        () float32, the norm before clipping.
+    """
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm(gradients, foreach=True)
+    if max_norm is not None:
+        nn.utils.clip_grads_with_norm_(
+            [p for p in module.parameters() if p.grad is not None], max_norm, norm, foreach=True
+        )
+    return norm
+
+
+def clipping_divisor(norm: Tensor, max_norm: float | None) -> Tensor | None:
+    """What gradients of this norm are divided by to bring it down to `max_norm`, as PyTorch clips; None: nothing."""
+    return None if max_norm is None else ((norm + 1e-6) / max_norm).clamp(min=1.0)
+
+
+def share_done(done: Mapping[str, float], budget: TrainSettings) -> float:
+    """The share of a budget that is done, from 0 to 1.
+
+    Args:
+        done: how much is done, by the names in `BUDGETS`: steps, tokens, epochs, minutes.
+        budget: has one of them.
+    """
+    name = next(name for name in BUDGETS if getattr(budget, name) is not None)
+    share: float = done[name] / getattr(budget, name)
+    return min(1.0, share)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run with a schedule of its own.
+
+    Attributes:
+        start: what was done when it began, as in `share_done`.
+        until: the share of the budget that is done when it ends.
+    """
+
+    start: dict[str, float]
+    until: float
+
+
+@dataclass
+class Schedule:
+    """The learning rate's factor, from 0 to 1, as a function of what is done of the budget.
+
+    Attributes:
+        settings: shape and warm-up.
+        warmup_end: what was done when the warm-up steps ended, as in `share_done`; None until then. Saved in
+            checkpoints, since with a budget in tokens or epochs it is not known beforehand what share of it some steps
+            are; saved as amounts, not as a share, since a resumed run may have another budget.
+        stage: the part of the run that the shape covers; None is all of it. Saved in checkpoints too.
+    """
+
+    settings: ScheduleSettings
+    warmup_end: dict[str, float] | None = None
+    stage: Stage | None = None
+
+    def begin_stage(self, done: Mapping[str, float], until_share: float = 1.0) -> None:
+        """Starts the schedule again, warm-up included; it now ends with the stage.
+
+        Args:
+            done: how much is done when the stage begins, as in `share_done`.
+            until_share: of the whole budget, done when the stage ends.
+        """
+        self.stage = Stage(dict(done), until_share)
+        self.warmup_end = None
+
+    def factor(self, done: Mapping[str, float], budget: TrainSettings) -> float:
+        """The factor of the step about to be taken.
+
+        Args:
+            done: how much is done before it, as in `share_done`.
+            budget: of the run.
+        """
+        progress = self._progress(done, budget)
+        warmup_steps, warmup_ratio = self.settings.warmup_steps or 0, self.settings.warmup_ratio
+        steps = done["steps"] - (0 if self.stage is None else self.stage.start["steps"])
+        if warmup_ratio is not None and progress < warmup_ratio:
+            return progress / warmup_ratio
+        if steps < warmup_steps:
+            return steps / warmup_steps
+        if self.warmup_end is None:
+            self.warmup_end = dict(done)
+        end = self._progress(self.warmup_end, budget) if warmup_ratio is None else warmup_ratio
+        return SHAPES[self.settings.name](progress, end, self.settings)
+
+    def _progress(self, done: Mapping[str, float], budget: TrainSettings) -> float:
+        """The share done of the run, or of its stage."""
+        share = share_done(done, budget)
+        if self.stage is None:
+            return share
+        begin = share_done(self.stage.start, budget)
+        return min(1.0, (share - begin) / max(1e-12, self.stage.until - begin))
+
+
+def _linear(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return 1 - _rest(progress, warmup_end)
+
+
+def _cosine(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return 0.5 * (1 + math.cos(math.pi * _rest(progress, warmup_end)))
+
+
+def _constant(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return 1.0
+
+
+def _inverse_sqrt(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return math.sqrt(warmup_end / progress)
+
+
+def _warmup_stable_decay(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
+    return min(1.0, (1 - progress) / settings.decay_ratio)
+
+
+def _rest(progress: float, warmup_end: float) -> float:
+    """The share done of what follows the warm-up."""
+    return min(1.0, (progress - warmup_end) / max(1e-12, 1 - warmup_end))
+
+
+SHAPES: dict[str, Callable[[float, float, ScheduleSettings], float]] = {
+    "linear": _linear,
+    "cosine": _cosine,
+    "constant": _constant,
+    "inverse_sqrt": _inverse_sqrt,
+    "wsd": _warmup_stable_decay,
+}
+"""The factor after warm-up, from the share that is done and the share of the warm-up."""

@@ -1,0 +1,1 @@
+"""Training steps captured as CUDA graphs."""

@@ -1,0 +1,320 @@
+"""Steps recorded once for each shape of batch and then replayed, on a GPU as CUDA graphs.
+
+A step of a small model, or of few tokens, is hundreds of kernels of a few microseconds, which Python cannot launch as
+fast as the device computes them. Batches are padded to shapes that recur (`unmask.models.buckets`), parameters and
+gradients are kept in one tensor each (`unmask.training.optimizers.flat_parameters`), and the device decides by loss and
+gradient norm whether a step is taken: one that is not finite, or a spike, and all steps after it change nothing until the
+loop has read the figures.
+
+Weights are rounded once per step, not once per use; their gradients are rounded as under autocast, and summed over
+micro-batches in float32. On other devices the same is computed without recording, for tests.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm
+from unmask.models.buckets import Fillings, Shape, Shapes, fill, only_padding
+from unmask.training.device import Compute
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.flat_parameters import FlatParameters
+from unmask.training.optimizers.optimizer import clipping_divisor
+from unmask.training.recent_losses import RecentLosses
+from unmask.training.recorded.recording import Recorder
+from unmask.training.recorded.restoring import random_state, restoring, set_random_state
+from unmask.training.stepper import Judge, StepFigures, weigh
+
+logger = logging.getLogger("unmask")
+
+_MOST_LAUNCHED = 512
+"""Steps whose figures can be held until they are read."""
+
+_STEPS_BETWEEN_RETRIES = 100
+"""Recordings that do not fit into the memory together would otherwise push each other out at every step."""
+
+
+@dataclass
+class _Recording:
+    """A forward and backward pass over batches of one shape.
+
+    Attributes:
+        batch: its tensors take in each batch before it is computed.
+        replay: computes what `batch` holds.
+    """
+
+    batch: Batch
+    replay: Callable[[], None]
+
+
+class RecordedStepper:
+    """Replays steps; see `unmask.training.stepper.Stepper`.
+
+    Args:
+        module: takes a filled batch, returns its `LossTerm`s.
+        optimizer: over the module's parameters; its groups hold the learning rates of the step.
+        max_grad_norm: gradients are scaled down to this norm; None: they are not.
+        spike_factor: as in `TrainSettings`.
+        compute: the device and the precision.
+        fillings: how the columns that the module reads are padded.
+        longest: upper bound on the tokens of any sequence of the run.
+        compiles: whether the encoder's blocks are compiled before they are recorded.
+    """
+
+    runs_ahead = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: AdamW,
+        max_grad_norm: float | None,
+        spike_factor: float | None,
+        compute: Compute,
+        fillings: Fillings,
+        longest: int,
+        compiles: bool,
+    ) -> None:
+        self._module = module
+        self._optimizer = optimizer
+        self._max_grad_norm = max_grad_norm
+        self._spike_factor = spike_factor
+        self._compute = compute
+        self._fillings = fillings
+        self._shapes = Shapes(fillings, longest)
+        self._is_cuda = compute.device.type == "cuda"
+        self._recorder = Recorder(module, compute.device, compiles)
+        self._recordings: dict[Shape, _Recording] = {}
+        self._update: Callable[[], None] | None = None
+        self._updated: list[int] = []
+        self._flat: FlatParameters | None = None
+        self._num_launched = 0
+        self._num_since_retry = _STEPS_BETWEEN_RETRIES
+        self._recent = RecentLosses(compute.device)
+        # Recordings read and write these tensors, so they keep their place in memory.
+        self._halted = torch.zeros((), device=compute.device)
+        self._rates = [torch.zeros((), device=compute.device) for _ in optimizer.param_groups]
+        self._row = torch.zeros(1, dtype=torch.int64, device=compute.device)
+        self._grad_scale = torch.ones((), device=compute.device)
+        self._coefficients: dict[str, float] = {}
+        self._counts: dict[str, Tensor] = {}
+        self._totals = torch.zeros(0)
+        self._records = torch.zeros(0)
+
+    @property
+    def num_recordings(self) -> int:
+        """How many shapes are recorded."""
+        return len(self._recordings)
+
+    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
+        """See `Stepper`."""
+        assert self._num_launched < _MOST_LAUNCHED, "read comes earlier"
+        device, random = self._compute.device, random_state(self._compute.device)
+        try:
+            if not self._begin(batches, counts, is_last_try=self._num_since_retry < _STEPS_BETWEEN_RETRIES):
+                logger.info("memory ran out beside the recordings of other shapes of batch: they are made again")
+                self._num_since_retry = 0
+                gc.collect()  # the error's traceback kept what the step had allocated
+                set_random_state(random, device)
+                self._begin(batches, counts, is_last_try=True)
+        except torch.OutOfMemoryError:
+            set_random_state(random, device)
+            raise
+        assert self._update is not None
+        self._update()
+        self._num_launched += 1
+        self._num_since_retry += 1
+
+    def _begin(self, batches: Sequence[Batch], counts: Mapping[str, int], *, is_last_try: bool) -> bool:
+        """Launches all of a step but the update, which is only recorded.
+
+        Returns:
+            False: memory ran out while earlier recordings held some of it, fragmented by the sizes of their batches.
+            They are discarded, and the step may now fit.
+
+        Raises:
+            torch.OutOfMemoryError: memory ran out without any recordings, or at the last try.
+        """
+        try:
+            if self._flat is None:
+                self._flat = self._start(batches[0])
+            for name, count in self._counts.items():
+                count.fill_(max(1, counts[name]))
+            for batch in batches:
+                shape = self._shapes.choose(batch)
+                filled = fill(batch, shape, self._fillings)
+                recording = self._recordings.get(shape)
+                if recording is None:
+                    recording = self._recordings[shape] = self._record_batch(filled)
+                _copy(filled, recording.batch, pins=self._is_cuda)
+                recording.replay()
+            for rate, group in zip(self._rates, self._optimizer.param_groups, strict=True):
+                rate.fill_(group["lr"])
+            if self._update is None:
+                self._update = self._record_update(self._flat)
+        except torch.OutOfMemoryError:
+            were_there = bool(self._recordings)
+            self._forget()
+            if is_last_try or not were_there:
+                raise
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Hands module and optimizer to another stepper, as they were before a first step that could not be taken."""
+        self._forget()
+        self._flat = None
+        for parameter in self._module.parameters():
+            parameter.grad = None
+        optimizer = self._optimizer
+        optimizer.found_inf = optimizer.grad_scale = optimizer.rates = None
+
+    def _forget(self) -> None:
+        """Discards all recordings, which frees their memory, and the sums of a step that was broken off."""
+        if self._is_cuda:
+            torch.cuda.synchronize(self._compute.device)  # replays of earlier steps may still be running
+        self._recordings.clear()
+        self._update = None
+        self._recorder.forget()
+        if self._flat is not None:
+            self._flat.zero()
+        self._totals.zero_()
+
+    def read(self, may_take: Judge) -> list[StepFigures]:
+        """See `Stepper`; `may_take` repeats the device's decision, by the same numbers."""
+        rows = self._records[: self._num_launched].tolist()  # waits for the device
+        self._row.zero_()
+        self._num_launched = 0
+        figures = []
+        for place, (*sums, norm, is_bad) in enumerate(rows):
+            step = StepFigures(dict(zip(self._coefficients, sums, strict=True)), norm, self._coefficients)
+            figures.append(step)
+            assert may_take(place, step) != bool(is_bad), f"the device and the loop differ on {step}"
+            if is_bad:
+                break
+        return figures
+
+    def restart(self, recent_losses: Sequence[float]) -> None:
+        """See `Stepper`."""
+        self._recent.restart(recent_losses)
+        self._halted.zero_()
+        if self._updated != self._state_places():  # the optimizer's state is now in other tensors
+            self._update = None
+        if self._flat is not None:
+            self._flat.refresh()
+
+    def release(self) -> None:
+        """See `Stepper`: discards the recordings, whose memory nothing else can use; they are made again as needed."""
+        self._forget()
+
+    def _start(self, batch: Batch) -> FlatParameters:
+        """Finds by one pass the loss terms and the parameters that get a gradient, which it moves into one tensor."""
+        padding = only_padding(batch, self._shapes).to(self._compute.device)
+        parameters = dict(self._module.named_parameters())
+        for parameter in parameters.values():
+            parameter.grad = None
+        try:
+            with restoring([], self._compute.device):
+                with self._compute.autocast():
+                    terms: list[LossTerm] = self._module(padding)
+                sum(term.total for term in terms).backward()  # type: ignore[union-attr]
+            trained = [name for name, parameter in parameters.items() if parameter.grad is not None]
+        finally:
+            for parameter in parameters.values():
+                parameter.grad = None
+        self._coefficients = {term.name: term.coefficient for term in terms}
+        device = self._compute.device
+        self._counts = {term.name: torch.ones((), dtype=torch.float64, device=device) for term in terms}
+        self._totals = torch.zeros(len(terms), dtype=torch.float64, device=device)
+        self._records = torch.zeros(_MOST_LAUNCHED, len(terms) + 2, dtype=torch.float64, device=device)
+        return FlatParameters(self._module, trained, self._compute.dtype)
+
+    def _accumulate(self, batch: Batch) -> None:
+        """A forward and backward pass: adds to the totals and the gradients."""
+        assert self._flat is not None
+        with self._flat.lent():
+            terms: list[LossTerm] = self._module(batch)
+        weigh(terms, self._counts).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            self._totals += torch.stack([term.total.detach().double() for term in terms])
+        self._flat.gather()
+
+    @torch.no_grad()
+    def _take_step(self, flat: FlatParameters) -> None:
+        """Clips, checks loss and gradient norm, and updates the weights, all on the device."""
+        norm = torch.linalg.vector_norm(flat.gradients)
+        loss = torch.zeros((), dtype=torch.float64, device=norm.device)
+        for number, (name, coefficient) in enumerate(self._coefficients.items()):
+            loss = loss + coefficient * (self._totals[number] / self._counts[name])
+        is_bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
+        if self._spike_factor is not None:
+            is_bad = is_bad | self._recent.is_spike(loss, self._spike_factor)
+        torch.maximum(self._halted, is_bad.float(), out=self._halted)
+        self._recent.add(loss, self._halted)
+        if (divisor := clipping_divisor(norm, self._max_grad_norm)) is not None:
+            self._grad_scale.copy_(divisor)
+        self._optimizer.step()
+        figures = torch.cat([self._totals, norm.double()[None], is_bad.double()[None]])
+        self._records.index_copy_(0, self._row, figures[None])
+        self._row += 1
+        flat.refresh()
+        flat.zero()
+        self._totals.zero_()
+
+    def _record_batch(self, filled: Batch) -> _Recording:
+        assert self._flat is not None
+        batch = filled.to(self._compute.device)
+        if not self._is_cuda:  # where `to` has made no copy
+            batch = _apart(batch)
+        kept = [self._flat.gradients, self._totals]
+        # A pass that breaks off leaves rounded gradients too: they are not in `kept`, and `zero` clears them.
+        return _Recording(batch, self._recorder.record(lambda: self._accumulate(batch), kept, self._flat.zero))
+
+    def _record_update(self, flat: FlatParameters) -> Callable[[], None]:
+        """Records the update; its warm-up runs are told that the run is halted, and change no weight."""
+        optimizer = self._optimizer
+        for group in optimizer.param_groups:
+            optimizer.start(group)
+        optimizer.found_inf, optimizer.grad_scale, optimizer.rates = self._halted, self._grad_scale, self._rates
+        self._updated = self._state_places()
+        if not self._is_cuda:
+            return lambda: self._take_step(flat)
+        kept = [flat.gradients, self._totals, self._halted, self._records, self._row, *self._recent.tensors]
+        kept += [state["step"] for state in optimizer.state.values() if "step" in state]
+        with restoring([self._halted], self._compute.device):
+            self._halted.fill_(1)
+            return self._recorder.record(lambda: self._take_step(flat), kept, flat.zero)
+
+    def _state_places(self) -> list[int]:
+        """The memory addresses of the optimizer's state."""
+        return [value.data_ptr() for state in self._optimizer.state.values() for value in state.values()]
+
+
+def _copy(source: Batch, target: Batch, pins: bool) -> None:
+    """Copies a batch from the CPU into the tensors of another of the same shape."""
+    pairs = [
+        (source.input_ids, target.input_ids),
+        (source.token_type_ids, target.token_type_ids),
+        (source.position_ids, target.position_ids),
+        (source.bounds, target.bounds),
+        *((column, target.columns[name]) for name, column in source.columns.items()),
+    ]
+    for tensor, place in pairs:
+        place.copy_(tensor.pin_memory() if pins else tensor, non_blocking=True)
+
+
+def _apart(batch: Batch) -> Batch:
+    """A copy of a batch that shares no tensor with it."""
+    return replace(
+        batch,
+        input_ids=batch.input_ids.clone(),
+        token_type_ids=batch.token_type_ids.clone(),
+        position_ids=batch.position_ids.clone(),
+        bounds=batch.bounds.clone(),
+        columns={name: column.clone() for name, column in batch.columns.items()},
+    )

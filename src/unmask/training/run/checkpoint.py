@@ -1,0 +1,338 @@
+"""Checkpoints: everything that a run needs to go on as if it had never stopped, in safetensors and JSON.
+
+    checkpoints/step-00001000/
+        weights.safetensors     the module's parameters and buffers, under its own names; one that several parts share
+                                stands there once, under the first of its names
+        optimizer.safetensors   the optimizer's tensors: `<parameter number>.<name>`
+        random.safetensors      the states of the generators that dropout draws from
+        best.safetensors        the weights of the best evaluation so far, where the run may end early
+        state.json              step, tokens, position, schedule, the newest step and the sums since the last logged
+                                row, recent losses, how large micro-batches may be, the newest evaluation, sizes and
+                                checksums of the other files and a checksum of itself
+
+A checkpoint is written under another name and then renamed, and is used only if every checksum is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from unmask.errors import CheckpointError, OutputError
+from unmask.io.writing import UNFINISHED, sha256, write_json, writing_directory
+from unmask.training.loop import StepResult, TrainState
+from unmask.training.optimizers.optimizer import Schedule, Stage
+from unmask.training.run.best import Best
+
+WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
+BEST = "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A sound checkpoint, its checksums verified.
+
+    Attributes:
+        directory: where it is.
+        state: the contents of its `state.json`.
+        damaged: newer checkpoints that were passed over, each with what is wrong with it.
+    """
+
+    directory: Path
+    state: dict[str, Any]
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> int:
+        return int(self.state["step"])
+
+    @property
+    def done(self) -> dict[str, float]:
+        """How much of the run it holds, by the names of the budgets."""
+        state = self.state
+        minutes = state["seconds"] / 60
+        return {"steps": state["step"], "tokens": state["tokens"], "epochs": state["epochs"], "minutes": minutes}
+
+
+def save_checkpoint(
+    checkpoints: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    state: TrainState,
+    position: dict[str, int],
+    keep_last: int,
+    save_every: int | None = None,
+) -> Path:
+    """Writes a checkpoint of the step just done and removes the oldest ones beyond `keep_last`.
+
+    Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
+
+    Args:
+        checkpoints: the run's directory of checkpoints.
+        position: the loader's next position, as JSON.
+        keep_last: checkpoints kept, this one included.
+        save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
+            since: `find_checkpoint` looks for it when a run rolls back.
+
+    Returns:
+        The checkpoint's directory.
+
+    Raises:
+        OutputError: the disk is full, or the place cannot be written; earlier checkpoints are as they were.
+    """
+    target = checkpoints / f"step-{state.step:08d}"
+    with writing_directory(target, overwrite=True) as directory:
+        _write_tensors(directory / WEIGHTS, _once(module.state_dict(keep_vars=True)))
+        _write_tensors(directory / OPTIMIZER, _optimizer_tensors(optimizer))
+        _write_tensors(directory / RANDOM, dict(_generators()))
+        best = {} if state.best is None else {"best": _write_best(directory / BEST, state.best)}
+        saved = {
+            "step": state.step,
+            "tokens": state.tokens,
+            "epochs": state.epochs,
+            "seconds": state.seconds,
+            "position": position,
+            "newest": None if state.newest is None else asdict(state.newest),
+            "totals": state.totals,
+            "counts": state.counts,
+            "logged_tokens": state.logged_tokens,
+            "logged_seconds": state.logged_seconds,
+            "recent_losses": state.recent_losses,
+            "roll_backs": state.roll_backs,
+            "micro_batch_tokens": state.micro_batch_tokens,
+            "evaluation": state.evaluation,
+            "evaluated_step": state.evaluated_step,
+            "warmup_end": schedule.warmup_end,
+            "stage": None if schedule.stage is None else asdict(schedule.stage),
+            **best,
+            "files": {
+                file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
+                for file in sorted(directory.iterdir())
+            },
+        }
+        write_json(directory / STATE, saved | {"sha256": _digest(saved)})
+    saved_steps = [path for path in _newest_first(checkpoints) if path.name <= target.name]
+    due = [path for path in saved_steps if save_every is not None and _step_of(path) % save_every == 0]
+    for old in saved_steps[keep_last:]:
+        if old not in due[:1]:
+            shutil.rmtree(old)
+    for left in checkpoints.glob(f"{UNFINISHED}*"):  # left by a kill in the middle of a save
+        shutil.rmtree(left)
+    return target
+
+
+def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None:
+    """The newest sound checkpoint, or None where there has never been one.
+
+    Args:
+        checkpoints: the run's directory of checkpoints.
+        save_every: checkpoints at steps that are not multiples of this are used only if there is no other.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none is sound; each is named with what is wrong.
+    """
+    damaged: list[str] = []
+    for directory in sorted(_newest_first(checkpoints), key=lambda each: _step_of(each) % save_every != 0):
+        try:
+            return Checkpoint(directory, _read_state(directory), tuple(damaged))
+        except CheckpointError as error:
+            damaged.append(str(error))
+    if damaged:
+        raise CheckpointError(
+            "no checkpoint of this run is sound, so it cannot go on; start it again with --overwrite\n  "
+            + "\n  ".join(damaged)
+        )
+    return None
+
+
+def list_steps(checkpoints: Path) -> list[int]:
+    """The steps that there are checkpoints of, sound or not, ascending."""
+    return sorted(map(_step_of, _newest_first(checkpoints)))
+
+
+def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:
+    """The checkpoint of one step.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    directory = checkpoints / f"step-{step:08d}"
+    return Checkpoint(directory, _read_state(directory))
+
+
+def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
+    """Gives a module the weights of a checkpoint; raises as `load_state_dict` where they do not fit."""
+    module.load_state_dict(_under_every_name(load_file(checkpoint.directory / WEIGHTS), module))
+
+
+def restore(
+    checkpoint: Checkpoint,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+) -> TrainState:
+    """Puts weights, optimizer, schedule and generators back as they were, and returns where the run stood.
+
+    The state's `position` is the JSON that was saved.
+
+    Raises:
+        CheckpointError: the checkpoint is of another model.
+    """
+    try:
+        load_weights(checkpoint, module)
+        _restore_optimizer(optimizer, load_file(checkpoint.directory / OPTIMIZER))
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
+    _restore_random(load_file(checkpoint.directory / RANDOM))
+    saved = checkpoint.state
+    schedule.warmup_end = saved["warmup_end"]
+    stage, newest = saved.get("stage"), saved.get("newest")  # old checkpoints lack what is read with `get`
+    schedule.stage = None if stage is None else Stage(**stage)
+    return TrainState(
+        step=saved["step"],
+        tokens=saved["tokens"],
+        epochs=saved["epochs"],
+        seconds=saved["seconds"],
+        position=saved["position"],
+        newest=None if newest is None else StepResult(**newest),
+        totals=dict(saved["totals"]),
+        counts=dict(saved["counts"]),
+        logged_tokens=saved.get("logged_tokens", saved["tokens"]),
+        logged_seconds=saved.get("logged_seconds", saved["seconds"]),
+        recent_losses=list(saved.get("recent_losses", [])),
+        roll_backs=saved.get("roll_backs", 0),
+        micro_batch_tokens=saved.get("micro_batch_tokens"),
+        evaluation=dict(saved["evaluation"]),
+        evaluated_step=saved["evaluated_step"],
+        best=_read_best(checkpoint, module),
+    )
+
+
+def remove_later(checkpoints: Path, step: int) -> None:
+    """Removes the checkpoints of later steps, which a run that has gone back will take anew."""
+    for directory in _newest_first(checkpoints):
+        if _step_of(directory) > step:
+            shutil.rmtree(directory)
+
+
+def _newest_first(checkpoints: Path) -> list[Path]:
+    named = [path for path in checkpoints.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
+    return sorted(named, key=_step_of, reverse=True)
+
+
+def _step_of(directory: Path) -> int:
+    return int(directory.name.removeprefix("step-"))
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # a full disk raises no OSError there
+        reason = "the disk is full" if "os error 28" in str(error) else str(error)
+        raise OutputError(
+            f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
+            "space, then the same command with --resume goes on"
+        ) from error
+
+
+def _write_best(path: Path, best: Best) -> dict[str, Any]:
+    """Writes its weights, and returns the rest of what is kept of it."""
+    _write_tensors(path, _once(best.weights))
+    return {
+        "step": best.step,
+        "evaluation": dict(best.evaluation),
+        "evaluations_since": best.evaluations_since,
+    }
+
+
+def _read_best(checkpoint: Checkpoint, module: nn.Module) -> Best | None:
+    if "best" not in checkpoint.state:
+        return None
+    return Best(**checkpoint.state["best"], weights=_under_every_name(load_file(checkpoint.directory / BEST), module))
+
+
+def _once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights, each under the first of its names only: a file cannot hold a tensor twice."""
+    seen: set[int] = set()
+    once = {}
+    for name, tensor in weights.items():
+        if id(tensor) not in seen:
+            once[name] = tensor.detach().contiguous()
+            seen.add(id(tensor))
+    return once
+
+
+def _under_every_name(weights: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """The opposite of `_once`: weights that parts of the module share stand under all of their names again."""
+    named = dict(weights)
+    first_names: dict[int, str] = {}
+    own = module.state_dict(keep_vars=True)  # held here, so that no two of its tensors have the same id
+    for name, tensor in own.items():
+        first = first_names.setdefault(id(tensor), name)
+        if first in weights:
+            named[name] = weights[first]
+    return named
+
+
+def _digest(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _read_state(directory: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
+        digest = state.pop("sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{directory / STATE}: cannot be read ({error})") from error
+    if _digest(state) != digest:
+        raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
+    files: dict[str, dict[str, Any]] = state["files"]
+    for name, expected in files.items():
+        file = directory / name
+        if not file.is_file():
+            raise CheckpointError(f"{file}: missing")
+        if file.stat().st_size != expected["bytes"]:
+            raise CheckpointError(f"{file}: {file.stat().st_size} bytes where {expected['bytes']} were written")
+        if sha256(file) != expected["sha256"]:
+            raise CheckpointError(f"{file}: its checksum is not the one it was written with")
+    return state
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{number}.{name}": value.contiguous()
+        for number, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _generators() -> Iterator[tuple[str, Tensor]]:
+    yield "cpu", torch.get_rng_state()
+    for number in range(torch.cuda.device_count()):
+        yield f"cuda:{number}", torch.cuda.get_rng_state(number)
+
+
+def _restore_random(states: dict[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    for number in range(torch.cuda.device_count()):
+        if f"cuda:{number}" in states:
+            torch.cuda.set_rng_state(states[f"cuda:{number}"], number)

@@ -1,0 +1,268 @@
+"""The run directory: made for a new run, opened again to resume one, never overwritten silently.
+
+recipe.yaml  data.json  environment.json  metrics.jsonl  log.txt  report.html
+tensorboard/  checkpoints/  divergence/  model/
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
+from unmask.errors import Interrupted, SettingsError, UserError
+from unmask.io.writing import UNFINISHED, alone_in, refuse_existing, remove_own, told_as_output_error, write_text
+from unmask.training.device import without_free_memory
+from unmask.training.optimizers.optimizer import share_done
+from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
+from unmask.training.run.log import ENVIRONMENT, RunLog, read_sessions, write_environment
+from unmask.training.settings import BUDGETS
+
+logger = logging.getLogger("unmask")
+
+RECIPE = "recipe.yaml"
+_RESULTS = ("checkpoints", "model", "trials")
+"""What a run's directory holds once it is worth keeping."""
+
+RESUMABLE_KEYS = frozenset(
+    f"train.{name}"
+    for name in (
+        *BUDGETS,
+        *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
+        *("on_divergence", "spike_factor", "max_roll_backs"),
+    )
+) | {"search.parallel"}
+"""What may change when a run is resumed; anything else would make it another run."""
+
+
+def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool) -> list[str]:
+    """Makes a run directory with its resolved recipe, or checks that the run there can go on under this recipe.
+
+    Args:
+        directory: the run's.
+        recipe: resolved.
+        resume: True goes on with the run there, or starts one where there is none.
+        overwrite: True removes the run there first.
+
+    Returns:
+        What has changed at a resume, in words.
+
+    Raises:
+        OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it is not a run's.
+        SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the budget is
+            changed to less than the run has done or so that a phase or stage has begun too soon, or both `resume` and
+            `overwrite` are given.
+        CheckpointError: the budget is changed, and no checkpoint is sound.
+    """
+    if resume and overwrite:
+        raise SettingsError("--resume goes on with a run and --overwrite removes it: give one of them")
+    saved = directory / RECIPE
+    changes: list[str] = []
+    if resume and saved.is_file():
+        changes = _find_changes(saved, recipe)
+    elif overwrite:
+        remove_own(directory, (RECIPE,), "a run's directory")
+    elif resume:
+        refuse_existing(
+            directory, overwrite=False, instead=f"it is not a run ({RECIPE} is missing); choose another --out"
+        )
+    else:
+        refuse_existing(directory, overwrite=False, instead="choose another --out, or pass --resume or --overwrite")
+    with told_as_output_error(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    write_text(saved, dump_settings(recipe))
+    return changes
+
+
+@contextmanager
+def opening_run(
+    directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()
+) -> Iterator[list[str]]:
+    """`open_run` as a context for what has to succeed before the first step, such as opening the run's inputs.
+
+    If anything goes wrong there, a run that was to be overwritten is put back; a new directory is removed again after a
+    `UserError`.
+
+    Args:
+        keeps: names; a new directory that holds any of them is not removed.
+
+    Yields:
+        What has changed at a resume, in words.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
+        AnotherProcess: a run is under way there.
+    """
+    aside = directory.with_name(f"{UNFINISHED}replaced-{directory.name}")
+    if directory.is_dir():
+        with alone_in(directory):
+            pass
+    elif aside.is_dir():  # an attempt to replace it was killed before it began
+        os.replace(aside, directory)
+    is_overwritten = overwrite and not resume and (directory / RECIPE).is_file()
+    is_new = not (resume and (directory / RECIPE).is_file())
+    if is_overwritten:
+        with told_as_output_error(directory):
+            if aside.exists() and not _holds_any(directory, _RESULTS):  # of an attempt to replace it that was killed
+                shutil.rmtree(directory)
+            else:
+                shutil.rmtree(aside, ignore_errors=True)
+                os.replace(directory, aside)
+    is_open = False
+    try:
+        changes = open_run(directory, recipe, resume=resume, overwrite=overwrite)
+        is_open = True
+        with alone_in(directory):
+            yield changes
+    except BaseException as error:
+        if is_overwritten:
+            shutil.rmtree(directory, ignore_errors=True)
+            os.replace(aside, directory)
+        elif isinstance(error, UserError) and is_open and is_new and not _holds_any(directory, keeps):
+            shutil.rmtree(directory)
+        if isinstance(error, KeyboardInterrupt | Interrupted):
+            what_now = "the run there is as it was" if is_overwritten else "the same command with --resume goes on"
+            number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
+            raise Interrupted(f"{directory}: stopped before the first step; {what_now}", number) from error
+        raise
+    if is_overwritten:
+        shutil.rmtree(aside)
+
+
+@contextmanager
+def beginning_run(
+    directory: Path,
+    recipe: Settings,
+    *,
+    name: str,
+    seed: int,
+    device: str,
+    resume: bool,
+    overwrite: bool,
+    keeps: Sequence[str] = (),
+) -> Iterator[None]:
+    """`opening_run` with the log open; logs what has changed at a resume, and writes down the environment.
+
+    Args:
+        name: of the recipe, for the record.
+        device: in words, likewise.
+    """
+    with (
+        opening_run(directory, recipe, resume=resume, overwrite=overwrite, keeps=keeps) as changes,
+        RunLog(directory, echo=True),
+    ):
+        for change in changes:
+            logger.info(change)
+        _tell_other_machine(directory, device)
+        write_environment(
+            directory,
+            recipe=name,
+            command=sys.argv,
+            seed=seed,
+            device=device,
+            num_threads=torch.get_num_threads(),
+        )
+        yield
+
+
+def _tell_other_machine(directory: Path, device: str) -> None:
+    """Warns where a run goes on from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
+    sessions = read_sessions(directory / ENVIRONMENT)
+    before = sessions[-1].get("device") if sessions and list_steps(directory / "checkpoints") else None
+    if before is not None and without_free_memory(before) != without_free_memory(device):
+        logger.warning(
+            "goes on with %s, where it was %s: not bit for bit as if it had never stopped, for sums are rounded "
+            "otherwise",
+            device,
+            before,
+        )
+
+
+def _holds_any(directory: Path, names: Sequence[str]) -> bool:
+    return any((directory / name).exists() for name in names)
+
+
+def _find_changes(saved: Path, recipe: Settings) -> list[str]:
+    """What differs from the recipe that the run was begun with, in words; refuses what cannot change."""
+    before = build_settings(type(recipe), read_settings_file(saved), str(saved))
+    changed = changed_keys(before, recipe)
+    fixed = [key for key in changed if key not in RESUMABLE_KEYS]
+    if fixed:
+        raise SettingsError(
+            f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
+            "logging, saving and what it does when it diverges (train.*), and search.parallel, only: give the same "
+            "settings, or another --out"
+        )
+    if {f"train.{name}" for name in BUDGETS}.intersection(changed):
+        checkpoint = find_checkpoint(saved.parent / "checkpoints")
+        if checkpoint is not None:
+            _check_budget(saved.parent, recipe, checkpoint)
+            _check_parts(saved.parent, before, recipe, checkpoint)
+    return [f"resumed with {key}={_get(recipe, key)}, where it was {_get(before, key)}" for key in changed]
+
+
+def _check_budget(directory: Path, recipe: Settings, checkpoint: Checkpoint) -> None:
+    """Refuses a budget that is less than what the run has done, which its recipe would then not show."""
+    for name in BUDGETS:
+        budget, done = _get(recipe, f"train.{name}"), checkpoint.done[name]
+        if budget is not None and budget < done:
+            told = f"{done:,.2f}".removesuffix(".00")
+            raise SettingsError(
+                f"{directory} has done {told} {name} already, more than train.{name}={budget}: give a larger budget to "
+                f"go on, or train.steps={checkpoint.step} to end the run where it is"
+            )
+
+
+def _check_parts(directory: Path, before: Settings, recipe: Settings, checkpoint: Checkpoint) -> None:
+    """Refuses a larger budget where a phase or stage has begun that would then have begun later: what has been trained
+    is not what the recipe would show.
+
+    Budgets of different units are compared by the shares that are done of them.
+    """
+    share = share_done(checkpoint.done, _get(before, "train"))
+    if share_done(checkpoint.done, _get(recipe, "train")) >= share:
+        return
+    begun = _find_begun_part(recipe, checkpoint, share)
+    if begun is not None:
+        budget, former = _budget_of(recipe), _budget_of(before)
+        raise SettingsError(
+            f"{directory} is in {begun}: under {budget} it would have begun later, and the run would not be the one "
+            f"that its recipe describes. Either keep {former}, or begin a run of its own from the model of this one "
+            f"when it has ended, with init_from={directory} and another --out"
+        )
+
+
+def _find_begun_part(recipe: Any, checkpoint: Checkpoint, share: float) -> str | None:
+    """The phase or stage after the first one that a pre-training run is in, with the key that says when it begins."""
+    untils = [phase.until for phase in getattr(recipe, "phases", ())]
+    # after a roll-back, the position is still that of the phase which the next step leaves again
+    phase = min(checkpoint.state["position"].get("phase", 0), bisect_right(untils, share))
+    if phase > 0:
+        return f"phase {phase + 1} of {len(untils)}, which follows phases.{phase - 1}.until={untils[phase - 1]}"
+    stage = checkpoint.state.get("stage")
+    if stage is None or stage["until"] == recipe.objective.stages[0]:
+        return None
+    stages = recipe.objective.stages
+    number = stages.index(stage["until"]) + 1
+    return f"stage {number} of {len(stages)}, of objective.schedule={recipe.objective.schedule}"
+
+
+def _budget_of(recipe: Settings) -> str:
+    name = next(name for name in BUDGETS if _get(recipe, f"train.{name}") is not None)
+    return f"train.{name}={_get(recipe, f'train.{name}')}"
+
+
+def _get(settings: Any, key: str) -> Any:
+    for name in key.split("."):
+        settings = getattr(settings, name)
+    return settings

@@ -1,0 +1,374 @@
+"""What a run writes about itself: `metrics.jsonl`, the same figures as TensorBoard events, `log.txt`,
+`environment.json`.
+
+`metrics.jsonl` is authoritative, and valid JSON on every line: a figure that is not finite (a loss that overflowed) is
+written as null. Each row is written in one piece, so that a kill cuts short at most the last line.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from unmask.errors import InputError, Interrupted, OutputError, UnmaskError
+from unmask.io.progress import Progress
+from unmask.io.writing import told_as_output_error, write_json, writing
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+METRICS = "metrics.jsonl"
+LOG = "log.txt"
+ENVIRONMENT = "environment.json"
+TENSORBOARD = "tensorboard"
+
+logger = logging.getLogger("unmask")
+
+
+@contextmanager
+def logging_messages(directory: Path, echo: bool = False) -> Iterator[_Echo]:
+    """A block in which what is logged to the logger `unmask` at INFO and above goes to `log.txt`.
+
+    Args:
+        directory: it exists. Lines are added to those already there.
+        echo: True shows them on standard error too.
+
+    Yields:
+        The handler that shows them there.
+
+    Raises:
+        OutputError: the disk is full, or the directory cannot be written.
+    """
+    shown = _Echo()
+    handlers: list[logging.Handler] = [_LogFile(directory / LOG), *([shown] if echo else [])]
+    former_level = logger.level
+    for handler in handlers:
+        logger.addHandler(handler)
+    if not logger.isEnabledFor(logging.INFO):
+        logger.setLevel(logging.INFO)
+    try:
+        yield shown
+    finally:
+        logger.setLevel(former_level)
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()
+
+
+class RunLog:
+    """The log of one run, open from construction to `close` (or the end of a `with` statement).
+
+    While it is open, what is logged to the logger `unmask` at INFO and above goes to `log.txt`, and so does the error
+    that ends a `with` statement: its message, or the traceback where the fault is ours.
+
+    Args:
+        directory: the run directory; it exists. Rows are added to those already there.
+        echo: True shows log messages on standard error too.
+
+    Raises:
+        OutputError: the disk is full, or the directory cannot be written.
+        InputError: `metrics.jsonl` is damaged before its last line.
+    """
+
+    def __init__(self, directory: Path, echo: bool = False) -> None:
+        self._directory = directory
+        self._path = directory / METRICS
+        self._purge_step: int | None = None
+        self._events: SummaryWriter | None = None
+        _end_whole(self._path)
+        self._metrics = _open_to_append(self._path)
+        self._messages = ExitStack()
+        self._echo = self._messages.enter_context(logging_messages(directory, echo))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None:
+                self._write_error(error)
+        finally:
+            self.close()
+
+    def _write_error(self, error: BaseException) -> None:
+        """Logs the error to the file only: whoever catches it shows it."""
+        logger.removeHandler(self._echo)
+        level = logging.INFO if isinstance(error, Interrupted) else logging.ERROR
+        is_ours = not isinstance(error, UnmaskError | KeyboardInterrupt)
+        with suppress(OutputError):  # the disk may be full, which is then the error that is reported
+            logger.log(level, "%s", str(error) or type(error).__name__, exc_info=error if is_ours else None)
+
+    def close(self) -> None:
+        """Flushes and closes everything; the logger `unmask` is left as it was found."""
+        self._messages.close()
+        self._metrics.close()
+        self._close_events()
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            with told_as_output_error(self._directory / TENSORBOARD):
+                self._events.close()
+            self._events = None
+
+    def echo_above(self, progress: Progress) -> None:
+        """Shows log messages above the bar of `progress` from now on, where they are shown at all."""
+        self._echo.progress = progress
+
+    def write_training(
+        self,
+        *,
+        step: int,
+        tokens: int,
+        loss: float | None,
+        terms: Mapping[str, float],
+        learning_rate: float,
+        gradient_norm: float,
+        tokens_per_s: float,
+    ) -> None:
+        """Adds a training row.
+
+        Args:
+            step: optimizer steps done.
+            tokens: tokens read since the run began.
+            loss: the loss of the steps since the last row; None where they had no target, and the row then has none.
+            terms: the same by term, unweighted: `mlm`, `nsp` ...
+            learning_rate: that of this step.
+            gradient_norm: before clipping.
+            tokens_per_s: since the last row.
+        """
+        scalars = {} if loss is None else {"loss": loss}
+        scalars |= {f"loss/{name}": value for name, value in terms.items()}
+        scalars |= {"learning_rate": learning_rate, "gradient_norm": gradient_norm, "tokens_per_s": tokens_per_s}
+        self._write({"step": step, "tokens": tokens}, scalars)
+
+    def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds an evaluation row; `metrics` by name without `eval/`."""
+        self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
+
+    def rewind(self, step: int, *, is_open: bool = False) -> int:
+        """Removes, atomically, the rows after `step`, which a run that goes on from there writes again.
+
+        Args:
+            is_open: True removes the training row of `step` itself too: it was written at a stop, and its steps belong
+                to the resumed run's next row. (Its TensorBoard events stay.)
+
+        Returns:
+            How many rows were removed.
+        """
+        self._close_events()
+        kept, taken = [], 0
+        for line, row in _rows(self._path):
+            if row["step"] > step or (is_open and row["step"] == step and is_of_training(row)):
+                taken += 1
+            else:
+                kept.append(line)
+        if taken:
+            with writing(self._path) as file:
+                file.writelines(kept)
+            self._metrics.close()
+            self._metrics = _open_to_append(self._path)
+        self._purge_step = step + 1
+        return taken
+
+    def _write(self, place: dict[str, int], scalars: dict[str, float]) -> None:
+        finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
+        _write_whole(self._metrics, self._path, json.dumps(place | finite, ensure_ascii=False, allow_nan=False) + "\n")
+        with told_as_output_error(self._directory / TENSORBOARD):
+            if self._events is None:
+                from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+                self._events = SummaryWriter(
+                    str(self._directory / TENSORBOARD), purge_step=self._purge_step, flush_secs=30
+                )
+            for name, value in scalars.items():
+                self._events.add_scalar(name, value, place["step"])
+
+
+class _LogFile(logging.Handler):
+    """Log messages in a file, each with its time; unlike `logging.FileHandler` it does not go on past a full disk."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S%z"))
+        self._path = path
+        self._file = _open_to_append(path)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _write_whole(self._file, self._path, self.format(record) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Echo(logging.Handler):
+    """Log messages on standard error, above the progress bar where one is shown."""
+
+    progress: Progress | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        if record.levelno >= logging.WARNING:
+            text = f"{record.levelname.lower()}: {text}"
+        if self.progress is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self.progress.note(text)
+
+
+def _open_to_append(path: Path) -> FileIO:
+    with told_as_output_error(path):
+        return open(path, "ab", buffering=0)
+
+
+def _write_whole(file: FileIO, path: Path, line: str) -> None:
+    rest = line.encode("utf-8", errors="backslashreplace")
+    with told_as_output_error(path):
+        while rest:  # once, unless the disk fills up within the line: the next write then says so
+            rest = rest[file.write(rest) :]
+
+
+def is_of_training(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of training; a row of an evaluation says nothing of tokens."""
+    return "tokens" in row
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a `metrics.jsonl`, in order; a last line that was cut short is left out.
+
+    Raises:
+        InputError: the file is missing, or a line before the last is not a row.
+    """
+    return [row for _, row in _rows(path)]
+
+
+def _rows(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    """The whole lines of a metrics file, each with its line end, and the row that each holds."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: a run directory holds its figures there") from None
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            if not (isinstance(row, dict) and isinstance(row.get("step"), int)):
+                raise ValueError('expected an object with a whole number as "step"')
+            if not all(value is None or isinstance(value, int | float) for value in row.values()):
+                raise ValueError("expected numbers and nulls only")
+        except ValueError as error:
+            if number == len(lines) and not line.endswith(b"\n"):
+                break
+            raise InputError(f"{path}, line {number}, is not a row of metrics ({error}): take the line out") from error
+        rows.append((line.rstrip(b"\n") + b"\n", row))
+    return rows
+
+
+def _end_whole(path: Path) -> None:
+    """Rewrites a metrics file whose last line has no end, cut short by a kill: the next row would be glued to it."""
+    if path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+        lines = [line for line, _ in _rows(path)]
+        with writing(path) as file:
+            file.writelines(lines)
+
+
+def write_environment(
+    directory: Path, *, recipe: str, command: Sequence[str], seed: int, device: str, num_threads: int
+) -> None:
+    """Writes down what a session of a run works with, in `environment.json`: `{"sessions": [first, ..., this one]}`.
+
+    Args:
+        directory: the run directory; the sessions that a resumed run had before are kept.
+        recipe: the recipe as the user named it.
+        command: the command line, word by word.
+        seed: of all chance.
+        device: in words, such as "cpu" or "cuda (NVIDIA H100)".
+        num_threads: how many threads PyTorch computes with.
+
+    Raises:
+        InputError: the file is there and is not what this function writes.
+    """
+    path = directory / ENVIRONMENT
+    session = {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "recipe": recipe,
+        "command": [word.encode("utf-8", errors="backslashreplace").decode() for word in command],
+        "seed": seed,
+        "device": device,
+        "num_threads": num_threads,
+        "num_cpus": os.cpu_count(),
+        "processor": _processor(),
+        "platform": platform.platform(),
+        "git_commit": _git_commit(Path(__file__)),
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in ("unmask", "torch", "numpy", "tokenizers")},
+    }
+    write_json(path, {"sessions": [*read_sessions(path), session]})
+
+
+def read_sessions(path: Path) -> list[dict[str, Any]]:
+    """The sessions in an `environment.json`, the first one first; none where there is no such file.
+
+    Raises:
+        InputError: it is not what `write_environment` writes.
+    """
+    if not path.exists():
+        return []
+    try:
+        sessions = json.loads(path.read_bytes())["sessions"]
+        if not (isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)):
+            raise ValueError("`sessions` is not a list of objects")
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is not a record of a run's sessions ({error}): mend it, or move it away") from error
+    return sessions
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    """The processor's name; on Linux, Python can get it only from this file."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _git_commit(source: Path) -> str | None:
+    """The commit of the checkout that `source` is a tracked file of, with `-dirty` where files were changed since."""
+    git = ["git", "-C", str(source.parent)]
+    try:
+        # An installed package may lie inside a checkout of something else, where it is not tracked.
+        subprocess.run([*git, "ls-files", "--error-unmatch", source.name], capture_output=True, check=True, timeout=10)
+        described = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            check=True,
+            timeout=10,
+            text=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip()

@@ -1,0 +1,41 @@
+"""What the command line does before any command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, sys
+from unmask.cli.main import main
+sys.argv = ["unmask", "--version"]
+try:
+    main()
+finally:
+    print(os.environ["OMP_WAIT_POLICY"])
+"""
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "passive"), ("active", "active")])
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(given: str | None, expected: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    if given is not None:
+        environment["OMP_WAIT_POLICY"] = given
+    finished = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split() == ["unmask", "0.1.0", expected]
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)])
+def test_streams_that_are_closed_are_no_fault(closed: tuple[int, ...]) -> None:
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    words = [sys.executable, "-m", "unmask", "--version"]
+    finished = subprocess.run(words, preexec_fn=close, capture_output=True, text=True)
+    assert finished.returncode == 0
+    assert "fault" not in finished.stdout + finished.stderr

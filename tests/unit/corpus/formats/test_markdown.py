@@ -1,0 +1,59 @@
+"""Markdown: the words stay, the marks go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.corpus.documents import CorpusCounts, Document
+from unmask.corpus.formats.markdown import strip_markdown
+from unmask.corpus.reading import read_files
+
+
+@pytest.mark.parametrize(
+    ("marked", "words"),
+    [
+        ("# Title\n\nText\nwrapped.", "Title\nText wrapped."),
+        ("Title #1 ##\n===\nText\n\n## C# ##", "Title #1 ##\nText\nC#"),
+        ("---\ntitle: x\ntags: [a]\n---\nText", "Text"),
+        ("---\n\nText: a\n\n---\nMore", "Text: a\nMore"),
+        ("a\n\n```python\n# no heading\n~~~\n```\nb\n~~~~\nx\n~~~\n~~~~\nc", "a\nb\nc"),
+        ("a\n```\nnever closed", "a"),
+        ("a <!-- gone\ntoo --> b <b>bold</b><br/> <https://x.y>", "a  b bold"),
+        ("[a](http://x/(y)) [b][id] ![c](d.png \"e\") [![f](g)](h)\n\n[id]: http://z", "a b"),
+        ("*a* **b** ***c*** ~~d~~ _e_ __f__", "a b c d e f"),
+        ("snake_case_name 2 * 3 * 4 \\*g\\*", "snake_case_name 2 * 3 * 4 *g*"),
+        ("**서울**은 _수도_ 이다", "서울은 수도 이다"),
+        ("**use `a*b*c` now** ``d`` `<x>`", "use a*b*c now d <x>"),
+        ("> quote\n> > deeper\ngoes on", "quote deeper goes on"),
+        ("- one\n* two\n  goes on\n+ [x] three\n1. four\n2) five", "one\ntwo goes on\nthree\nfour\nfive"),
+        ("Text\n\n| a | b |\n|---|:-:|\n| 1 | 2 |\n\nMore | or less", "Text\nMore | or less"),
+        ("a | b\n--|--\n1 | 2\nafter", "after"),
+        ("a\n\n***\n\nb\n- - -\nc", "a\nb\nc"),
+        ("AT&amp;T &copy; &copy 5 < 6", "AT&T © &copy 5 < 6"),
+        ("\0 0 \0 `a`", "\ufffd 0 \ufffd a"),
+    ],
+)  # fmt: skip
+def test_words_stay_and_marks_go(marked: str, words: str) -> None:
+    assert strip_markdown(marked) == words
+
+
+@given(st.lists(st.lists(st.text("abc가é,.", min_size=1), min_size=1).map(" ".join), min_size=1))
+def test_plain_paragraphs_stay_as_they_are(paragraphs: list[str]) -> None:
+    assert strip_markdown("\n\n".join(paragraphs)) == "\n".join(paragraphs)
+
+
+@pytest.mark.parametrize("mark", ["*", "_", "`", "[", "](", "<", "![", "&", "\\", "|", "- ", "> ", "---\n", "<!--"])
+def test_marks_that_nothing_closes_take_no_time(mark: str) -> None:
+    strip_markdown(mark * 20_000 + "x")
+
+
+def test_a_file_is_a_document(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_bytes(b"# One\r\n\r\ntwo\r\nthree\r\n")
+    counts = CorpusCounts()
+    assert list(read_files([path], counts)) == [Document("One\ntwo three", f"{path}:1")]
+    assert counts.bytes_read == 13

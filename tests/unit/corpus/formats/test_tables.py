@@ -1,0 +1,211 @@
+"""Documents from tables: what is written in a column comes back from it; what does not fit is told by row."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from unmask.corpus.documents import CorpusCounts, Document
+from unmask.corpus.reading import read_files
+from unmask.corpus.settings import ReadingSettings
+from unmask.errors import InputError
+
+STOP = ReadingSettings()
+SKIP = ReadingSettings(on_error="skip")
+ANY_TEXT = st.text(st.characters(codec="utf-8"))
+
+
+def read(path: Path, settings: ReadingSettings = STOP) -> tuple[list[Document], CorpusCounts]:
+    counts = CorpusCounts()
+    return list(read_files([path], counts, settings)), counts
+
+
+def texts(path: Path, settings: ReadingSettings = STOP) -> list[str]:
+    return [document.text for document in read(path, settings)[0]]
+
+
+def refused(path: Path, settings: ReadingSettings = STOP) -> str:
+    with pytest.raises(InputError) as error:
+        read(path, settings)
+    return str(error.value)
+
+
+def from_stdin(content: bytes, settings: ReadingSettings) -> list[str]:
+    return [document.text for document in read_files([Path("-")], CorpusCounts(), settings, io.BytesIO(content))]
+
+
+# ---------------------------------------------------------------------------------------------------------- csv and tsv
+
+
+@given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT)), st.booleans())
+def test_csv_holds_any_text(rows: list[tuple[str, str]], quote_all: bool) -> None:
+    file = io.StringIO(newline="")
+    # Python's writer puts a lone carriage return between quotes only if it must, or if lines end with one.
+    options: dict[str, Any] = {"lineterminator": "\n", "quoting": csv.QUOTE_ALL} if quote_all else {}
+    csv.writer(file, **options).writerows([("id", "text"), *rows])
+    content = file.getvalue().encode()
+    assert from_stdin(content, ReadingSettings(format="csv")) == [text for _, text in rows]
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\t\r\n"))))
+def test_tsv_holds_any_text_without_tabs_and_line_breaks(written: list[str]) -> None:
+    content = "id\ttext\r\n" + "".join(f"{number}\t{text}\r\n" for number, text in enumerate(written))
+    assert from_stdin(content.encode(), ReadingSettings(format="tsv")) == written
+
+
+def test_places_are_the_lines_on_which_rows_begin(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'n,text\n1,"two\nlines"\n\n2,"""quoted"", too"\n')
+    assert read(path)[0] == [Document("two\nlines", f"{path}:2"), Document('"quoted", too', f"{path}:5")]
+
+
+def test_in_tsv_a_quotation_mark_is_a_character(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b'body\tn\n"half\t1\n\n""\t2\n')
+    assert texts(path, ReadingSettings(column="body")) == ['"half', '""']
+
+
+def test_empty_lines_are_texts_where_there_is_but_one_column(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.tsv"):
+        (tmp_path / name).write_bytes(b"text\none\n\ntwo\n")
+        assert texts(tmp_path / name) == ["one", "", "two"]
+
+
+def test_a_header_without_the_column_tells_what_there_is(tmp_path: Path) -> None:
+    for name, content in (("a.csv", b"id,body\n1,x\n"), ("a.tsv", b"id\tbody\n1\tx\n")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        assert refused(path).startswith(
+            f"{path}:1: no column 'text' (there is 'id', 'body'): name another with --column"
+        )
+        documents, counts = read(path, SKIP)
+        assert (documents, counts.skipped) == ([], {"no such column": 1})
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,text\n1,x\n")
+    assert refused(path).startswith(f"{path}:1: there are 2 columns 'text': expected one")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "told", "left"),
+    [
+        ("a.csv", b"n,text\n1,a\n2,b,c\n3,d\n", 3, "3 fields where the header has 2 (n, text)", ["a", "d"]),
+        ("a.tsv", b"n\ttext\n1\ta\n2\n3\td\n", 3, "1 fields where the header has 2 (n, text)", ["a", "d"]),
+        (
+            "a.csv",
+            b'n,text\n1,"a\nb"x\n3,d\n',
+            2,
+            "not CSV in the row that begins here (',' expected after '\"')",
+            ["d"],
+        ),
+        (
+            "a.csv",
+            b'n,text\n1,a\n2,"b\n3,d\n',
+            3,
+            "not CSV in the row that begins here (unexpected end of data)",
+            ["a"],
+        ),
+        ("a.csv", b"n,text\n1,a\rb\n3,d\n", 2, "not CSV in the row that begins here (new-line character", ["d"]),
+    ],
+)
+def test_a_wrong_row_is_told_with_its_line(
+    tmp_path: Path, name: str, content: bytes, line: int, told: str, left: list[str]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert refused(path).startswith(f"{path}:{line}: {told}")
+    assert texts(path, SKIP) == left
+    assert sum(read(path, SKIP)[1].skipped.values()) == 1
+
+
+# -------------------------------------------------------------------------------------------------------------- parquet
+
+
+def table(path: Path, rows: int = 1_000, **options: Any) -> list[str]:
+    written = [f"text {number}\n한글" for number in range(rows)]
+    parquet.write_table(pa.table({"n": range(rows), "body": written, "other": written}), path, **options)
+    return written
+
+
+@given(st.lists(ANY_TEXT), st.sampled_from([pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]))
+def test_parquet_holds_any_text(written: list[str], type: pa.DataType) -> None:
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"text": pa.array(written, type)}), file)
+    assert from_stdin(file.getvalue(), ReadingSettings(format="parquet")) == written
+
+
+def test_parquet_is_read_by_row_groups_and_places_are_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    written = table(path, row_group_size=300)
+    documents, counts = read(path, ReadingSettings(column="body"))
+    assert documents == [Document(text, f"{path}:{number}") for number, text in enumerate(written, start=1)]
+    assert counts == CorpusCounts(
+        files=1,
+        file_bytes=path.stat().st_size,
+        documents_read=1_000,
+        bytes_read=sum(len(text.encode()) for text in written),
+    )
+
+
+def test_compressed_parquet_is_unpacked_first(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "a.parquet", tmp_path / "a.parquet.gz"
+    written = table(plain)
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    documents, counts = read(packed, ReadingSettings(column="body"))
+    assert [document.text for document in documents] == written
+    assert counts.file_bytes == packed.stat().st_size
+
+
+def test_rows_without_a_text_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": ["one", None, "", None]}), path)
+    assert refused(path).startswith(f"{path}:2: column 'text' is null in this row: expected a text")
+    documents, counts = read(path, SKIP)
+    assert [document.source for document in documents] == [f"{path}:1", f"{path}:3"]
+    assert counts.skipped == {"no text": 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "type"),
+    [([1, 2], "int64"), ([["a"], ["b"]], "list<"), ([b"a", b"b"], "binary"), ([{"x": "a"}], "struct<")],
+)
+def test_a_column_of_another_type_is_told(tmp_path: Path, values: list[object], type: str) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": values}), path)
+    message = refused(path)
+    assert message.startswith(f"{path}: column 'text' is of type {type}")
+    assert "expected string" in message
+    assert read(path, SKIP)[1].skipped == {"not a column of strings": 1}
+
+
+def test_a_parquet_without_the_column_tells_what_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table(path)
+    assert refused(path).startswith(f"{path}: no column 'text' (there is 'n', 'body', 'other'): name another")
+    assert read(path, SKIP)[1].skipped == {"no such column": 1}
+
+
+@pytest.mark.parametrize("damage", ["cut", "not parquet", "empty", "flipped"])
+def test_a_damaged_parquet_is_told(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "a.parquet"
+    table(path, compression="zstd", write_page_checksum=True)
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[parquet.read_metadata(path).row_group(0).column(1).data_page_offset + 100] ^= 1
+    path.write_bytes(
+        {"cut": whole[:-10], "not parquet": b"text\n" * 9, "empty": b"", "flipped": bytes(flipped)}[damage]
+    )
+    assert refused(path, ReadingSettings(column="body")).startswith(f"{path}: not a sound Parquet file (")
+    counts = read(path, ReadingSettings(column="body", on_error="skip"))[1]
+    assert counts.skipped == {"damaged file": 1}

@@ -1,0 +1,185 @@
+"""What the doctor says of settings: each fault by its name, and nothing of the recipes that come with the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unmask.doctor.recipe.checks import (
+    Plan,
+    check_disk,
+    check_memory,
+    check_settings,
+    differences_table,
+    make_plan,
+    memory_table,
+    plan_table,
+)
+from unmask.doctor.recipe.estimates import Memory, count_parameters
+from unmask.doctor.recipe.material import largest_phase
+from unmask.models.settings import EncoderSettings
+from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
+
+FOLDER = Path(__file__).parents[3] / "recipes" / "pretrain"
+RECIPES = [path.stem for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.startswith(("elmo", "continued"))]
+"""Our own, of every objective that is examined, but for those whose sizes are another model's."""
+
+
+def plan_of(settings: PretrainRecipe, epochs_per_step: float | None = None, step_s: float | None = 1.0) -> Plan:
+    sizes = settings.model.resolve(30522)
+    assert isinstance(sizes, EncoderSettings)
+    tokens_per_step = settings.train.batch_size * settings.packing.max_length * 0.95
+    num_parameters = sum(count_parameters(settings, sizes).values())
+    return make_plan(settings, sizes, num_parameters, tokens_per_step, epochs_per_step, step_s)
+
+
+def levels_of(name: str, *overrides: str, epochs_per_step: float | None = None) -> dict[str, str]:
+    settings = largest_phase(load_pretrain_recipe(f"pretrain/{name}", ["corpus=text.txt", *overrides]))
+    return {found.name: found.level for found in check_settings(settings, plan_of(settings, epochs_per_step))}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_nothing_is_wrong_with_our_own_recipes(name: str) -> None:
+    found = levels_of(name)
+    # Those that run in minutes are short on tokens; those that are compared show a quarter of the text.
+    allowed = {"tiny": {"few-tokens-per-parameter"}, "mini": {"part-of-an-epoch"}}
+    assert set(found) <= allowed.get(name.rpartition("_")[2], set())
+    assert "fault" not in found.values()
+
+
+def test_left_to_right_models_may_see_their_text_more_often() -> None:
+    settings = load_pretrain_recipe("pretrain/gpt1_base", ["corpus=text.txt", "train.epochs=100"])
+    assert "many-epochs" not in {found.name for found in check_settings(settings, plan_of(settings, 0.01))}
+    settings = load_pretrain_recipe("pretrain/gpt1_base", ["corpus=text.txt", "train.epochs=101"])
+    assert "many-epochs" in {found.name for found in check_settings(settings, plan_of(settings, 0.01))}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name", "level"),
+    [
+        (["optimizer.learning_rate=0.2"], "learning-rate-high", "fault"),
+        (["optimizer.learning_rate=6e-3"], "learning-rate-high", "warning"),
+        (["optimizer.learning_rate=1e-6"], "learning-rate-low", "warning"),
+        (["schedule.warmup_steps=1500"], "warmup-longer-than-run", "fault"),
+        (["schedule.warmup_steps=1499"], "long-warmup", "warning"),
+        (["schedule.warmup_steps=1400", "schedule.name=wsd"], "warmup-longer-than-run", "fault"),
+        (["schedule.warmup_steps=1300", "schedule.name=wsd"], "long-warmup", "warning"),
+        (["schedule.warmup_steps=700"], "long-warmup", "warning"),
+        (["schedule.warmup_steps=0"], "no-warmup", "warning"),
+        (["objective.mask_token_prob=0", "objective.random_token_prob=0"], "mask-rate-zero", "fault"),
+        (["objective.mask_token_prob=0"], "no-mask-token", "warning"),
+        (["objective.target_prob=0.9"], "unusual-mask-rate", "warning"),
+        (["train.batch_size=4"], "small-batch", "warning"),
+        (["train.batch_size=100000"], "large-batch", "warning"),
+        (["train.batch_size=200000", "optimizer.name=lamb"], "large-batch", "warning"),
+        (["held_out=0"], "nothing-held-out", "warning"),
+        (["objective.target_prob=0.01"], "unusual-mask-rate", "warning"),
+        (["train.steps=100"], "few-tokens-per-parameter", "warning"),
+        (["train.steps=10000", "train.save_every=null"], "rarely-saved", "note"),
+    ],
+)
+def test_each_fault_is_named(overrides: list[str], name: str, level: str) -> None:
+    assert levels_of("bert_tiny", *overrides)[name] == level
+    assert name == "few-tokens-per-parameter" or name not in levels_of("bert_tiny")
+
+
+def test_each_of_two_stages_has_a_warm_up_of_its_own() -> None:
+    stages = ["objective.schedule=two_stage", "objective.generator_size=1", "train.steps=2000"]
+    told = {
+        warmup: levels_of("electra_tiny", *stages, f"schedule.warmup_steps={warmup}") for warmup in (1000, 600, 200)
+    }
+    assert told[1000]["warmup-longer-than-run"] == "fault"
+    assert told[600]["long-warmup"] == "warning"
+    assert not {"warmup-longer-than-run", "long-warmup"} & set(told[200])
+    assert "warmup-longer-than-run" not in levels_of("electra_tiny", stages[2], "schedule.warmup_steps=1000")
+
+
+def test_a_generator_that_sees_what_it_is_to_propose() -> None:
+    assert levels_of("electra_tiny", "objective.mask_token_prob=0")["mask-rate-zero"] == "fault"
+    assert "mask-rate-zero" not in levels_of("gpt1_tiny")
+
+
+def test_rates_are_judged_for_optimizers_whose_usual_ones_are_known() -> None:
+    large = [
+        "optimizer.name=adagrad",
+        "optimizer.weight_decay=0",
+        "optimizer.learning_rate=0.2",
+        "schedule.warmup_steps=0",
+    ]
+    assert not {"learning-rate-high", "no-warmup"} & set(levels_of("bert_tiny", *large))
+    assert "learning-rate-high" in levels_of("bert_tiny", "optimizer.name=muon", "optimizer.learning_rate=0.2")
+
+
+@pytest.mark.parametrize(("epochs", "name"), [(41, "many-epochs"), (39, None), (0.5, "part-of-an-epoch")])
+def test_epochs(epochs: float, name: str | None) -> None:
+    found = levels_of("bert_tiny", epochs_per_step=epochs / 1500)
+    assert set(found) & {"many-epochs", "part-of-an-epoch"} == ({name} if name else set())
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"),
+    [("train.steps=200", 200), ("train.tokens=778240", 200), ("train.epochs=2", 200), ("train.minutes=10", 200)],
+)
+def test_every_budget_comes_to_steps_tokens_epochs_and_time(budget: str, steps: int) -> None:
+    settings = load_pretrain_recipe("pretrain/bert_tiny", ["corpus=text.txt", budget])
+    plan = plan_of(settings, epochs_per_step=0.01, step_s=3.0)  # a step shows 32 x 128 x .95 = 3891.2 tokens
+    assert plan.steps == pytest.approx(steps)
+    assert plan.tokens == pytest.approx(778240)
+    assert plan.epochs == pytest.approx(2)
+    assert plan.seconds == pytest.approx(600)
+
+
+def test_what_cannot_be_known_is_said_to_be_so() -> None:
+    settings = load_pretrain_recipe("pretrain/bert_tiny", ["corpus=text.txt", "train.epochs=2"])
+    plan = plan_of(settings)
+    assert (plan.steps, plan.tokens, plan.seconds) == (None, None, None)
+    rows = dict(plan_table(plan, settings, 1e6).rows)
+    assert rows["steps"] == rows["tokens"] == "not known before there is a text"
+    settings = load_pretrain_recipe("pretrain/bert_tiny", ["corpus=text.txt", "train.minutes=2"])
+    assert dict(plan_table(plan_of(settings, step_s=None), settings, 1e6).rows)["steps"].endswith("without the probe")
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free", "name", "level", "advice"),
+    [
+        (40 * GIB, "memory", "good", ""),
+        (14 * GIB, "memory", "warning", "micro_batch_size"),
+        (8 * GIB, "too-large-for-memory", "fault", "train.micro_batch_size=12"),
+        (3 * GIB, "too-large-for-memory", "fault", "a smaller model"),
+    ],
+)
+def test_memory(free: int, name: str, level: str, advice: str) -> None:
+    # 4 GiB whatever the batch, and 8 GiB for 32 sequences: in 8 GiB there is room for 16, of which .8 are dared, or 12.
+    memory = Memory(GIB, GIB, 2 * GIB, 0, activations=7 * GIB, logits=GIB)
+    found = check_memory(memory, free, 32)
+    assert (found.name, found.level) == (name, level)
+    assert advice in found.advice
+    assert dict(memory_table(memory, 32).rows)["in all"] == "12 GiB"
+
+
+def test_of_phases_auto_is_the_whole_batch_of_the_longest() -> None:
+    phases = "phases=[{until: .9, max_length: 64}, {until: 1, max_length: 128, batch_size: 48}]"
+    words = ["corpus=text.txt", "train.batch_size=64", "train.micro_batch_size=auto", phases]
+    settings = largest_phase(load_pretrain_recipe("pretrain/bert_tiny", words))
+    assert (settings.packing.max_length, settings.train.batch_size) == (128, 48)
+    assert settings.train.micro_batch_size == "auto"
+
+
+def test_disk() -> None:
+    assert check_disk(GIB, 2 * GIB).level == "good"
+    assert check_disk(3 * GIB, 2 * GIB).name == "disk-too-small"
+
+
+def test_only_what_differs_from_the_defaults_is_listed() -> None:
+    settings = PretrainRecipe.model_validate(
+        {"corpus": ["a.txt"], "train": {"tokens": 1_000_000, "batch_size": 32}, "optimizer": {"learning_rate": 2e-3}}
+    )
+    assert differences_table(settings).rows == (
+        ("optimizer.learning_rate", "0.002", "0.0001"),
+        ("train.tokens", "1,000,000", ""),
+        ("train.batch_size", "32", "256"),
+    )

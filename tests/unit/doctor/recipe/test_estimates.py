@@ -1,0 +1,337 @@
+"""Parameters, operations, memory and disk worked out beforehand, against the real thing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from unmask.batch import Batch, pack
+from unmask.doctor.recipe.estimates import (
+    DECODED_AT_ONCE,
+    Memory,
+    any_vocabulary,
+    checkpoint_bytes,
+    count_moments,
+    count_parameters,
+    estimate_memory,
+    fixed_memory,
+    measure_saved_bytes,
+    run_bytes,
+)
+from unmask.doctor.recipe.operations import SequenceShape, bilm_flops_per_word, flops_per_token
+from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
+from unmask.models import layers
+from unmask.models.bert import BertEncoder
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.encoder import new_encoder
+from unmask.models.kernels import decoder_loss
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.base import Objective
+from unmask.objectives.bilm import BiLM
+from unmask.objectives.masked_lm import MaskedLM
+from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
+from unmask.objectives.table import OBJECTIVES
+from unmask.recipe.tree import PretrainRecipe
+from unmask.training.device import choose_compute
+from unmask.training.loop import TrainState
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, save_checkpoint
+from unmask.training.settings import OptimizerSettings, ScheduleSettings
+
+SIZES = EncoderSettings(
+    vocab_size=120, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=48,
+    max_position_embeddings=40,
+)  # fmt: skip
+CPU = choose_compute("cpu", "fp32")
+FIXED = fixed_memory(1000, 2000, CPU)
+
+
+def recipe(sentence_objective: str = "nsp", short_sequence_prob: float = 0.0) -> PretrainRecipe:
+    return PretrainRecipe.model_validate(
+        {
+            "corpus": ["text.txt"],
+            "objective": {"sentence_objective": sentence_objective},
+            "packing": {"max_length": 24, "short_sequence_prob": short_sequence_prob},
+            "train": {"steps": 1},
+        }
+    )
+
+
+def make(sentence_objective: str, sequences: int, short: float = 0.0) -> tuple[PretrainRecipe, MaskedLM, Batch]:
+    settings = recipe(sentence_objective, short)
+    assert isinstance(settings.objective, MaskedLMSettings)
+    objective = MaskedLM(settings.objective, any_vocabulary(SIZES.vocab_size))
+    return settings, objective, objective.prepare(next(random_batches(settings, SIZES.vocab_size, sequences)))
+
+
+@pytest.mark.parametrize("sentence_objective", ["nsp", "none"])
+def test_parameters_are_those_of_the_real_module(sentence_objective: str) -> None:
+    settings, objective, _ = make(sentence_objective, 2)
+    module = objective.build(BertEncoder(SIZES, pooler=sentence_objective == "nsp"))
+    counts = count_parameters(settings, SIZES)
+    assert sum(counts.values()) == sum(parameter.numel() for parameter in module.parameters())
+    assert counts["embeddings"] == (120 + 40 + 2) * 16 + 2 * 16
+    assert counts["blocks"] == sum(parameter.numel() for parameter in module.encoder.blocks.parameters())
+
+
+def test_bert_base_has_as_many_as_the_published_one() -> None:
+    assert sum(count_parameters(recipe(), EncoderSettings()).values()) == 110_106_428  # BertForPreTraining
+
+
+@pytest.mark.parametrize("sentence_objective", ["nsp", "none"])
+def test_operations_are_those_that_pytorch_counts(sentence_objective: str) -> None:
+    pairs = sentence_objective == "nsp"
+    _, objective, batch = make(sentence_objective, 2)  # 48 tokens: few enough for products that the counter knows
+    module = objective.build(BertEncoder(SIZES, pooler=pairs)).train()  # with dropout attention is plain products
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module.logits(batch)
+    num_targets, tokens, hidden = len(batch.columns["target_positions"]), batch.num_tokens, SIZES.hidden_size
+    shape = SequenceShape(24, num_targets / tokens, pairs)
+    necessary = flops_per_token(SIZES, recipe(sentence_objective).objective, shape) * tokens / 3
+    read = num_targets + pairs * batch.num_sequences
+    # Beyond the necessary, the last block works out queries and attention of tokens that no head reads.
+    beyond = (tokens - read) * (2 * hidden**2 + 4 * 24 * hidden)
+    assert counter.get_total_flops() == pytest.approx(necessary + beyond, rel=1e-9)
+
+
+def test_memory_is_linear_in_depth_and_in_tokens() -> None:
+    _, objective, batch = make("nsp", 16)
+    direct = measure_saved_bytes(SIZES, 4, batch, objective, CPU)
+    estimate = estimate_memory(FIXED, SIZES, batch, objective, batch.num_tokens, CPU)
+    assert estimate.activations == direct  # each block keeps the same, to the byte
+    _, _, more = make("nsp", 64)
+    scaled = estimate_memory(FIXED, SIZES, batch, objective, more.num_tokens, CPU)
+    # Weights' copies in the kernels' own layout are counted with 16 sequences as with 64, hence not exactly linear.
+    assert scaled.activations == pytest.approx(measure_saved_bytes(SIZES, 4, more, objective, CPU), rel=0.1)
+    assert scaled.logits == len(batch.columns["target_positions"]) * 4 * 120 * 4
+
+
+def test_what_is_kept_grows_with_the_width_of_the_feed_forward() -> None:
+    _, objective, batch = make("nsp", 16)
+    wider = SIZES.model_copy(update={"intermediate_size": 2 * SIZES.intermediate_size})
+    more = measure_saved_bytes(wider, 2, batch, objective, CPU) - measure_saved_bytes(SIZES, 2, batch, objective, CPU)
+    # Before and after the activation, of all tokens in the first block and of those that are read in the last.
+    read = len(batch.columns["target_positions"]) + batch.num_sequences
+    assert more >= 2 * 4 * SIZES.intermediate_size * (batch.num_tokens + read)
+
+
+def test_fixed_memory_by_hand() -> None:
+    assert fixed_memory(10, 20, CPU) == Memory(40, 40, 80, 0, activations=0, logits=0)
+    assert fixed_memory(10, 20, CPU).fixed == 160
+    assert fixed_memory(10, 10, CPU).optimizer == 40
+    assert fixed_memory(10, 20, choose_compute("cpu", "bf16")).casts == 20
+
+
+def test_a_checkpoint_is_as_large_as_told(tmp_path: Path) -> None:
+    _, objective, batch = make("nsp", 2)
+    module = objective.build(BertEncoder(SIZES))
+    optimizer = build_optimizer(module, OptimizerSettings())
+    sum((term.total for term in module(batch)), torch.zeros(())).backward()
+    optimizer.step()
+    schedule = Schedule(ScheduleSettings())
+    saved = save_checkpoint(tmp_path, module, optimizer, schedule, TrainState(step=1), {}, keep_last=1)
+    size = sum((saved / name).stat().st_size for name in (WEIGHTS, OPTIMIZER))
+    num_parameters = sum(parameter.numel() for parameter in module.parameters())
+    told = checkpoint_bytes(num_parameters, 2 * num_parameters)
+    headers = 200 * 3 * len(list(module.parameters()))  # names, shapes and places: under 200 bytes a tensor
+    assert told < size < told + headers
+    assert run_bytes(10, 20, keep_last=2) == 3 * 120 + 40
+
+
+def test_random_sequences_have_the_shape_of_real_ones() -> None:
+    settings, objective, batch = make("nsp", 400, short=0.5)
+    special = batch.columns["special_tokens_mask"]
+    for number in range(400):
+        start, end = int(batch.bounds[number]), int(batch.bounds[number + 1])
+        assert special[start:end].sum() == 3
+        assert special[start]
+        assert special[end - 1]
+        segments = batch.token_type_ids[start:end].tolist()
+        middle = int(torch.nonzero(special[start:end])[1])
+        assert segments == [0] * (middle + 1) + [1] * (end - start - middle - 1)
+        assert sum(segments) >= 2
+    assert max(batch.lengths) == 24
+    # 400 lengths with a standard deviation below 8 have a mean within 3 x 8 / 20 of the expected one.
+    assert batch.num_tokens / 400 == pytest.approx(expected_length(settings), abs=1.2)
+    assert (batch.input_ids < SIZES.vocab_size).all()
+    assert objective.counts(batch)["nsp"] == 400
+
+
+# The other objectives
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "gpt1": {"objective": {"name": "causal_lm"}, "model": {"architecture": "gpt1"}},
+    "lstm": {"objective": {"name": "causal_lm"}, "model": {"architecture": "lstm"}},
+    "left-to-right bert": {"objective": {"name": "causal_lm"}, "model": {"causal": True}},
+    "electra": {"objective": {"name": "replaced_token"}, "model": {"architecture": "electra"}},
+    "two stages": {
+        "objective": {"name": "replaced_token", "schedule": "two_stage", "generator_size": 1},
+        "model": {"architecture": "electra"},
+    },
+    "spans": {"objective": {"sentence_objective": "none", "masking": "span", "span_boundary": True}},
+    "sentence order": {"objective": {"sentence_objective": "sop"}, "packing": {"format": "segment_pair"}},
+    "entities": {"objective": {"sentence_objective": "none", "masking": "entity"}},
+}
+
+
+def recipe_of(name: str) -> PretrainRecipe:
+    packing = {
+        "format": "single_segment",
+        **RECIPES[name].get("packing", {}),
+        "max_length": 24,
+        "short_sequence_prob": 0,
+    }
+    return PretrainRecipe.model_validate({**RECIPES[name], "corpus": ["a"], "packing": packing, "train": {"steps": 1}})
+
+
+def sizes_of(name: str, **changed: Any) -> EncoderSettings:
+    model = recipe_of(name).model
+    given: dict[str, Any] = {
+        "architecture": model.architecture, "causal": model.causal, "vocab_size": 120, "hidden_size": 16,
+        "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": 40,
+        **({"embedding_size": 8} if model.architecture == "electra" else {}),
+        **({"num_attention_heads": 1} if model.architecture == "lstm" else {}),
+        **({"intermediate_size": 64} if model.architecture == "gpt1" else {}),
+    }  # fmt: skip
+    return EncoderSettings(**given | changed)
+
+
+def made(name: str, sequences: int) -> tuple[Objective, Batch]:
+    settings = recipe_of(name)
+    objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(120))
+    return objective, objective.prepare(next(random_batches(settings, 120, sequences)))
+
+
+def module_of(name: str, **changed: Any) -> Any:
+    objective, _ = made(name, 1)
+    return objective.build(new_encoder(sizes_of(name, **changed), pooler=objective.needs_pooler))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_parameters_of_every_objective(name: str) -> None:
+    counts = count_parameters(recipe_of(name), sizes_of(name))
+    assert sum(counts.values()) == sum(parameter.numel() for parameter in module_of(name).parameters())
+    assert ("generator" in counts) == (recipe_of(name).objective.name == "replaced_token")
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("lstm", "two stages")])
+def test_operations_of_every_objective(name: str) -> None:
+    """Beyond the necessary, the last block works out queries and attention of tokens that no head reads, and causal
+    attention all scores, of which half are hidden."""
+    settings, sizes = recipe_of(name), sizes_of(name)
+    _, batch = made(name, 2)
+    module = module_of(name).train()  # with dropout attention is plain products
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(batch)
+    tokens, hidden = batch.num_tokens, sizes.hidden_size
+    boundaries = len(batch.columns.get("boundary_positions", ()))
+    num_targets = len(batch.columns["target_positions"])
+    shape = replace(SequenceShape.of(settings.objective, batch, 24), targets=num_targets / tokens)
+    necessary = flops_per_token(sizes, settings.objective, shape) * tokens / 3
+
+    def unread(read: int, width: int) -> int:
+        return (tokens - read) * (2 * width**2 + 4 * 24 * width)
+
+    if sizes.is_causal:
+        hidden_scores = 2 * 24 * hidden * tokens  # half of them, in each block
+        beyond = 3 * hidden_scores + unread(num_targets, hidden) + num_targets * 2 * 24 * hidden
+    elif settings.objective.name == "replaced_token":
+        beyond = unread(num_targets, 4)  # of the generator, a quarter as wide
+    else:
+        beyond = unread(num_targets + boundaries + shape.pairs * batch.num_sequences, hidden)
+    assert counter.get_total_flops() == pytest.approx(necessary + beyond, rel=1e-9)
+
+
+def test_operations_of_an_lstm_by_hand() -> None:
+    shape = SequenceShape(20, 0.0)
+    # Of 16 inputs and 48 units: four gates of 64 x 48, a projection of 48 x 16; four of these; 19 of 20 are decoded.
+    forward = 4 * 2 * (4 * 64 * 48 + 48 * 16) + 0.95 * 2 * 16 * 120
+    assert flops_per_token(sizes_of("lstm"), CausalLMSettings(), shape) == pytest.approx(3 * forward)
+
+
+def test_operations_of_two_stages_are_the_mean_of_both() -> None:
+    """Joint are 3 (G + D) of forward passes G and D; in stages 3 G, then G + 3 D."""
+    sizes, shape = sizes_of("two stages"), SequenceShape(24, 0.15)
+    joint = ReplacedTokenSettings(generator_size=1)
+    generator = flops_per_token(sizes, MaskedLMSettings(sentence_objective="none"), shape) / 3
+    together = flops_per_token(sizes, joint, shape)
+    staged = flops_per_token(sizes, recipe_of("two stages").objective, shape)
+    assert staged == pytest.approx((together + generator) / 2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name"),
+    [
+        ({}, "gpt1"),
+        ({"name": "lamb"}, "spans"),
+        ({"name": "muon"}, "gpt1"),
+        ({"name": "muon"}, "electra"),
+        ({"name": "adagrad", "weight_decay": 0}, "lstm"),
+    ],
+)
+def test_the_optimizer_keeps_as_many_numbers_as_told(optimizer: dict[str, Any], name: str) -> None:
+    settings = OptimizerSettings.model_validate(optimizer)
+    module = module_of(name)
+    told = count_moments(module, settings)
+    built = build_optimizer(module, settings)
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    built.step()
+    kept = [value for state in built.state.values() for value in state.values() if value.dim()]  # but numbers of steps
+    assert told == sum(value.numel() for value in kept)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_memory_of_every_objective(name: str) -> None:
+    objective, batch = made(name, 16)
+    direct = measure_saved_bytes(sizes_of(name), 4, batch, objective, CPU)
+    estimate = estimate_memory(FIXED, sizes_of(name), batch, objective, batch.num_tokens, CPU)
+    assert estimate.activations == direct  # each block keeps the same, to the byte
+    vocabulary_targets = len(batch.columns["target_positions"]) + len(batch.columns.get("boundary_targets", ()))
+    own_gradient = 120 * 16 * 4 if recipe_of(name).objective.name == "causal_lm" else 0
+    assert estimate.logits == vocabulary_targets * 120 * 4 + own_gradient
+
+
+def test_a_decoder_never_holds_all_logits() -> None:
+    assert DECODED_AT_ONCE == decoder_loss._SLICE_LOGITS
+    objective, batch = made("gpt1", 4)
+    estimate = estimate_memory(FIXED, sizes_of("gpt1"), batch, objective, 10**9, CPU)
+    assert estimate.logits == 4 * 2**23 + 120 * 16 * 4
+
+
+@pytest.mark.parametrize(("name", "num_specials"), [("gpt1", 0), ("electra", 2), ("sentence order", 3)])
+def test_random_sequences_of_other_formats(name: str, num_specials: int) -> None:
+    _, batch = made(name, 5)
+    special = batch.columns["special_tokens_mask"]
+    assert int(special.sum()) == 5 * num_specials
+    assert batch.lengths == (24,) * 5
+    assert int(batch.token_type_ids.max()) == (num_specials == 3)
+
+
+def test_operations_of_elmo_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For distinct words as long as words may be, and the full softmax as a sample of all other words. What one product
+    of all filters computes for nothing is not necessary: narrow filters as if wide, wide ones past the end."""
+    monkeypatch.setattr(layers, "_onednn_beats_mkl", lambda: False)  # PyTorch does not count oneDNN's products
+    sizes = ElmoSettings(
+        vocab_size=30, max_characters=9, character_size=3, filters=((1, 4), (3, 5)), projection_size=6, cell_size=7
+    )
+    objective = BiLM(BiLMSettings(num_negatives=30), any_vocabulary(30))
+    module = objective.build(ElmoEncoder(sizes)).train()
+    characters = torch.arange(8 * 9).reshape(8, 9) % 200
+    words = torch.arange(8)
+    batch = pack([words[:4], words[4:]]).with_columns(
+        characters=characters, labels=words, backward_characters=characters, backward_labels=words,
+        lane=torch.arange(2), window=torch.zeros(2, dtype=torch.int64),
+    )  # fmt: skip
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(batch)
+    needless = 2 * 3 * (9 * 3 * (4 + 5) - 9 * 1 * 4 - 7 * 3 * 5)  # places, widths, filters
+    assert counter.get_total_flops() == pytest.approx(
+        (bilm_flops_per_word(sizes, BiLMSettings(num_negatives=30)) / 3 + needless) * 8
+    )

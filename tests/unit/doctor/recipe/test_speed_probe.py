@@ -1,0 +1,115 @@
+"""The measured probe, with a clock that we turn: what is measured, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from unmask.batch import Batch
+from unmask.doctor.recipe.estimates import any_vocabulary
+from unmask.doctor.recipe.speed_probe import MOST_STEPS, SpeedProbe, probe_speed
+from unmask.doctor.recipe.synthetic_batches import random_batches
+from unmask.models.bert import BertEncoder
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.masked_lm import MaskedLM
+from unmask.objectives.settings import MaskedLMSettings
+from unmask.recipe.tree import PretrainRecipe
+from unmask.training.device import choose_compute
+
+SETTINGS = PretrainRecipe.model_validate(
+    {"corpus": [""], "packing": {"max_length": 16, "short_sequence_prob": 0}, "train": {"steps": 7, "batch_size": 64}}
+)
+SIZES = EncoderSettings(
+    vocab_size=60, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
+    max_position_embeddings=16,
+)  # fmt: skip
+
+
+class Work:
+    """A clock that goes on by what is done: `per_sequence` seconds for each sequence prepared for the model."""
+
+    def __init__(self, per_sequence: float) -> None:
+        self.now = 0.0
+        self.per_sequence = per_sequence
+        self.sizes: list[int] = []
+
+    def batches(self, sequences: int) -> Iterator[Batch]:
+        return random_batches(SETTINGS, SIZES.vocab_size, sequences)
+
+    def do(self, batch: Batch) -> None:
+        self.now += self.per_sequence * batch.num_sequences
+        self.sizes.append(batch.num_sequences)
+
+
+def probe(work: Work, limit_s: float, most_sequences: int = 64) -> SpeedProbe:
+    torch.manual_seed(0)
+    assert isinstance(SETTINGS.objective, MaskedLMSettings)
+    objective = MaskedLM(SETTINGS.objective, any_vocabulary(SIZES.vocab_size))
+    prepare = objective.prepare
+
+    def work_and_prepare(batch: Batch) -> Batch:
+        work.do(batch)
+        return prepare(batch)
+
+    objective.prepare = work_and_prepare  # type: ignore[method-assign]
+    module = objective.build(BertEncoder(SIZES))
+    return probe_speed(
+        SETTINGS, module, objective, work.batches, choose_compute("cpu", "fp32"),
+        limit_s=limit_s, most_sequences=most_sequences, clock=lambda: work.now,
+    )  # fmt: skip
+
+
+def test_planning_the_first_batch_does_not_count() -> None:
+    class Planned(Work):
+        def batches(self, sequences: int) -> Iterator[Batch]:
+            self.now += 3.0
+            yield from super().batches(sequences)
+
+    found = probe(Planned(per_sequence=0.001), limit_s=60.0)
+    assert found.sequences == 64
+    assert found.steps_s == pytest.approx([0.064] * len(found.steps_s))
+
+
+def test_a_quick_step_is_measured_whole() -> None:
+    work = Work(per_sequence=0.001)
+    found = probe(work, limit_s=5.0)
+    assert found.sequences == 64
+    assert found.tokens == 64 * 16
+    assert found.steps_s == pytest.approx([0.064] * len(found.steps_s))
+    assert 4 <= len(found.steps_s) <= MOST_STEPS
+    assert found.spread == pytest.approx(0)
+    assert work.now < 5.0 + 2 * 0.064
+
+
+def test_a_slow_step_is_measured_in_part() -> None:
+    work = Work(per_sequence=1.0)
+    found = probe(work, limit_s=60.0)
+    assert 2 < found.sequences < 64
+    assert len(found.steps_s) >= 3
+    assert work.now <= 60.0 + found.sequences
+    assert found.seconds_for(64 * 16) == pytest.approx(64.0)
+
+
+def test_a_step_that_is_too_slow_for_the_limit_is_still_measured_once() -> None:
+    work = Work(per_sequence=100.0)
+    found = probe(work, limit_s=1.0)
+    assert (found.sequences, len(found.steps_s)) == (2, 1)
+    assert work.sizes == [2, 2]  # one to warm up
+
+
+def test_warm_up_does_not_count() -> None:
+    work = Work(per_sequence=0.01)
+    found = probe(work, limit_s=3.0, most_sequences=2)
+    assert len(work.sizes) == len(found.steps_s) + 2
+
+
+def test_the_spread_leaves_a_tenth_out_at_either_end() -> None:
+    steps = tuple([1.0] * 2 + [2.0] * 16 + [9.0] * 2)
+    assert SpeedProbe(1, 10, steps, 0.5).spread == 0
+    assert SpeedProbe(1, 10, (1.0, 2.0, 4.0), 0.5).spread == pytest.approx(1.5)
+
+
+def test_the_optimizer_is_counted_once_whatever_the_batch() -> None:
+    assert SpeedProbe(4, 100, (3.0,), 1.0).seconds_for(400) == pytest.approx(1 + 4 * 2)

@@ -1,0 +1,387 @@
+"""Floors, worked by hand, and what the doctor reads from a run's figures alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.batch import pack
+from unmask.doctor.floors import (
+    Floor,
+    check_floor,
+    discriminator_floors,
+    masked_lm_floors,
+    passed_step,
+    recorded_floors,
+    sentence_floors,
+    span_boundary_floors,
+)
+from unmask.doctor.run import checks as run_checks
+from unmask.doctor.run.checks import check_run, more_tokens
+from unmask.doctor.run.evidence import Record
+from unmask.objectives.settings import MaskedLMSettings
+from unmask.recipe.tree import load_pretrain_recipe
+from unmask.tokenization.vocabulary import Vocabulary
+
+FLOOR = Floor("mlm-unigram-floor", "knowing frequencies", 5.0, 0.02, "loss/mlm", "eval/mlm_loss", True, "warning")
+ACCURACY = Floor("nsp-majority-floor", "one label", 0.6, 0.1, None, "eval/nsp_accuracy", False, "note")
+
+
+Rows = list[dict[str, float | None]]
+
+
+def both(*floors: list[Floor]) -> list[Floor]:
+    return [floor for part in floors for floor in part]
+
+
+def losses(*values: float | None) -> Rows:
+    """Training rows, ten steps apart."""
+    return [{"step": 10 * number, "loss": value, "loss/mlm": value} for number, value in enumerate(values, start=1)]
+
+
+# Floors
+
+
+def test_floors_of_known_targets() -> None:
+    """Five entries seen 1, 8, 4, 2 and 1 times in sixteen tokens, the first of them `[MASK]`; the targets are the
+    entries 1, 1, 2, 4, for which `[MASK]`, 1, 1 and 4 are shown."""
+    batch = pack([[0, 3, 1], [3, 1, 4]]).with_columns(
+        labels=torch.tensor([1, -100, 1, -100, 2, 4]),
+        target_positions=torch.tensor([0, 2, 4, 5]),
+        next_sentence_label=torch.tensor([0, 1]),
+    )
+    counts, vocabulary = np.array([1, 8, 4, 2, 1]), Vocabulary(5, 0, (0,), np.zeros(5, dtype=np.bool_))
+    masking = MaskedLMSettings(mask_token_prob=0.5, random_token_prob=0.25)
+    floors = {
+        floor.name: floor
+        for floor in both(
+            masked_lm_floors([batch, batch], counts, masking, vocabulary), sentence_floors([batch, batch], "nsp")
+        )
+    }
+    assert floors["mlm-uniform-floor"].value == pytest.approx(math.log(5))
+    expected = (math.log(2) + math.log(2) + math.log(4) + math.log(16)) / 4
+    assert floors["mlm-unigram-floor"].value == pytest.approx(expected)
+    # Kept with 1/4, each of the four others drawn with 1/16: 1 is shown with 1/8 + 1/16, 4 with 1/64 + 1/16.
+    shares = (1 / 2, 1 / 2 * (5 / 16) / (3 / 16), 1 / 4 * (1 / 16) / (3 / 16), 1 / 16 * (5 / 16) / (5 / 64))
+    assert floors["mlm-no-context-floor"].value == pytest.approx(-sum(math.log(share) for share in shares) / 4)
+    # Said are 1, 1, 1, and of a shown 4, which is the target by 5/256 and drawn for a 1 by 8/256, again 1.
+    assert floors["mlm-no-context-accuracy-floor"].value == 0.5
+    masked_alone = masked_lm_floors(
+        [batch], counts, MaskedLMSettings(mask_token_prob=1.0, random_token_prob=0.0), vocabulary
+    )
+    assert "mlm-no-context-floor" not in {floor.name for floor in masked_alone}  # it is the unigram entropy
+    assert floors["nsp-chance-floor"].value == pytest.approx(math.log(2))
+    assert floors["nsp-majority-floor"].value == 0.5
+    # Two standard errors of a share of one half among four labels.
+    assert floors["nsp-majority-floor"].margin == pytest.approx(2 * math.sqrt(0.25 / 4))
+
+
+def test_chance_of_next_sentence_follows_the_labels() -> None:
+    batch = pack([[1], [2], [3], [1]]).with_columns(
+        labels=torch.full((4,), -100),
+        target_positions=torch.zeros(0, dtype=torch.int64),
+        next_sentence_label=torch.tensor([0, 1, 1, 1]),
+    )
+    vocabulary = Vocabulary(4, 0, (0,), np.zeros(4, dtype=np.bool_))
+    assert masked_lm_floors([batch], np.ones(4, dtype=int), MaskedLMSettings(), vocabulary) == []  # there is no target
+    floors = {floor.name: floor for floor in sentence_floors([batch], "nsp")}
+    assert floors["nsp-chance-floor"].value == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
+    assert floors["nsp-majority-floor"].value == 0.75
+    assert set(floors) == {"nsp-chance-floor", "nsp-majority-floor"}
+    assert sentence_floors([batch], "none") == []
+    swapped = batch.with_columns(sentence_order_label=batch.columns["next_sentence_label"])
+    assert [floor.value for floor in sentence_floors([swapped], "sop")] == [floor.value for floor in floors.values()]
+
+
+def test_the_floor_of_the_boundary_head_is_of_its_own_targets() -> None:
+    """Of the spans' targets 1, 1, 2 and 4, by sixteen tokens, the last two are predicted from boundaries."""
+    batch = pack([[0, 3, 1], [3, 1, 4]]).with_columns(
+        labels=torch.tensor([1, -100, 1, -100, 2, 4]), boundary_targets=torch.tensor([4, 5])
+    )
+    (floor,) = span_boundary_floors([batch, batch], np.array([1, 8, 4, 2, 1]))
+    assert (floor.name, floor.training_key, floor.held_out_key) == ("sbo-unigram-floor", "loss/sbo", "eval/sbo_loss")
+    assert floor.value == pytest.approx((math.log(4) + math.log(16)) / 2)
+    assert "shown" not in floor.what  # what stands at a target is not what the head reads
+    without = batch.with_columns(boundary_targets=torch.zeros(0, dtype=torch.int64))
+    assert span_boundary_floors([without], np.ones(5, dtype=int)) == []
+    assert span_boundary_floors([pack([[1]])], np.ones(5, dtype=int)) == []
+
+
+def test_floors_that_a_run_has_written_down() -> None:
+    (floor,) = recorded_floors({"loss/lm": {"unigram entropy": 7.5}})
+    assert (floor.name, floor.value) == ("lm-unigram-floor", 7.5)
+    assert (floor.training_key, floor.held_out_key) == ("loss/lm", "eval/lm_loss")
+    told = {"loss/generator": {"no context": 6.5, "unigram entropy": 7.5}, "eval/generator_accuracy": {"no context": 1}}
+    assert {floor.name: floor.value for floor in recorded_floors(told)} == {
+        "generator-no-context-floor": 6.5,
+        "generator-unigram-floor": 7.5,
+    }
+
+
+def test_floors_of_a_discriminator_follow_what_was_replaced() -> None:
+    rows: Rows = [{"step": 1, "eval/replaced_share": 0.5}, {"step": 2, "eval/replaced_share": 0.1}]
+    loss, accuracy = discriminator_floors(rows)
+    assert loss.value == pytest.approx(-0.1 * math.log(0.1) - 0.9 * math.log(0.9))
+    assert accuracy.value == pytest.approx(0.9)
+    assert discriminator_floors([{"step": 1, "eval/generator_loss": 6.0}]) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ((6.0, 4.9, 4.8), 20),
+        ((4.9, 6.0, 4.8), 30),  # passed for good only after it was lost again
+        ((4.9, 4.8, 5.0), None),
+        ((4.9, 4.8, None), None),
+        ((5.1, 4.99), None),  # within the margin
+        ((), None),
+    ],
+)
+def test_the_step_from_which_on_a_floor_is_passed(values: tuple[float | None, ...], step: int | None) -> None:
+    assert passed_step([(10 * n, value) for n, value in enumerate(values, start=1)], FLOOR) == step
+
+
+def test_held_out_rows_decide_and_training_rows_date() -> None:
+    rows: Rows = [*losses(6.0, 5.5, 4.9, 4.8), {"step": 40, "eval/mlm_loss": 4.7}]
+    passed = check_floor(FLOOR, rows, [])
+    assert passed is not None
+    assert (passed.level, passed.advice) == ("good", "")
+    assert "the last eval/mlm_loss 4.700 is below 5.000" in passed.message
+    assert "passed by step 30" in passed.message
+    failed = check_floor(FLOOR, [*rows, {"step": 50, "eval/mlm_loss": 5.2}], ["frozen-encoder"])
+    assert failed is not None
+    assert failed.level == "warning"
+    assert "frozen-encoder" in failed.advice
+
+
+def test_a_floor_lost_again_is_told() -> None:
+    rows: Rows = [{"step": 10, "eval/mlm_loss": 4.0}, {"step": 20, "eval/mlm_loss": None}]
+    finding = check_floor(FLOOR, rows, [])
+    assert finding is not None
+    assert finding.level == "warning"
+    assert "not finite" in finding.message
+    assert "passed at step 10 and lost again" in finding.message
+
+
+def test_an_accuracy_has_to_be_above_its_floor() -> None:
+    levels = [
+        finding.level
+        for value in (0.5, 0.65, 0.75)
+        if (finding := check_floor(ACCURACY, [{"step": 1, "eval/nsp_accuracy": value}], [])) is not None
+    ]
+    assert levels == ["note", "note", "good"]
+
+
+def test_a_floor_without_figures_is_not_told() -> None:
+    assert check_floor(FLOOR, [{"step": 1, "loss/nsp": 0.7}], []) is None
+
+
+# Runs of which only the figures are left
+
+PRETRAIN = "store: nowhere\ntrain: {steps: 400}\n"
+FINETUNE = "init_from: nowhere\ndata: {train: train.tsv, dev: dev.tsv}\n"
+
+
+def run_of(directory: Path, recipe: str, rows: Rows) -> dict[str, str]:
+    """The levels of what is found in a run of these rows."""
+    common: dict[str, float | None] = {"tokens": 9, "learning_rate": 1e-3, "gradient_norm": 0.5, "tokens_per_s": 100.0}
+    whole = [(common | row if "loss" in row else row) for row in rows]
+    (directory / "recipe.yaml").write_text(recipe)
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in whole))
+    return {finding.name: finding.level for finding in check_run(directory)}
+
+
+def test_a_loss_that_rises_for_good(tmp_path: Path) -> None:
+    found = run_of(tmp_path, PRETRAIN, losses(10.0, 8.0, 6.5, 6.0, 5.9, 7.3, 7.3, 7.2, 7.3, 7.3, 7.2, 7.3))
+    assert found["learning-rate-too-high"] == "fault"
+    assert found["inputs-unreadable"] == "warning"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_few_sequences_jump_without_a_fault(tmp_path: Path, seed: int) -> None:
+    """A standard deviation of half a nat is that of twenty targets."""
+    noise = np.random.default_rng(seed).normal(0, 0.5, 120)
+    falling = np.linspace(6.4, 5.6, 120)
+    found = run_of(tmp_path, PRETRAIN, losses(*(falling + noise).tolist()))
+    assert "learning-rate-too-high" not in found
+
+
+def test_a_spike_that_is_left_again_is_no_fault(tmp_path: Path) -> None:
+    values = [10.0, 8.0, 6.5, 6.0, 7.9, 6.1, 5.9, 5.8, 5.8, 5.7, 5.7, 5.6]
+    assert "learning-rate-too-high" not in run_of(tmp_path, PRETRAIN, losses(*values))
+
+
+@pytest.mark.parametrize(
+    ("norms", "told"),
+    [((0.5, None), None), ((3.0, None), "over the clipping norm in 1 of 2 rows")],
+    ids=["none", "one"],
+)
+def test_what_was_clipped_is_told_where_something_was(
+    tmp_path: Path, norms: tuple[float | None, ...], told: str | None
+) -> None:
+    rows = losses(10.0, None)
+    for row, norm in zip(rows, norms, strict=True):
+        row["gradient_norm"] = norm
+    run_of(tmp_path, PRETRAIN, rows)
+    message = next(finding.message for finding in check_run(tmp_path) if finding.name == "learning-rate-too-high")
+    assert "is not finite at step 20" in message
+    assert ("clipping" in message) == (told is not None)
+    assert told is None or told in message
+    assert "always-clipped" not in {finding.name for finding in check_run(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "usual for small models; where the loss spikes"),
+        (
+            ["objective={name: replaced_token}", "model.architecture=electra", "packing.format=single_segment"],
+            "usual for small models, and for a discriminator whose loss counts 50-fold; where the loss spikes",
+        ),
+    ],
+    ids=["masked_lm", "replaced_token"],
+)
+def test_why_all_rows_are_clipped_is_said_of_the_discriminators_weight_too(words: list[str], told: str) -> None:
+    recipe = load_pretrain_recipe("pretrain/bert_tiny", ["store=nowhere", *words])
+    training = [{"step": step, "loss": 5.0, "gradient_norm": 7.0} for step in range(10)]
+    [finding] = run_checks._clipping(Record(Path("run"), recipe, training, [], None, None, [], []))
+    assert finding.name == "always-clipped"
+    assert finding.message == "gradients were over train.max_grad_norm=1.0 in 10 of 10 rows, in the median 7"
+    assert finding.advice.startswith(told)
+
+
+def test_a_diverged_run_is_not_told_to_go_on(tmp_path: Path) -> None:
+    run_of(tmp_path, PRETRAIN, losses(10.0, None))
+    advice = {finding.name: finding.advice for finding in check_run(tmp_path)}
+    assert "start again" in advice["learning-rate-too-high"]
+    assert advice["unfinished-run"].startswith("what to do is told under learning-rate-too-high: ")
+    run_of(tmp_path, PRETRAIN, losses(10.0, 9.0))
+    advice = {finding.name: finding.advice for finding in check_run(tmp_path)}
+    assert advice["unfinished-run"].startswith("its command with --resume goes on; ")
+
+
+def more_told(*values: float) -> str:
+    """What is said of training losses where knowing frequencies comes to 6.5, and the tokens shown to 5.5."""
+    found = list(more_tokens([(10 * n, value) for n, value in enumerate(values, start=1)], 6.5, 5.5))
+    assert len(found) <= 1
+    return "".join(f"{finding.message} | {finding.advice}" for finding in found)
+
+
+def test_a_plateau_is_told_where_one_can_be_told() -> None:
+    assert "and it hardly falls (6.00 in the rows before) | " in more_told(*[7.0] * 10, *[6.0] * 10)
+    assert more_told(*[7.0] * 10, *[6.0] * 10).endswith("stays on this plateau for more than 20 million")
+    assert more_told(*[7.0] * 10, *[6.0] * 9).endswith("or none | train on more tokens")  # too few rows
+    sloping = more_told(*np.linspace(7.5, 5.8, 20).tolist())
+    assert sloping.endswith("5.50 is had without any context, so little of it is used, or none | train on more tokens")
+
+
+def test_a_run_over_the_entropy_of_the_entries_is_no_plateau() -> None:
+    told = more_told(*np.linspace(8.5, 7.24, 40).tolist(), *[7.24] * 20)  # its rate has fallen to nothing
+    assert "is 7.24, and knowing how frequent each entry is comes to 6.50" in told
+    assert told.endswith("| train on more tokens")
+
+
+def test_a_run_well_below_what_is_had_without_context_is_left_alone() -> None:
+    assert more_told(*[4.9] * 30) == ""
+    assert more_told(6.0) == ""
+
+
+LEFT_TO_RIGHT = "objective: {name: causal_lm}\nmodel: {architecture: gpt1}\npacking: {format: single_segment}\n"
+BOTH_DIRECTIONS = "objective: {name: bilm}\nmodel: {architecture: elmo}\npacking: {format: stream}\n"
+REPLACED = "objective: {name: replaced_token}\nmodel: {architecture: electra}\npacking: {format: single_segment}\n"
+
+
+def rows_of(key: str, *values: float | None, held_out: float | None = None) -> Rows:
+    rows: Rows = [{"step": 10 * number, "loss": value, key: value} for number, value in enumerate(values, start=1)]
+    name = key.removeprefix("loss/")
+    return rows if held_out is None else [*rows, {"step": rows[-1]["step"], f"eval/{name}_loss": held_out}]
+
+
+@pytest.mark.parametrize(
+    ("objective", "key"), [(LEFT_TO_RIGHT, "lm"), (REPLACED, "generator")], ids=["gpt1", "electra"]
+)
+def test_figures_of_other_objectives_are_judged_by_the_floors_of_the_run(
+    tmp_path: Path, objective: str, key: str
+) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"floors": {f"loss/{key}": {"unigram entropy": 6.5}}}))
+    recipe = f"{PRETRAIN}{objective}"
+    found = run_of(tmp_path, recipe, rows_of(f"loss/{key}", 9.0, 8.0, 7.0, 6.0, held_out=6.1))
+    assert found[f"{key}-unigram-floor"] == "good"
+    assert (found["not-checked"], found["no-cause"], found["inputs-unreadable"]) == ("note", "good", "warning")
+    found = run_of(tmp_path, recipe, rows_of(f"loss/{key}", 9.0, 8.0, 7.0, 6.9, held_out=6.8))
+    assert found[f"{key}-unigram-floor"] == "warning"
+    found = run_of(tmp_path, recipe, rows_of(f"loss/{key}", 9.0, 7.0, None, None))
+    assert found["learning-rate-too-high"] == "fault"
+    found = run_of(tmp_path, recipe, rows_of(f"loss/{key}", *(9.0, 7.0, 6.0, 5.5, 8.0, 8.1, 8.0, 8.2)))
+    assert found["learning-rate-too-high"] == "fault"
+
+
+@pytest.mark.parametrize(
+    "results", ["{}", '{"floors": 3}', '{"floors": {"loss/lm": 7}}', '{"floors": {"a": {"b": "c"}}}']
+)
+def test_results_that_are_damaged_have_no_floors(tmp_path: Path, results: str) -> None:
+    (tmp_path / "results.json").write_text(results)
+    found = run_of(tmp_path, f"{PRETRAIN}{LEFT_TO_RIGHT}", rows_of("loss/lm", 9.0, 8.0, held_out=7.9))
+    assert not [name for name in found if name.endswith("-floor")]
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "level"),
+    [(5.26, 4.8, "warning"), (4.6, 5.1, "warning"), (5.14, 5.1, None), (None, 5.1, None)],
+)
+def test_directions_that_part(tmp_path: Path, forward: float | None, backward: float, level: str | None) -> None:
+    rows = rows_of("loss/lm", 8.0, 6.0, 5.0, 4.5, held_out=5.0)
+    rows[-1] |= {"eval/lm_forward_loss": forward, "eval/lm_backward_loss": backward}
+    found = run_of(tmp_path, f"{PRETRAIN}{BOTH_DIRECTIONS}", rows)
+    assert found.get("directions-apart") == level
+    assert ("no-cause" in found) == (level is None)
+
+
+def test_a_run_without_rows(tmp_path: Path) -> None:
+    found = run_of(tmp_path, PRETRAIN, [])
+    assert found == {"no-figures": "warning", "unfinished-run": "warning", "inputs-unreadable": "warning"}
+
+
+def task_rows(training: list[float], held_out: list[float], correlation: float = 0.5) -> Rows:
+    rows: Rows = [{"step": 10 * n, "loss": value, "loss/task": value} for n, value in enumerate(training, start=1)]
+    figures = {"eval/accuracy": 0.6, "eval/matthews_correlation": correlation}
+    return rows + [{"step": 10 * n, "eval/loss": value, **figures} for n, value in enumerate(held_out, start=1)]
+
+
+def test_a_sound_fine_tuning_run(tmp_path: Path) -> None:
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.6, 0.5, 0.4], [0.6, 0.5]))
+    assert found == {"no-cause": "good", "unfinished-run": "warning"}
+
+
+def test_over_fitting(tmp_path: Path) -> None:
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.5, 0.2, 0.1], [0.6, 0.5, 0.8]))
+    assert found["over-fitting"] == "warning"
+
+
+def test_constant_predictions(tmp_path: Path) -> None:
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.7, 0.7, 0.7], [0.7], correlation=0.0))
+    assert found["constant-predictions"] == "fault"
+
+
+def test_a_fine_tuning_run_that_diverges(tmp_path: Path) -> None:
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.5, 0.4, 0.4, 1.3, 1.4, 1.4, 1.4], [0.7]))
+    assert found["learning-rate-too-high"] == "fault"
+
+
+def test_uneven_speed(tmp_path: Path) -> None:
+    rows = task_rows([0.5] * 20, [0.5])
+    for row in rows[:6]:
+        row["tokens_per_s"] = 10.0
+    assert run_of(tmp_path, FINETUNE, rows)["uneven-speed"] == "note"
+
+
+def test_the_majority_comes_from_the_results(tmp_path: Path) -> None:
+    results = {"floors": {"eval/accuracy": {"most frequent label": 0.59}}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.6, 0.5, 0.4], [0.6]))
+    assert found["task-majority-floor"] == "warning"

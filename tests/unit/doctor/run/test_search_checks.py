@@ -1,0 +1,79 @@
+"""What the doctor says of a search, by its summary alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.doctor.diagnosis import diagnose
+from unmask.doctor.run.search_checks import check_search
+from unmask.errors import InputError, SettingsError
+from unmask.finetuning.search.summary import Outcome, summarise
+
+
+def outcome(rate: float, seed: int, accuracy: float, **more: Any) -> Outcome:
+    dev = {} if "error" in more else {"loss": 1 - accuracy, "accuracy": accuracy}
+    floors = {"dev.accuracy": {"most frequent label": 0.6}}
+    given = {"learning_rate": rate, "batch_size": 32, "epochs": 3, "seed": seed}
+    return Outcome(f"lr{rate:g}_seed{seed}", f"lr{rate:g}", f"lr{rate:g}", given, dev, {}, floors=floors, **more)
+
+
+SOUND = [
+    *(outcome(1e-4, seed, value) for seed, value in enumerate((0.7, 0.71))),
+    *(outcome(2e-4, seed, value) for seed, value in enumerate((0.9, 0.91))),
+    *(outcome(4e-4, seed, value) for seed, value in enumerate((0.8, 0.81))),
+]
+
+
+def found(outcomes: list[Outcome], num_trials: int | None = None) -> dict[str, str]:
+    summary = summarise(outcomes, "accuracy", num_trials or len(outcomes))
+    return {finding.name: finding.level for finding in check_search(summary)}
+
+
+def test_a_sound_search() -> None:
+    assert found(SOUND) == {"learned": "good"}
+
+
+def test_the_best_at_an_edge_and_within_chance() -> None:
+    low = [outcome(1e-4, 0, 0.75), outcome(1e-4, 1, 0.95), outcome(2e-4, 0, 0.7), outcome(2e-4, 1, 0.92)]
+    assert found(low) == {"learned": "good", "best-at-edge-learning-rate": "note", "within-chance": "note"}
+    once = [outcome(1e-4, 0, 0.7), outcome(2e-4, 0, 0.9), outcome(4e-4, 0, 0.8)]
+    assert found(once) == {"learned": "good", "no-restarts": "note"}
+    assert found(once[:1]) == {"learned": "good"}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "num_trials", "told"),
+    [
+        ([outcome(1e-4, 0, 0.6), outcome(2e-4, 0, 0.55)], 2, {"nothing-learned": "fault"}),
+        ([outcome(1e-4, 0, 0.7, degenerate="all are 'no'")], 1, {"nothing-learned": "fault"}),
+        ([outcome(1e-4, 0, 0.9), outcome(1e-4, 1, 0.5, degenerate="all")], 2, {"degenerate-runs": "warning"}),
+        (
+            [outcome(1e-4, 0, 0.9), outcome(1e-4, 1, math.nan, error="the loss is not finite")],
+            5,
+            {"unfinished-search": "warning", "failed-runs": "warning", "learned": "good"},
+        ),
+    ],
+)
+def test_what_went_wrong(outcomes: list[Outcome], num_trials: int, told: dict[str, str]) -> None:
+    assert found(outcomes, num_trials) == told
+
+
+def test_a_search_is_examined_by_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("seed: 1\n")
+    (tmp_path / "summary.json").write_text(json.dumps(summarise(SOUND, "accuracy", 6)))
+    diagnosis = diagnose(tmp_path)
+    assert (diagnosis.kind, dict(diagnosis.headline)["Runs"]) == ("search", "6 of 6")
+    means, runs = diagnosis.tables
+    assert means.rows[1] == ("lr0.0002", "2", "0.905 ± 0.0071", "–", "", "")
+    assert means.note == "To compare with: most frequent label 0.6."
+    assert runs.rows[2] == ("lr0.0002_seed0", "0.9", "–", "")
+    with pytest.raises(SettingsError, match="is a search, whose recipe is settled: leave out seed=2"):
+        diagnose(tmp_path, ["seed=2"])
+    (tmp_path / "summary.json").write_text('{"metric": 3}')
+    with pytest.raises(InputError, match=r"summary\.json: cannot be read as the summary of a search"):
+        diagnose(tmp_path)

@@ -1,0 +1,97 @@
+"""Where a fitted estimator may be saved: no run, no other model and no foreign file is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import OutputError
+from unmask.finetuning.estimators.estimators import TextClassifier
+from unmask.inference.predictor import predict
+
+
+@pytest.fixture(scope="module")
+def fitted(tiny_model: Path) -> TextClassifier:
+    return TextClassifier(tiny_model, epochs=1, max_length=16, precision="fp32").fit(["a dog", "a man"], ["dog", "man"])
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def answers(directory: Path) -> bool:
+    return [answer["label"] in ("dog", "man") for answer in predict(directory, [{"text": "a dog"}])] == [True]
+
+
+def new_run(directory: Path) -> Path:
+    """The files of a run, which are not read."""
+    for name in ("recipe.yaml", "log.txt", "checkpoints/step-10/state.json", "model/config.json", "model/vocab.txt"):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(name)
+    (directory / "model" / "model.safetensors").write_bytes(b"weights")
+    return directory
+
+
+@pytest.mark.parametrize("name", [".", "model", "recipe.yaml"])
+def test_what_is_there_already_stays(fitted: TextClassifier, tmp_path: Path, name: str) -> None:
+    run = new_run(tmp_path / "run")
+    before = contents(run)
+    with pytest.raises(OutputError, match=r"exists already .*: choose another name, or pass overwrite=True to replace"):
+        fitted.save(run / name)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (".", r"run holds checkpoints, which is no part of a model, so nothing in it is touched: choose another name"),
+        ("recipe.yaml", r"cannot write .*recipe\.yaml: Not a directory"),
+        ("notes", r"notes holds mine\.txt, which is no part of a model"),
+        ("tokenizer", r"tokenizer holds no model \(config\.json is missing\), so nothing replaces it"),
+    ],
+)
+def test_overwriting_replaces_nothing_but_a_model(
+    fitted: TextClassifier, tmp_path: Path, name: str, message: str
+) -> None:
+    run = new_run(tmp_path / "run")
+    for path in (run / "notes" / "config.json", run / "notes" / "mine.txt", run / "tokenizer" / "vocab.txt"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    before = contents(run)
+    with pytest.raises(OutputError, match=message):
+        fitted.save(run / name, overwrite=True)
+    assert contents(run) == before
+
+
+def test_overwriting_replaces_a_model_as_a_whole(fitted: TextClassifier, tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    (run / "model" / "head.safetensors").write_bytes(b"of another task")
+    link = tmp_path / "link"
+    link.symlink_to(run / "model", target_is_directory=True)
+    before = contents(run)
+    fitted.save(link, overwrite=True)
+    assert link.is_symlink()
+    assert answers(run / "model")
+    assert not (run / "model" / "head.safetensors").exists()
+    after = contents(run)
+    assert {name: content for name, content in after.items() if not name.startswith("model/")} == {
+        name: content for name, content in before.items() if not name.startswith("model/")
+    }
+    fitted.save(link, overwrite=True)
+    assert contents(run) == after
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_new_and_empty_directories_are_filled(fitted: TextClassifier, tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "empty").mkdir()
+    for place in (tmp_path / "empty", tmp_path / "new" / "model"):
+        fitted.save(place, overwrite=overwrite)
+        assert answers(place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "new"]
+
+
+@pytest.mark.parametrize("place", ["/proc/x/y", "/dev/null/model", "/dev/null"])
+def test_places_that_cannot_be_written_are_told(fitted: TextClassifier, place: str) -> None:
+    with pytest.raises(OutputError, match=f"^(cannot write )?{place}"):
+        fitted.save(place)

@@ -1,0 +1,47 @@
+"""What is shown of trials side by side, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from unmask.finetuning.search.display import TrialsDisplay
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def show_all(directory: Path, stream: io.StringIO) -> str:
+    with TrialsDisplay(directory, 3, 2, stream=stream) as display:
+        display.show({"a_seed0": 5.0, "a_seed1": 5.0}, None)
+        display.num_ended = 1
+        display.tell("a_seed0: accuracy 0.5 on dev")
+        display.warn("a_seed1: odd")
+        display.show({"a_seed1": 10.0, "a_seed2": 5.0}, 65.0)
+    return stream.getvalue()
+
+
+def test_elsewhere_there_are_lines_alone(tmp_path: Path) -> None:
+    assert show_all(tmp_path, io.StringIO()).splitlines() == [
+        "3 trials, 2 at a time; each has a log.txt of its own",
+        "a_seed0: accuracy 0.5 on dev",
+        "warning: a_seed1: odd",
+    ]
+    assert "WARNING a_seed1: odd" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_terminal_shows_what_is_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = show_all(tmp_path, Terminal())
+    before, _, after = shown.partition("a_seed0: accuracy 0.5 on dev")
+    assert "0 of 3 trials" in before
+    assert "  a_seed0" in before
+    last = after[after.index("1 of 3 trials · 1 min 5 s left") :]
+    assert "  a_seed2" in last
+    assert "  a_seed0" not in last

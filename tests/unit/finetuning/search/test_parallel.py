@@ -1,0 +1,151 @@
+"""Trials side by side: what becomes of the others when one fails. The runs are pretended, in real worker processes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.errors import InputError, UserError
+from unmask.finetuning.search.parallel import Job, RunOne, attempt
+from unmask.finetuning.search.search import run_trials
+from unmask.recipe.tree import FinetuneRecipe
+
+RUNS = """
+import json, logging, os, signal, sys, time, warnings
+from unmask.errors import InputError, UserError
+
+logger = logging.getLogger("unmask")
+
+def finish(directory, accuracy):
+    import torch
+    (directory / "model").mkdir(parents=True)
+    (directory / "model" / "config.json").write_text("{}")
+    figures = {"dev": {"loss": 1.0, "accuracy": accuracy}, "num_threads": torch.get_num_threads()}
+    (directory / "results.json").write_text(json.dumps(figures))
+
+def some_fail(settings, directory, *, recipe, resume, overwrite):
+    if settings.seed == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if settings.seed == 2:
+        raise UserError("the loss is not finite at step 7")
+    print("a bar", file=sys.stderr)
+    logger.info("a message")
+    if settings.seed > 2:
+        logger.warning("a warning")
+        warnings.warn("another one")
+    finish(directory, settings.seed / 10)
+
+def examples_are_odd(settings, directory, *, recipe, resume, overwrite):
+    logger.warning("the examples are odd")
+    finish(directory, 0.5)
+
+def examples_are_bad(settings, directory, *, recipe, resume, overwrite):
+    if settings.seed == 0:
+        raise InputError("train.tsv:3: no label")
+    assert settings.seed == 1, "no other trial begins"
+    log = directory.parents[1] / "log.txt"
+    while "has failed" not in log.read_text():
+        time.sleep(0.01)
+    finish(directory, 0.5)
+"""
+"""Runs that a worker can import; what they do depends on the seed."""
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    (tmp_path / "pretended_runs.py").write_text(RUNS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("pretended_runs")
+    del sys.modules["pretended_runs"]
+
+
+def search(directory: Path, settings: FinetuneRecipe, run: RunOne) -> dict[str, Any]:
+    try:
+        run_trials(settings, directory, recipe="a test", resume=False, overwrite=False, run=run)
+    finally:
+        summary: dict[str, Any] = json.loads((directory / "summary.json").read_text())
+    return summary
+
+
+NAME = "lr5e-05_batch16_epochs3_seed"
+
+
+def test_one_that_fails_or_is_killed_leaves_the_others_alone(
+    tmp_path: Path, runs: Any, capfd: pytest.CaptureFixture[str], recipe: Callable[..., FinetuneRecipe]
+) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        summary = search(tmp_path / "out", recipe({"restarts": 5, "parallel": 2}), runs.some_fail)
+    finally:
+        torch.set_num_threads(threads)
+    killed = "its process was killed by SIGKILL (out of memory?): lower search.parallel"
+    errors = [None, killed, "the loss is not finite at step 7", None, None]
+    assert [row["trial"] for row in summary["trials"]] == [f"{NAME}{seed}" for seed in range(5)]
+    assert [row["error"] for row in summary["trials"]] == errors
+    assert summary["best_on_dev"]["trial"] == f"{NAME}4"
+    assert json.loads((tmp_path / "out" / "trials" / f"{NAME}0" / "results.json").read_text())["num_threads"] == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "5 trials, 2 at a time; each has a log.txt of its own"
+    assert f"{NAME}0: accuracy 0 on dev" in lines
+    assert f"{NAME}1 has failed, the others go on: {killed}" in lines
+    assert len([line for line in lines if re.fullmatch(rf"warning: {NAME}[34]: a warning", line)]) == 1
+    assert len([line for line in lines if re.fullmatch(rf"warning: {NAME}[34]: .*UserWarning: another one", line)]) == 1
+    assert not {"a bar", "a message"}.intersection(lines)
+
+
+def test_what_was_told_of_the_inputs_is_not_told_again(
+    tmp_path: Path, runs: Any, recipe: Callable[..., FinetuneRecipe], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_trials(
+        recipe({"restarts": 2, "parallel": 2}),
+        tmp_path / "out",
+        recipe="a test",
+        resume=False,
+        overwrite=False,
+        run=runs.examples_are_odd,
+        check=lambda settings: logging.getLogger("unmask").warning("the examples are odd"),
+    )
+    assert [line for line in capfd.readouterr().err.splitlines() if "odd" in line] == ["warning: the examples are odd"]
+    assert (tmp_path / "out" / "log.txt").read_text().count("the examples are odd") == 1
+
+
+def test_what_is_wrong_with_every_trial_lets_those_under_way_end(
+    tmp_path: Path, runs: Any, recipe: Callable[..., FinetuneRecipe]
+) -> None:
+    with pytest.raises(InputError, match=rf"{NAME}0: train\.tsv:3: no label"):
+        search(tmp_path / "out", recipe({"restarts": 3, "parallel": 2}), runs.examples_are_bad)
+    assert [path.name for path in (tmp_path / "out" / "trials").iterdir()] == [f"{NAME}1"]
+    (row,) = json.loads((tmp_path / "out" / "summary.json").read_text())["trials"]
+    assert row["dev"]["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ..."),
+            "CUDA out of memory. Tried to allocate 2.00 GiB: lower train.micro_batch_size, or search.parallel where",
+        ),
+        (MemoryError(), "out of memory: lower train.micro_batch_size"),
+        (UserError("it diverged"), "it diverged"),
+    ],
+)
+def test_what_is_wrong_with_one_trial_alone_is_told(
+    error: Exception, told: str, recipe: Callable[..., FinetuneRecipe]
+) -> None:
+    def run(*_: object, **__: object) -> Path:
+        raise error
+
+    failure = attempt(Job("a", Path("a"), recipe({}), 1.0), "a test", run)
+    assert failure is not None
+    assert failure.startswith(told)

@@ -1,0 +1,380 @@
+"""A search: which runs it makes, how it goes on, and what is made of the best; the runs themselves are pretended."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unmask.errors import InputError, Interrupted, ModelError, SettingsError, UserError
+from unmask.finetuning.search.search import plan_trials, run_trials
+from unmask.inference.ensemble import read_null_threshold
+from unmask.recipe.tree import FinetuneRecipe
+from unmask.tasks.qa.examples import QaExample
+from unmask.tasks.qa.metrics import QaScore
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.training.run.log import RunLog
+
+# Which runs
+
+
+def test_every_combination_is_run_with_every_seed(recipe: Callable[..., FinetuneRecipe]) -> None:
+    trials = plan_trials(
+        recipe({"learning_rates": [3e-5, 0.0001], "batch_sizes": [16, 32], "epochs": [2, 2.5], "restarts": 2}, seed=7)
+    )
+    assert [trial.name for trial in trials[:5]] == [
+        "lr3e-05_batch16_epochs2_seed7",
+        "lr3e-05_batch16_epochs2_seed8",
+        "lr3e-05_batch16_epochs2.5_seed7",
+        "lr3e-05_batch16_epochs2.5_seed8",
+        "lr3e-05_batch32_epochs2_seed7",
+    ]
+    assert len({trial.name for trial in trials}) == 16
+    last = trials[-1]
+    assert last.name == "lr0.0001_batch32_epochs2.5_seed8"
+    assert (last.settings.optimizer.learning_rate, last.settings.train.batch_size) == (1e-4, 32)
+    assert (last.settings.train.epochs, last.settings.seed) == (2.5, 8)
+    assert not last.settings.search.is_wanted
+
+
+def test_what_is_not_listed_is_as_the_recipe_says(recipe: Callable[..., FinetuneRecipe]) -> None:
+    (only, other) = plan_trials(recipe({"restarts": 2}, train={"steps": 1000, "batch_size": 8}))
+    assert (only.name, other.name) == ("lr5e-05_batch8_steps1000_seed0", "lr5e-05_batch8_steps1000_seed1")
+    assert only.settings == recipe({}, train={"steps": 1000, "batch_size": 8})
+
+
+def test_checkpoints_and_layers_are_part_of_the_name(recipe: Callable[..., FinetuneRecipe]) -> None:
+    settings = recipe({"checkpoints": ["runs/a/model", "other/a", "b c"], "transfer_layers": [0, 6]})
+    trials = plan_trials(settings)
+    assert [trial.name for trial in trials] == [
+        *("a_lr5e-05_batch16_epochs3_layers0_seed0", "a_lr5e-05_batch16_epochs3_layers6_seed0"),
+        *("a-2_lr5e-05_batch16_epochs3_layers0_seed0", "a-2_lr5e-05_batch16_epochs3_layers6_seed0"),
+        *("b-c_lr5e-05_batch16_epochs3_layers0_seed0", "b-c_lr5e-05_batch16_epochs3_layers6_seed0"),
+    ]
+    assert [trial.settings.init_from for trial in trials[::2]] == ["runs/a/model", "other/a", "b c"]
+    assert [trial.settings.transfer_layers for trial in trials] == [0, 6] * 3
+    assert len({trial.point for trial in trials}) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"search": {"learning_rates": [3e-5, 1e-5, 0.00003]}}, "learning_rates holds 3e-05 twice"),
+        ({"search": {"epochs": [1]}, "train": {"steps": 9}}, r"search\.epochs and train\.steps=9 both set the length"),
+        ({"search": {"restarts": 2}, "data": {"train": "x"}}, r"give data\.dev, or leave out search"),
+        ({"search": {"ensemble": True}}, "ensemble needs several runs"),
+        ({"search": {"learning_rates": [0]}}, "learning_rates"),
+        ({"search": {"transfer_layers": [0, 1]}, "from_scratch": True}, "from_scratch=true none: keep one"),
+        (
+            {"search": {"restarts": 2}, "seed": 2**63 - 1},
+            r"search, lr5e-05_batch16_epochs3_seed9223372036854775808: seed=9223372036854775808: expected less than",
+        ),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_contradicts_itself_is_refused(
+    given: dict[str, Any], message: str, recipe: Callable[..., FinetuneRecipe]
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        plan_trials(recipe(**given))
+
+
+# When something goes wrong
+
+
+def test_a_run_that_fails_is_noted_and_the_others_go_on(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    def figures(settings: FinetuneRecipe) -> dict[str, Any]:
+        if settings.seed == 1:
+            raise UserError("the loss is not finite at step 7")
+        return accuracy(0.8)
+
+    run = pretended(figures)
+    summary = search(tmp_path / "out", recipe({"restarts": 3}), run)
+    (row,) = summary["combinations"]
+    assert (summary["num_finished"], summary["num_failed"], row["n"]) == (2, 1, 2)
+    assert row["failed"] == ["lr5e-05_batch16_epochs3_seed1"]
+    assert summary["trials"][1]["error"] == "the loss is not finite at step 7"
+    assert "the loss is not finite at step 7" in (tmp_path / "out" / "report.html").read_text()
+    assert "has failed, the others go on" in (tmp_path / "out" / "log.txt").read_text()
+
+
+def test_nothing_but_failures_is_an_error(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
+) -> None:
+    def fail(settings: FinetuneRecipe) -> dict[str, Any]:
+        raise UserError(f"it diverged with seed {settings.seed}")
+
+    with pytest.raises(UserError, match="every trial has failed, the first with: it diverged with seed 0"):
+        search(tmp_path / "out", recipe({"restarts": 2}), pretended(fail))
+
+
+def test_what_is_wrong_with_the_examples_stops_the_search(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
+) -> None:
+    def fail(settings: FinetuneRecipe) -> dict[str, Any]:
+        raise InputError("train.tsv:3: no label")
+
+    run = pretended(fail)
+    with pytest.raises(InputError, match=r"train\.tsv:3"):
+        search(tmp_path / "out", recipe({"restarts": 2}), run)
+    assert len(run.begun) == 1
+
+
+def test_what_is_found_before_the_first_step_leaves_nothing_behind(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], accuracy: Callable[..., dict[str, Any]]
+) -> None:
+    checked: list[tuple[str, int]] = []
+
+    def check(settings: FinetuneRecipe) -> None:
+        checked.append((settings.init_from, settings.seed))
+        if settings.init_from == "b":
+            raise ModelError("b: no such directory")
+
+    with pytest.raises(ModelError):
+        run_trials(
+            recipe({"restarts": 2, "checkpoints": ["a", "b"]}),
+            tmp_path / "out",
+            recipe="a test",
+            resume=False,
+            overwrite=False,
+            run=pretended(lambda settings: accuracy(0.5)),
+            check=check,
+        )
+    assert checked == [("a", 0), ("b", 0)]
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_wrong_with_the_inputs_is_shown_once(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each run opens the inputs again, and has it in its own log."""
+    logger = logging.getLogger("unmask")
+    run = pretended(lambda settings: accuracy(0.5))
+
+    def open_inputs(settings: FinetuneRecipe) -> None:
+        for name in ("train", "dev"):
+            logger.info("%s: 60 examples", name)
+            logger.warning("the vocabulary does not cover these texts")
+
+    def open_and_run(settings: FinetuneRecipe, directory: Path, **named: Any) -> Path:
+        model: Path = run(settings, directory, **named)
+        with RunLog(directory, echo=True):
+            open_inputs(settings)
+            logger.warning("nothing was learned")
+        return model
+
+    out = tmp_path / "out"
+    run_trials(
+        recipe({"restarts": 2}),
+        out,
+        recipe="a test",
+        resume=False,
+        overwrite=False,
+        run=open_and_run,
+        check=open_inputs,
+    )
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "warning: the vocabulary does not cover these texts"
+    assert [line for line in lines[1:] if "vocabulary" in line] == []
+    assert lines.count("warning: nothing was learned") == lines.count("dev: 60 examples") == 2
+    assert (out / "log.txt").read_text().count("WARNING the vocabulary does not cover these texts") == 1
+    for trial in (out / "trials").iterdir():
+        assert (trial / "log.txt").read_text().count("WARNING the vocabulary does not cover these texts") == 2
+    assert logger.filters == []
+
+
+@pytest.mark.parametrize("stopped_at", [0, 1, 2])
+def test_a_search_goes_on_where_it_stopped(
+    tmp_path: Path,
+    stopped_at: int,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    def figures(settings: FinetuneRecipe) -> dict[str, Any]:
+        return accuracy(0.5 + settings.seed / 10)
+
+    def stopping(settings: FinetuneRecipe) -> dict[str, Any]:
+        if settings.seed == stopped_at:
+            raise Interrupted("stopped at step 3", 15)
+        return figures(settings)
+
+    settings = recipe({"restarts": 3})
+    with pytest.raises(Interrupted):
+        search(tmp_path / "out", settings, pretended(stopping))
+    run = pretended(figures)
+    found = search(tmp_path / "out", settings, run, resume=True)
+    assert [int(name[-1]) for name in run.begun] == list(range(stopped_at, 3))
+    assert run.resumed == [True, *[False] * (2 - stopped_at)]  # from the checkpoint of the one that was stopped
+    assert found == search(tmp_path / "whole", settings, pretended(figures))
+    again = pretended(figures)
+    assert search(tmp_path / "out", settings, again, resume=True) == found
+    assert again.begun == []
+
+
+def test_ctrl_c_between_trials_says_how_to_go_on(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
+) -> None:
+    def interrupt(settings: FinetuneRecipe) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="with --resume goes on"):
+        search(tmp_path / "out", recipe({"restarts": 2}), pretended(interrupt))
+
+
+def test_another_search_is_not_a_resumed_one(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5))
+    search(tmp_path / "out", recipe({"restarts": 2}), run)
+    with pytest.raises(SettingsError, match=r"begun with other settings: search\.restarts"):
+        search(tmp_path / "out", recipe({"restarts": 3}), run, resume=True)
+    search(tmp_path / "out", recipe({"restarts": 3}), run, overwrite=True)
+    assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
+
+
+def test_how_many_run_at_a_time_may_change(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5))
+    found = search(tmp_path / "out", recipe({"restarts": 2}), run)
+    again = pretended(lambda settings: accuracy(0.5))
+    assert search(tmp_path / "out", recipe({"restarts": 2, "parallel": 2}), again, resume=True) == found
+    assert "resumed with search.parallel=2, where it was 1" in (tmp_path / "out" / "log.txt").read_text()
+
+
+def test_a_number_at_a_time_makes_no_search(recipe: Callable[..., FinetuneRecipe]) -> None:
+    assert not recipe({"parallel": 5}).search.is_wanted
+
+
+def test_a_longer_budget_makes_runs_of_its_own(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5))
+    search(tmp_path / "out", recipe({"restarts": 2}), run)
+    summary = search(tmp_path / "out", recipe({"restarts": 2}, train={"epochs": 4, "batch_size": 16}), run, resume=True)
+    assert [row["trial"] for row in summary["trials"]] == [f"lr5e-05_batch16_epochs4_seed{seed}" for seed in (0, 1)]
+
+
+# Together
+
+
+def test_the_runs_of_the_best_combination_answer_together(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    written: list[list[str]] = []
+
+    def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
+        written.append([member.parent.name for member in members])
+        return directory
+
+    def evaluate(model: Path, data: str, *, device: str) -> dict[str, Any]:
+        return {"task": "classification", "n": 10, "metrics": {"accuracy": {"dev.tsv": 0.85, "test.tsv": 0.8}[data]}}
+
+    monkeypatch.setattr("unmask.finetuning.search.search.write_ensemble", write)
+    monkeypatch.setattr("unmask.finetuning.search.search.evaluate", evaluate)
+    monkeypatch.setattr("unmask.finetuning.search.search.check_tokenizers", lambda models: None)
+    monkeypatch.setattr("unmask.finetuning.search.search.model_directory", Path)
+
+    def figures(settings: FinetuneRecipe) -> dict[str, Any]:
+        # The best single run has the rate of the worse mean.
+        if settings.optimizer.learning_rate == 1e-5:
+            return accuracy(0.95 if (settings.seed, settings.init_from) == (0, "a") else 0.1)
+        return accuracy(0.8)
+
+    settings = recipe(
+        {"learning_rates": [1e-5, 2e-5], "checkpoints": ["a", "b"], "restarts": 2, "ensemble": True},
+        data={"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"},
+    )
+    summary = search(tmp_path / "out", settings, pretended(figures))
+    members = [f"{label}_lr2e-05_batch16_epochs3_seed{seed}" for label in "ab" for seed in (0, 1)]
+    assert written == [members]
+    assert summary["ensemble"] == {"members": members, "dev": {"accuracy": 0.85}, "test": {"accuracy": 0.8}}
+    assert summary["best_on_dev"]["trial"] == "a_lr1e-05_batch16_epochs3_seed0"
+    assert "accuracy of 4 together" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("set_by_user", "kept"), [(None, 1.0), (0.25, None)])
+def test_the_threshold_of_no_answer_is_chosen_for_all_together(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    set_by_user: float | None,
+    kept: float | None,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    task = open_task(TaskSettings(name="squad2", null_threshold=7.0), ColumnSettings())  # of the members, added up
+    predictor = SimpleNamespace(task=task, module=None, tokenizer=None, num_segments=2, compute=None)
+    score = QaScore(unanswerable=True)
+    for right, lead in (("kite", 2.0), (None, 0.0)):  # between them is the best threshold
+        gold = QaExample("1", "?", "", None, () if right is None else (right,), {}, "x:1")
+        score.add([gold], [{"answer": "kite", "no_answer_probability": 1 / (1 + math.exp(lead))}])
+    measured: list[Any] = []
+
+    def measure(tuned: Any, *_: Any) -> tuple[float, QaScore]:
+        measured.append(tuned.null_threshold)
+        return 0.0, score
+
+    def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
+        directory.mkdir()
+        (directory / "ensemble.json").write_text('{"members": ["a"]}')
+        return directory
+
+    monkeypatch.setattr("unmask.finetuning.search.search.write_ensemble", write)
+    monkeypatch.setattr("unmask.finetuning.search.search.evaluate", lambda *_, **__: {"metrics": {"best_f1": 50.0}})
+    monkeypatch.setattr("unmask.finetuning.search.search.check_tokenizers", lambda models: None)
+    monkeypatch.setattr("unmask.finetuning.search.search.model_directory", Path)
+    monkeypatch.setattr("unmask.finetuning.search.search.load_predictor", lambda *_, **__: predictor)
+    monkeypatch.setattr("unmask.finetuning.search.search.encode_windows", lambda *_: [])
+    monkeypatch.setattr("unmask.finetuning.search.search.measure", measure)
+    settings = recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
+    search(tmp_path / "out", settings, pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
+    assert read_null_threshold(tmp_path / "out" / "ensemble") == (None if kept is None else pytest.approx(kept))
+    assert measured == ([None] if kept else [])
+
+
+def test_layers_are_drawn_as_a_curve(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5 + (settings.transfer_layers or 0) / 10))
+    search(tmp_path / "out", recipe({"transfer_layers": [0, 1, 2], "restarts": 2}), run)
+    assert "By the number of layers taken" in (tmp_path / "out" / "report.html").read_text()

@@ -1,0 +1,156 @@
+"""What the runs of a search come to: means and spread, the best, and those that have learned nothing."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.config import build_settings
+from unmask.errors import SettingsError
+from unmask.finetuning.search.summary import Outcome, describe, summarise
+from unmask.recipe.tree import FinetuneRecipe
+from unmask.training.run.directory import RECIPE
+
+
+def test_means_and_spread_over_restarts_and_the_best_apart(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+    read: Callable[[Path], dict[str, Any]],
+) -> None:
+    dev = {1e-5: [0.70, 0.80, 0.75], 2e-5: [0.90, 0.60, 0.60]}
+    test = {1e-5: [0.61, 0.62, 0.69], 2e-5: [0.50, 0.52, 0.99]}
+
+    def figures(settings: FinetuneRecipe) -> dict[str, Any]:
+        rate, seed = settings.optimizer.learning_rate, settings.seed
+        return accuracy(dev[rate][seed], test={"accuracy": test[rate][seed]})
+
+    run = pretended(figures)
+    summary = search(tmp_path / "out", recipe({"learning_rates": [1e-5, 2e-5], "restarts": 3}), run)
+    low, high = summary["combinations"]
+    assert low["name"] == "lr1e-05_batch16_epochs3"
+    assert (low["n"], high["n"]) == (3, 3)
+    # .75 + (-.05, .05, 0): the sample variance is (.0025 + .0025) / 2; of (.2, -.1, -.1) it is .06 / 2
+    assert low["dev"]["accuracy"] == {"mean": pytest.approx(0.75), "sd": pytest.approx(0.05)}
+    assert high["dev"]["accuracy"] == {"mean": pytest.approx(0.7), "sd": pytest.approx(math.sqrt(0.03))}
+    assert low["test"]["accuracy"]["sd"] == pytest.approx(statistics.stdev(test[1e-5]))
+    assert low["dev"]["loss"]["mean"] == pytest.approx(0.25)
+    best = summary["best_on_dev"]
+    assert (best["trial"], best["dev"]["accuracy"]) == ("lr2e-05_batch16_epochs3_seed0", 0.9)
+    assert best["test"] == {"accuracy": 0.5}  # its own, however bad
+    assert best["all_runs_of_it"]["test"]["accuracy"]["mean"] == pytest.approx(statistics.fmean(test[2e-5]))
+    assert low["best_on_dev"]["trial"] == "lr1e-05_batch16_epochs3_seed1"
+    model = tmp_path / "out" / "model" / "config.json"
+    assert read(model) == {"made_by": "lr2e-05_batch16_epochs3_seed0"}
+    assert build_settings(FinetuneRecipe, read_yaml(tmp_path / "out" / RECIPE), "it").search.restarts == 3
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "0.75 ± 0.05" in page
+    assert page.count("<circle") == 6
+    assert not list((tmp_path / "out").glob("trials/*/checkpoints"))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    from unmask.config import read_settings_file
+
+    return read_settings_file(path)
+
+
+def test_lower_is_better_where_it_is(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
+) -> None:
+    run = pretended(lambda settings: {"dev": {"loss": 1.0, "mse": [0.3, 0.1, 0.2][settings.seed]}})
+    summary = search(tmp_path / "out", recipe({"restarts": 3}), run)
+    assert (summary["metric"], summary["best_on_dev"]["trial"][-5:]) == ("mse", "seed1")
+
+
+def test_the_metric_can_be_named(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
+) -> None:
+    settings = recipe({"restarts": 2}, train={"epochs": 1, "metric": "loss"})
+    run = pretended(lambda settings: {"dev": {"loss": [0.3, 0.4][settings.seed], "accuracy": 0.1 * settings.seed}})
+    assert search(tmp_path / "out", settings, run)["best_on_dev"]["dev"] == {"loss": 0.3, "accuracy": 0.0}
+    unknown = recipe({"restarts": 2}, train={"epochs": 1, "metric": "f1"})
+    with pytest.raises(SettingsError, match=r"train\.metric=f1: the task measures loss, accuracy"):
+        search(tmp_path / "other", unknown, run)
+
+
+def test_degenerate_runs_are_named_and_both_means_told(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    values = [0.8, 0.5, 0.9, 0.5]
+
+    def figures(settings: FinetuneRecipe) -> dict[str, Any]:
+        value = values[settings.seed]
+        return accuracy(value, degenerate="all 400 predictions are 'yes'" if value == 0.5 else None)
+
+    summary = search(tmp_path / "out", recipe({"restarts": 4}), pretended(figures))
+    (row,) = summary["combinations"]
+    assert [name[-5:] for name in row["degenerate"]] == ["seed1", "seed3"]
+    assert (row["n"], row["without_degenerate"]["n"]) == (4, 2)
+    assert row["dev"]["accuracy"]["mean"] == pytest.approx(0.675)
+    assert row["without_degenerate"]["dev"]["accuracy"]["mean"] == pytest.approx(0.85)
+    assert "all 400 predictions are &#x27;yes&#x27;" in (tmp_path / "out" / "report.html").read_text()
+    line = next(iter(describe(summary)))
+    assert "accuracy 0.675 ± 0.21 on dev, 4 run(s); degenerate: lr5e-05_batch16_epochs3_seed1, " in line
+    assert line.endswith("(without: 0.85 ± 0.071)")
+
+
+@pytest.mark.parametrize(
+    ("value", "more", "told"),
+    [
+        (
+            0.5,
+            {},
+            "The best run's accuracy on dev, 0.5, is no better than most frequent label 0.5. Nothing was learned",
+        ),
+        (
+            0.9,
+            {"degenerate": "all 9 predictions are 'no'"},
+            "Not even the best run on dev tells anything apart: all 9 ",
+        ),
+        (0.51, {}, None),
+    ],
+)
+def test_a_search_that_has_learned_nothing_says_so(
+    tmp_path: Path,
+    value: float,
+    more: dict[str, Any],
+    told: str | None,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    floors = {"dev.accuracy": {"most frequent label": 0.5}}
+    run = pretended(lambda settings: accuracy(value, floors=floors, **more))
+    summary = search(tmp_path / "out", recipe({"restarts": 2}), run)
+    *_, last = describe(summary)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert ('class="verdict"' in page) == (told is not None)
+    assert last.startswith("best run on dev" if told is None else told)
+
+
+def test_a_figure_that_is_not_a_number_is_null(
+    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
+) -> None:
+    run = pretended(lambda settings: {"dev": {"loss": 1.0, "pearson": [math.nan, 0.2][settings.seed]}})
+    summary = search(tmp_path / "out", recipe({"restarts": 2}), run)
+    assert summary["best_on_dev"]["dev"]["pearson"] == 0.2
+    assert summary["combinations"][0]["dev"]["pearson"] == {"mean": None, "sd": None}
+    assert summary["trials"][0]["dev"]["pearson"] is None
+
+
+def test_one_run_has_no_spread() -> None:
+    outcome = Outcome("a_seed0", "a", "a", {"seed": 0}, dev={"accuracy": 0.5}, test={})
+    assert summarise([outcome], "accuracy", 1)["combinations"][0]["dev"]["accuracy"] == {"mean": 0.5, "sd": None}

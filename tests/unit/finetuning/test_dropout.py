@@ -1,0 +1,54 @@
+"""`model.*` of a fine-tuning recipe: other dropout than the model was pre-trained with, on the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.errors import SettingsError
+from unmask.finetuning.inputs import build_module
+from unmask.models.encoder import new_encoder
+from unmask.models.hub.directory import save_model
+from unmask.models.settings import ModelSettings
+from unmask.recipe.tree import FinetuneRecipe
+from unmask.tasks.settings import ColumnSettings
+from unmask.tasks.table import open_task
+from unmask.tokenization.tokenizer import load_tokenizer
+
+TASK = {"name": "classification", "labels": ["n", "y"], "max_length": 16}
+
+
+def module_of(source: Path, **settings: Any) -> Any:
+    given = {"init_from": str(source), "task": TASK, "data": {"train": "t.tsv"}, **settings}
+    recipe = FinetuneRecipe.model_validate(given)
+    return build_module(recipe, open_task(recipe.task, ColumnSettings()), source, load_tokenizer(source))
+
+
+@pytest.mark.parametrize("settings", [{}, {"transfer_layers": 1}, {"from_scratch": True}])
+def test_a_model_gets_other_dropout(tiny_model: Path, settings: dict[str, Any]) -> None:
+    model = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.25}
+    before, after = module_of(tiny_model, **settings), module_of(tiny_model, **settings, model=model)
+    sizes = after.encoder.settings
+    assert (sizes.hidden_dropout_prob, sizes.attention_probs_dropout_prob) == (0.3, 0.25)
+    assert sizes.model_dump(exclude=set(model)) == before.encoder.settings.model_dump(exclude=set(model))
+    assert after.encoder.embeddings.dropout_prob == after.encoder.blocks[0].dropout_prob == 0.3
+    assert after.encoder.blocks[0].attention.dropout_prob == 0.25
+    assert after.head.dropout_prob == 0.3, "null takes the encoder's"
+    assert after.encoder.state_dict().keys() == before.encoder.state_dict().keys()
+    if not settings:
+        found = before.encoder.state_dict()
+        assert all(torch.equal(value, found[name]) for name, value in after.encoder.state_dict().items())
+
+
+def test_dropout_that_the_family_has_not_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny_model)
+    sizes = ModelSettings(architecture="lstm", preset="tiny", hidden_size=16, intermediate_size=16)
+    save_model(tmp_path, new_encoder(sizes.resolve(tokenizer.vocab_size, tokenizer.pad_id)), causal_lm=True)
+    tokenizer.save(tmp_path)
+    assert module_of(tmp_path, model={"hidden_dropout_prob": 0.3}).encoder.settings.hidden_dropout_prob == 0.3
+    told = r"^model\.\* does not fit init_from=.*, of the family lstm: attention_probs_dropout_prob 0\.2 means nothing"
+    with pytest.raises(SettingsError, match=told):
+        module_of(tmp_path, model={"attention_probs_dropout_prob": 0.2})

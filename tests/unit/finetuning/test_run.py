@@ -1,0 +1,43 @@
+"""What a run is warned of before its first step: files that ought to be different and are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unmask.finetuning.files import shared_files
+from unmask.tasks.settings import DataSettings
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("a", "text\n"), ("copy", "text\n"), ("b", "test\n"), ("long", "text and more\n")):
+        Path(f"{name}.tsv").write_text(text)
+    Path("link.tsv").symlink_to("a.tsv")
+    Path("folder").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"dev": "b.tsv", "test": "long.tsv"}, []),
+        ({}, []),
+        (
+            {"dev": "a.tsv"},
+            ["data.dev=a.tsv is the same file as data.train=a.tsv: its figures are of what was learned"],
+        ),
+        ({"dev": "link.tsv"}, ["data.dev=link.tsv is the same file as data.train=a.tsv"]),
+        ({"dev": "copy.tsv"}, ["data.dev=copy.tsv holds the very bytes of data.train=a.tsv"]),
+        ({"dev": "b.tsv", "test": "copy.tsv"}, ["data.test=copy.tsv holds the very bytes of data.train=a.tsv"]),
+        ({"dev": "b.tsv", "test": "b.tsv"}, ["data.test=b.tsv is the same file as data.dev=b.tsv: what is chosen"]),
+        ({"train": "folder", "dev": "folder"}, ["data.dev=folder is the same file as data.train=folder"]),
+        ({"train": "folder", "dev": "a.tsv"}, []),
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_files_that_are_one_are_told(files: dict[str, str], told: list[str]) -> None:
+    warnings = list(shared_files(DataSettings.model_validate({"train": "a.tsv", **files})))
+    assert [warning[: len(start)] for warning, start in zip(warnings, told, strict=True)] == told

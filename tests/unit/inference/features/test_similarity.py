@@ -1,0 +1,148 @@
+"""Similarities: cosines of pooled hidden states, searched in blocks that do not show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unmask.errors import InputError, ModelError, SettingsError
+from unmask.inference.features import batches as feature_batches
+from unmask.inference.features.extraction import load_feature_model
+from unmask.inference.features.similarity import compare, embed, search, similarities
+
+QUERIES = ["a man is outside", "two dogs"]
+CORPUS = ["people wait", "a man is outside", "a dog", "", "the child plays with a ball", "a man", "people wait"]
+
+
+def cosine(a: Any, b: Any) -> float:
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def plain_embedding(model: Path, text: str) -> Any:
+    """The mean over the text's own tokens of the last layer of `transformers`."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    inputs = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt")
+    with torch.no_grad():
+        return AutoModel.from_pretrained(model).eval()(**inputs).last_hidden_state[0, 1:-1].mean(0).numpy()
+
+
+def test_similarities_are_cosines(tiny_model: Path) -> None:
+    pairs = [("a man is outside", "a man"), ("two dogs", "people wait"), ("a man", "a man")]
+    answers = list(similarities(tiny_model, pairs))
+    assert [(answer["text_a"], answer["text_b"]) for answer in answers] == pairs
+    for answer, pair in zip(answers, pairs, strict=True):
+        expected = cosine(*(plain_embedding(tiny_model, text) for text in pair))
+        assert answer["similarity"] == pytest.approx(expected, abs=1e-5)  # float32 by two implementations
+    assert answers[2]["similarity"] == pytest.approx(1, abs=1e-6)
+
+
+def test_embeddings_have_length_one_unless_as_they_are(tiny_model: Path) -> None:
+    vectors = embed(tiny_model, CORPUS)
+    assert vectors.shape == (7, 32)
+    assert vectors.dtype == np.float32
+    assert np.linalg.norm(vectors, axis=1).tolist() == pytest.approx([1, 1, 1, 0, 1, 1, 1], abs=1e-6)
+    raw = embed(tiny_model, CORPUS[:2], normalise=False)
+    np.testing.assert_allclose(raw[1], plain_embedding(tiny_model, CORPUS[1]), atol=1e-5)
+    assert embed(tiny_model, []).shape == (0, 32)
+    opened = load_feature_model(tiny_model, "embeddings")
+    np.testing.assert_array_equal(embed(opened, CORPUS[:2]), embed(tiny_model, CORPUS[:2], layers="embeddings"))
+
+
+def blocks_of(size: int) -> Any:
+    def windows(items: Any) -> Iterator[list[Any]]:
+        items = iter(items)
+        while block := [item for _, item in zip(range(size), items, strict=False)]:
+            yield block
+
+    return windows
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_search_finds_the_most_alike_in_blocks_of_any_size(
+    size: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature_batches, "windows", blocks_of(size))
+    answers = search(tiny_model, QUERIES, CORPUS, top_k=4)
+    wanted, among = (embed(tiny_model, texts) for texts in (QUERIES, CORPUS))
+    for answer, query, cosines in zip(answers, QUERIES, wanted @ among.T, strict=True):
+        assert answer["query"] == query
+        found = [result["index"] for result in answer["results"]]
+        # "people wait" stands there twice: batches of other sizes may differ in the last bit of one of them.
+        assert [CORPUS[index] for index in found] == [CORPUS[i] for i in np.argsort(-cosines, kind="stable")[:4]]
+        assert [result["text"] for result in answer["results"]] == [CORPUS[index] for index in found]
+        assert [result["similarity"] for result in answer["results"]] == pytest.approx(
+            cosines[found].tolist(), abs=1e-5
+        )
+    assert answers[0]["results"][0]["index"] == 1
+
+
+def test_search_holds_no_more_than_it_found(tiny_model: Path) -> None:
+    (answer,) = search(tiny_model, ["a man"], CORPUS[:2], top_k=5)
+    assert len(answer["results"]) == 2
+    assert search(tiny_model, [], CORPUS) == []
+    assert search(tiny_model, ["a man"], [])[0]["results"] == []
+    equal = search(tiny_model, ["a man"], ["people wait"] * 3, top_k=2)
+    assert [result["index"] for result in equal[0]["results"]] == [0, 1]
+
+
+def test_texts_without_tokens_are_like_nothing(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (answer,) = similarities(tiny_model, [("", "a man")])
+    assert answer["similarity"] == 0
+    assert "1 without any text" in caplog.text
+
+
+def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> None:
+    model = load_feature_model(tiny_model)
+    next(model.encoder.parameters()).data[:] = float("nan")
+    for pool in ("cls", "mean", "max"):
+        with pytest.raises(ModelError, match="what the model computes is not finite"):
+            list(embed(model, ["a man", "a dog"], pool=pool))
+
+
+def test_the_commands_three_ways(tiny_model: Path, tmp_path: Path) -> None:
+    (two,) = compare(tiny_model, ["a man", "a dog"])
+    assert two == next(similarities(tiny_model, [("a man", "a dog")]))
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("id\ttext_a\ttext_b\nx\ta man\ta dog\n")
+    assert list(compare(tiny_model, [str(pairs)])) == [{"id": "x", **two}]
+    query, corpus = tmp_path / "query.txt", tmp_path / "corpus.jsonl"
+    query.write_text("".join(f"{text}\n" for text in QUERIES))
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in CORPUS))
+    assert list(compare(tiny_model, [], query, corpus, top_k=2)) == search(tiny_model, QUERIES, CORPUS, 2)
+
+
+def test_refused(tiny_model: Path, tmp_path: Path) -> None:
+    single, pair = tmp_path / "single.txt", tmp_path / "pair.jsonl"
+    single.write_text("a man\n")
+    pair.write_text('{"text_a": "a", "text_b": "b"}\n')
+    for words in ([], ["a", "b", "c"]):
+        with pytest.raises(SettingsError, match="give two texts, or one file of pairs"):
+            compare(tiny_model, words)
+    with pytest.raises(SettingsError, match="give two texts"):
+        compare(tiny_model, [], single)
+    with pytest.raises(InputError, match=r"single\.txt:1: a single text: expected a pair"):
+        list(compare(tiny_model, [str(single)]))
+    with pytest.raises(InputError, match=r"pair\.jsonl:1: a pair of texts: expected single ones"):
+        compare(tiny_model, [], single, pair)
+    unmixed = "choose one of embeddings, second-to-last, last$"  # what two layers give, and no mixture
+    for layers, told in (
+        ("weighted-all", "layers=weighted-all: the weights of such a mixture are learned .*, and here is none"),
+        ("weighted-last-4", "layers=weighted-last-4: the weights"),
+        ("concat-last-4", "concat-last-4 needs 4 layers and the model has 2"),
+        ("first", "no feature layers 'first'"),
+    ):
+        with pytest.raises(SettingsError, match=f"^{told}.*: {unmixed}"):
+            compare(tiny_model, ["a", "b"], layers=layers)
+    with pytest.raises(SettingsError, match=r"^layers=weighted-all-and-embeddings: the weights"):
+        embed(load_feature_model(tiny_model, "weighted-all-and-embeddings"), ["a"])
+    with pytest.raises(SettingsError, match="pool=none gives a vector for each token"):
+        embed(tiny_model, ["a"], pool="none")
+    with pytest.raises(SettingsError, match="top_k is 0"):
+        search(tiny_model, ["a"], ["b"], top_k=0)

@@ -1,0 +1,113 @@
+"""Averages of finished runs: which figures are read from them, and what is said where some are missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import InputError, ModelError, SettingsError
+from unmask.inference.glue.average import average_runs
+
+FIGURES: dict[str, dict[str, float]] = {
+    "cola": {"matthews_correlation": 0.521, "accuracy": 0.8},
+    "sst2": {"accuracy": 0.935},
+    "mrpc": {"accuracy": 0.84, "f1": 0.889},
+    "stsb": {"pearson": 0.87, "spearmanr": 0.858},
+    "qqp": {"accuracy": 0.9, "f1": 0.712},
+    "qnli": {"accuracy": 0.905},
+    "rte": {"accuracy": 0.664},
+}
+MNLI = {"dev": {"accuracy": 0.846}, "test": {"accuracy": 0.834}}
+
+
+def write_run(parent: Path, task: str, results: dict[str, Any], dev: str = "dev.tsv", test: str = "null") -> Path:
+    """What `unmask finetune` leaves, without the weights."""
+    run = parent / f"run-{task}"
+    (run / "model").mkdir(parents=True)
+    (run / "model" / "config.json").write_text(json.dumps({"unmask_task": {"name": task}}), "utf-8")
+    (run / "recipe.yaml").write_text(
+        f"init_from: bert\ntask: {{name: {task}}}\ndata: {{train: t.tsv, dev: {dev}, test: {test}}}\n", "utf-8"
+    )
+    (run / "results.json").write_text(json.dumps(results), "utf-8")
+    return run
+
+
+def write_runs(parent: Path) -> list[Path]:
+    """Of all tasks but WNLI; with MNLI's two files the other way round."""
+    runs = [write_run(parent, task, {"dev": figures}) for task, figures in FIGURES.items()]
+    swapped = {"dev": MNLI["test"], "test": MNLI["dev"]}
+    return [*runs, write_run(parent, "mnli", swapped, "dev_mismatched.tsv", "dev_matched.tsv")]
+
+
+def test_every_average_is_named_by_its_rule(tmp_path: Path) -> None:
+    told = average_runs(write_runs(tmp_path))
+    assert told.figures["mnli"] == (0.846, 0.834)
+    assert told.averages["bert"] == pytest.approx(0.796, abs=0.0005)  # BERT-Base of the paper: 79.6
+    eight = (0.521 + 0.935 + 0.889 + 0.87 + 0.712 + 0.84 + 0.905 + 0.664) / 8
+    assert told.averages["gpt1"] == pytest.approx(eight)
+    assert dict(told.missing) == {"glue": ["wnli accuracy"]}
+    lines = told.describe().splitlines()
+    assert "mnli   accuracy, matched 84.6, accuracy, mismatched 83.4" in lines
+    assert any(
+        line.startswith("bert         79.6   BERT's nine columns: MNLI matched and mismatched") for line in lines
+    )
+    assert any(line.startswith("glue            -   ") and line.endswith("; missing: wnli accuracy") for line in lines)
+    assert told.as_dict()["figures"]["stsb"] == {"pearson": 0.87, "spearmanr": 0.858}
+
+
+def test_a_search_counts_with_its_best_run(tmp_path: Path) -> None:
+    runs = write_runs(tmp_path)
+    (runs[0] / "results.json").unlink()
+    best = {"trial": "lr3e-05", "dev": {"matthews_correlation": 0.6}, "test": {}}
+    (runs[0] / "summary.json").write_text(json.dumps({"best_on_dev": best}), "utf-8")
+    assert average_runs(runs).figures["cola"] == (0.6,)
+
+
+def test_missing_columns_are_named(tmp_path: Path) -> None:
+    runs = write_runs(tmp_path)[:-1]
+    matched = write_run(tmp_path / "b", "mnli", {"dev": MNLI["dev"]})
+    assert list(average_runs([*runs, matched]).averages) == ["electra_dev"]
+    with pytest.raises(SettingsError) as told:
+        average_runs([runs[0], matched])
+    first, bert, *_ = str(told.value).splitlines()
+    assert first == "no average of GLUE is complete:"
+    assert bert.endswith(
+        "lacks mnli accuracy, mismatched; qqp f1; qnli accuracy; sst2 accuracy; stsb spearmanr; mrpc f1; rte accuracy"
+    )
+
+
+def test_a_figure_that_is_none_is_missing(tmp_path: Path) -> None:
+    runs = write_runs(tmp_path)
+    (runs[0] / "results.json").write_text('{"dev": {"matthews_correlation": null}}', "utf-8")
+    with pytest.raises(SettingsError, match=r"gpt1 .* lacks cola matthews_correlation"):
+        average_runs(runs)
+
+
+def test_what_is_no_finished_run_of_glue_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "sst2", {})
+    with pytest.raises(InputError, match=r"run-sst2: it was measured on no dev file"):
+        average_runs([run])
+    (run / "results.json").unlink()
+    with pytest.raises(InputError, match=r"run-sst2: no figures there \(results\.json of a run, or summary\.json"):
+        average_runs([run])
+    with pytest.raises(SettingsError, match=r"run-snli: its model is for 'snli'; expected runs of cola, sst2"):
+        average_runs([write_run(tmp_path, "snli", {})])
+    with pytest.raises(ModelError, match="no such directory"):
+        average_runs([tmp_path / "absent"])
+    twice = write_runs(tmp_path / "c")
+    with pytest.raises(SettingsError, match=r"run-cola and .*run-cola are both for cola"):
+        average_runs([*twice, twice[0]])
+
+
+def test_the_command_prints_them(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from unmask.cli.main import app
+
+    words = ["glue", "average", *map(str, write_runs(tmp_path))]
+    told, as_json = (CliRunner().invoke(app, [*words, *more]).output for more in ([], ["--json"]))
+    assert told.startswith("cola   matthews_correlation 52.1\n")
+    assert json.loads(as_json)["missing"] == {"glue": ["wnli accuracy"]}

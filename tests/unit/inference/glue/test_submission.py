@@ -1,0 +1,398 @@
+"""Submissions to GLUE, made from runs by a stub in the models' place."""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.errors import InputError, ModelError, OutputError, SettingsError
+from unmask.inference.glue.submission import TABLES, submit, validate
+
+TASKS = ("cola", "sst2", "mrpc", "qqp", "wnli", "qnli", "rte", "mnli", "stsb")
+
+
+@pytest.fixture(scope="module")
+def full_data(tmp_path_factory: pytest.TempPathFactory, write_data: Callable[..., Path]) -> Path:
+    """GLUE's test files, with all their rows, and nothing in them."""
+    return write_data(tmp_path_factory.mktemp("glue"), {name: table.rows for name, table in TABLES.items()})
+
+
+def read_tables(path: Path) -> dict[str, list[list[str]]]:
+    with zipfile.ZipFile(path) as archive:
+        return {
+            name: [line.split("\t") for line in archive.read(name).decode("utf-8").splitlines()]
+            for name in archive.namelist()
+        }
+
+
+def test_all_eleven_with_all_their_rows(
+    tmp_path: Path,
+    full_data: Path,
+    write_runs: Callable[..., list[Path]],
+    stub: Callable[..., Iterator[dict[str, Any]]],
+) -> None:
+    out = tmp_path / "made" / "glue.zip"
+    summary = submit(write_runs(tmp_path), out, data=full_data, predict=stub)
+    tables = read_tables(out)
+    assert {name: len(rows) - 1 for name, rows in tables.items()} == {
+        "CoLA.tsv": 1063,
+        "SST-2.tsv": 1821,
+        "MRPC.tsv": 1725,
+        "STS-B.tsv": 1379,
+        "QQP.tsv": 390965,
+        "MNLI-m.tsv": 9796,
+        "MNLI-mm.tsv": 9847,
+        "QNLI.tsv": 5463,
+        "RTE.tsv": 3000,
+        "WNLI.tsv": 146,
+        "AX.tsv": 1104,
+    }
+    for name, rows in tables.items():
+        assert rows[0] == ["index", "prediction"]
+        assert [row[0] for row in rows[1:]] == [str(index) for index in range(TABLES[name].rows)]
+    assert [row[1] for row in tables["RTE.tsv"][1:4]] == ["entailment", "not_entailment", "entailment"]
+    assert [row[1] for row in tables["AX.tsv"][1:4]] == ["contradiction", "entailment", "neutral"]
+    assert [float(row[1]) for row in tables["STS-B.tsv"][1:7]] == [0, 0, 2.5, 4.999999, 5, 5]
+    assert [row[1] for row in tables["QQP.tsv"][1:4]] == ["0", "1", "0"]
+    assert validate(out).predictions == summary.predictions
+    assert summary.predictions["QQP.tsv"] == {"0": 195483, "1": 195482}
+    assert "QQP.tsv        390,965   0: 50%, 1: 50%" in summary.describe()
+
+
+def test_the_same_predictions_make_the_same_bytes(
+    tmp_path: Path,
+    small: dict[str, int],
+    write_data: Callable[..., Path],
+    write_runs: Callable[..., list[Path]],
+    stub: Callable[..., Iterator[dict[str, Any]]],
+) -> None:
+    data, runs = write_data(tmp_path, small), write_runs(tmp_path)
+    first, second = tmp_path / "first.zip", tmp_path / "second.zip"
+    submit(runs, first, data=data, predict=stub)
+    submit(runs[::-1], second, data=data, predict=stub)
+    assert first.read_bytes() == second.read_bytes()
+    with zipfile.ZipFile(first) as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("names", [{"SST-2": "sst2", "STS-B": "stsb", "AX": "glue-diagnostic"}, {"AX": "diagnostic"}])
+def test_folders_as_others_name_them(
+    tmp_path: Path,
+    small: dict[str, int],
+    names: dict[str, str],
+    write_data: Callable[..., Path],
+    write_runs: Callable[..., list[Path]],
+    stub: Callable[..., Iterator[dict[str, Any]]],
+) -> None:
+    data = write_data(tmp_path, small)
+    (data / "AX" / "AX.tsv").rename(data / "AX" / "diagnostic.tsv")
+    for folder in [path.name for path in data.iterdir()]:
+        (data / folder).rename(data / f"{folder}-aside")
+        (data / f"{folder}-aside").rename(data / names.get(folder, folder.lower()))
+    submit(write_runs(tmp_path), tmp_path / "glue.zip", data=data, predict=stub)
+    validate(tmp_path / "glue.zip")
+    assert len(read_tables(tmp_path / "glue.zip")) == 11
+
+
+def test_test_files_are_looked_for_beside_the_training_files(
+    tmp_path: Path,
+    small: dict[str, int],
+    write_data: Callable[..., Path],
+    write_runs: Callable[..., list[Path]],
+    stub: Callable[..., Iterator[dict[str, Any]]],
+) -> None:
+    data = write_data(tmp_path, small)
+    asked: list[Path] = []
+
+    def noting(run: Path, path: Path) -> Iterator[dict[str, Any]]:
+        asked.append(path)
+        return stub(run, path)
+
+    submit(write_runs(tmp_path, data), tmp_path / "glue.zip", predict=noting)
+    assert asked[-1] == data / "AX" / "AX.tsv"
+    assert asked[5:7] == [data / "MNLI" / "test_matched.tsv", data / "MNLI" / "test_mismatched.tsv"]
+    models = [tmp_path / f"run-{task}" / "model" for task in TASKS]  # a run's model will do as well
+    submit(models, tmp_path / "again.zip", predict=lambda model, path: stub(model.parent, path))
+    assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "glue.zip").read_bytes()
+
+
+def test_an_ensemble_answers_as_a_run_does(
+    tmp_path: Path,
+    small: dict[str, int],
+    write_data: Callable[..., Path],
+    write_run: Callable[..., Path],
+    stub: Callable[..., Iterator[dict[str, Any]]],
+) -> None:
+    data = write_data(tmp_path, small)
+    member = write_run(tmp_path / "members", "rte", data)
+    ensemble = tmp_path / "run-rte"
+    ensemble.mkdir()
+    (ensemble / "ensemble.json").write_text('{"members": ["../members/run-rte/model"]}', "utf-8")
+    summary = submit([ensemble], tmp_path / "glue.zip", allow_missing=True, predict=stub)
+    assert list(summary.predictions) == ["RTE.tsv"]
+    with pytest.raises(SettingsError, match="run-rte are both for rte: name one of them, or make an ensemble"):
+        submit([member, ensemble], tmp_path / "other.zip", data=data, allow_missing=True, predict=stub)
+
+
+def test_a_missing_run_is_refused_or_left_out(
+    tmp_path: Path,
+    small: dict[str, int],
+    caplog: pytest.LogCaptureFixture,
+    write_data: Callable[..., Path],
+    write_runs: Callable[..., list[Path]],
+    stub: Callable[..., Iterator[dict[str, Any]]],
+) -> None:
+    data = write_data(tmp_path, small)
+    runs = [run for run in write_runs(tmp_path) if run.name not in ("run-mnli", "run-wnli")]
+    out = tmp_path / "glue.zip"
+    message = r"no run for mnli, wnli: .* all eleven files, and MNLI-m.tsv, MNLI-mm.tsv, WNLI.tsv, AX.tsv would be"
+    with pytest.raises(SettingsError, match=message):
+        submit(runs, out, data=data, predict=stub)
+    assert not out.exists()
+    with caplog.at_level(logging.WARNING, "unmask"):
+        summary = submit(runs, out, data=data, allow_missing=True, predict=stub)
+    assert summary.missing == ("MNLI-m.tsv", "MNLI-mm.tsv", "WNLI.tsv", "AX.tsv")
+    assert "MNLI-m.tsv, MNLI-mm.tsv, WNLI.tsv, AX.tsv left out: GLUE's server takes" in caplog.text
+    assert "7 files, without MNLI-m.tsv" in summary.describe()
+    with pytest.raises(InputError, match=r"WNLI.tsv: missing; the server wants all eleven"):
+        validate(out)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "error", "message"),
+    [
+        (
+            "mnli",
+            {"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}},
+            ModelError,
+            "its labels are LABEL_0, ",
+        ),
+        ("rte", {"id2label": {"0": "0", "1": "1"}}, ModelError, "expected entailment, not_entailment for RTE.tsv"),
+        ("cola", {"id2label": {"0": "0", "1": "1", "2": "2"}}, ModelError, "its labels are 0, 1, 2"),
+        ("stsb", {"id2label": {"0": "0", "1": "1"}}, ModelError, "chooses among 2 labels; expected one number"),
+        ("snli", {}, SettingsError, "fine-tuned for 'snli' .*; expected a run of cola, sst2, "),
+        ("ax", {}, SettingsError, "fine-tuned for 'ax'"),
+        ("rte", {"unmask_task": None}, SettingsError, "its config.json names no task"),
+    ],
+)
+def test_runs_that_cannot_answer(
+    tmp_path: Path,
+    small: dict[str, int],
+    task: str,
+    changes: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    write_data: Callable[..., Path],
+    write_run: Callable[..., Path],
+) -> None:
+    data = write_data(tmp_path, small)
+
+    def never(run: Path, path: Path) -> Iterator[dict[str, Any]]:
+        pytest.fail("a model was asked, and only then refused")
+
+    with pytest.raises(error, match=message):
+        submit(
+            [write_run(tmp_path, task, **changes)], tmp_path / "glue.zip", data=data, allow_missing=True, predict=never
+        )
+    assert not (tmp_path / "glue.zip").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "message"),
+    [
+        ("rte", {"label": "LABEL_1"}, "it answers 'LABEL_1'; expected entailment or not_entailment for RTE.tsv"),
+        ("rte", {"value": 1.0}, "it answers None; expected entailment or"),
+        ("stsb", {"label": "1"}, "it answers None; expected a number from 0 to 5 for STS-B.tsv"),
+        ("stsb", {"value": float("nan")}, "it answers nan; expected a number"),
+    ],
+)
+def test_answers_that_glue_does_not_take(
+    tmp_path: Path,
+    small: dict[str, int],
+    task: str,
+    answer: dict[str, Any],
+    message: str,
+    write_data: Callable[..., Path],
+    write_run: Callable[..., Path],
+) -> None:
+    """A model without `id2label` is found out by its first answer, and nothing is left behind."""
+    data = write_data(tmp_path, small)
+    run = write_run(tmp_path, task, id2label=None)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(ModelError, match=message):
+        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True, predict=lambda *_: iter([answer]))
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_fewer_answers_than_rows_are_told(
+    tmp_path: Path, small: dict[str, int], write_data: Callable[..., Path], write_run: Callable[..., Path]
+) -> None:
+    data = write_data(tmp_path, small)
+    with pytest.raises(InputError, match=r"test.tsv: 1 predictions for 12 rows: some of its lines are read as one"):
+        submit(
+            [write_run(tmp_path, "rte")],
+            tmp_path / "glue.zip",
+            data=data,
+            allow_missing=True,
+            predict=lambda *_: iter([{"label": "entailment"}]),
+        )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("index\tsentence1\tsentence2\n0\ta\tb\n", "test.tsv: 1 rows; expected the 12 of GLUE's test file for RTE.tsv"),
+        ("index\tsentence1\tsentence2\n0\ta\tb\n2\ta\tb\n", "test.tsv:3: the index is '2'; expected 1"),
+        ("index\tsentence1\tsentence2\n1\ta\tb\n", "test.tsv:2: the index is '1'; expected 0"),
+        ("", "test.tsv: 0 rows"),
+    ],
+)
+def test_other_test_files_are_refused_before_a_model_is_asked(
+    tmp_path: Path,
+    small: dict[str, int],
+    content: str,
+    message: str,
+    write_data: Callable[..., Path],
+    write_run: Callable[..., Path],
+    stub: Callable[..., Iterator[dict[str, Any]]],
+) -> None:
+    data = write_data(tmp_path, small)
+    (data / "RTE" / "test.tsv").write_text(content, "utf-8")
+    with pytest.raises(InputError, match=message):
+        submit([write_run(tmp_path, "rte")], tmp_path / "glue.zip", data=data, allow_missing=True, predict=stub)
+
+
+def test_a_byte_order_mark_and_empty_lines_are_no_rows(
+    tmp_path: Path, small: dict[str, int], write_data: Callable[..., Path], write_run: Callable[..., Path]
+) -> None:
+    """MRPC's test file begins with one."""
+    data = write_data(tmp_path, small)
+    path = data / "RTE" / "test.tsv"
+    path.write_text("\ufeff" + path.read_text("utf-8").replace("\n", "\r\n") + "\r\n", "utf-8")
+
+    def answer(run: Path, _: Path) -> Iterator[dict[str, Any]]:
+        return iter([{"label": "entailment"}] * small["RTE.tsv"])
+
+    submit([write_run(tmp_path, "rte")], tmp_path / "glue.zip", data=data, allow_missing=True, predict=answer)
+    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
+        assert len(archive.read("RTE.tsv").splitlines()) == 1 + small["RTE.tsv"]
+
+
+def test_missing_test_files_are_named(
+    tmp_path: Path, small: dict[str, int], write_run: Callable[..., Path], stub: Callable[..., Iterator[dict[str, Any]]]
+) -> None:
+    run = write_run(tmp_path, "mnli", tmp_path)
+    out = tmp_path / "glue.zip"
+    with pytest.raises(InputError, match=r"no mnli/test_matched.tsv in it: expected GLUE's folders"):
+        submit([run], out, data=tmp_path / "elsewhere", allow_missing=True, predict=stub)
+    with pytest.raises(InputError, match=r"has no test_matched.tsv, nor have .* name the folder .* with --data"):
+        submit([run], out, allow_missing=True, predict=stub)
+    (run / "recipe.yaml").unlink()
+    with pytest.raises(
+        InputError, match=r"no recipe.yaml that says where its data are: .* with --data, for MNLI-m.tsv"
+    ):
+        submit([run], out, allow_missing=True, predict=stub)
+
+
+def test_what_is_there_is_not_overwritten_unasked(
+    tmp_path: Path,
+    small: dict[str, int],
+    write_data: Callable[..., Path],
+    write_run: Callable[..., Path],
+    stub: Callable[..., Iterator[dict[str, Any]]],
+) -> None:
+    data = write_data(tmp_path, small)
+    run, out = write_run(tmp_path, "rte"), tmp_path / "glue.zip"
+    out.write_bytes(b"mine")
+    with pytest.raises(OutputError, match="exists already"):
+        submit([run], out, data=data, allow_missing=True, predict=stub)
+    assert out.read_bytes() == b"mine"
+    submit([run], out, data=data, allow_missing=True, overwrite=True, predict=stub)
+    assert zipfile.is_zipfile(out)
+
+
+def test_tasks_whose_answers_are_all_the_same_are_named(
+    tmp_path: Path,
+    small: dict[str, int],
+    caplog: pytest.LogCaptureFixture,
+    write_data: Callable[..., Path],
+    write_runs: Callable[..., list[Path]],
+    stub: Callable[..., Iterator[dict[str, Any]]],
+) -> None:
+    def constant(run: Path, path: Path) -> Iterator[dict[str, Any]]:
+        for number, answer in enumerate(stub(run, path)):
+            if run.name == "run-rte":
+                answer["label"] = "entailment"
+            elif run.name == "run-stsb":
+                answer["value"] = 3.0 + (number == 1) / 100  # one class when rounded, and none the less no constant
+            yield answer
+
+    told = (
+        f"RTE.tsv: the answer is entailment in all {small['RTE.tsv']} rows: the model of rte tells nothing apart; try "
+        "another seed, a lower learning rate or more epochs"
+    )
+    summary = submit(write_runs(tmp_path), tmp_path / "a.zip", data=write_data(tmp_path, small), predict=constant)
+    assert caplog.messages == [told]
+    assert f"STS-B.tsv    {small['STS-B.tsv']:>9}   3: 100%" in summary.describe()
+    caplog.clear()
+    validate(tmp_path / "a.zip")
+    assert caplog.messages == [told]
+
+
+def test_real_models_answer_real_layouts(tmp_path: Path, tiny_model: Path) -> None:
+    """No stub: a classifier and a regression with random heads, on sentences of our own."""
+    from unmask.models.heads.heads import new_head
+    from unmask.models.hub.directory import load_encoder, save_model
+    from unmask.tokenization.tokenizer import load_tokenizer
+
+    torch.manual_seed(0)
+    runs = []
+    for task, labels in (("wnli", ("0", "1")), ("stsb", ("LABEL_0",))):
+        run = tmp_path / f"run-{task}"
+        encoder = load_encoder(tiny_model).encoder
+        head = new_head("sequence_classification", encoder.settings, len(labels))
+        remembered = {"unmask_task": {"name": task, "max_length": 32}}
+        kind = "regression" if task == "stsb" else "single_label_classification"
+        save_model(
+            run / "model",
+            encoder,
+            head=head,
+            head_kind="sequence_classification",
+            labels=labels,
+            problem_type=kind,
+            extra_config=remembered,
+        )
+        load_tokenizer(tiny_model).save(run / "model")
+        runs.append(run)
+    columns = {"WNLI.tsv": ["sentence1", "sentence2"], "STS-B.tsv": ["genre", "sentence1", "sentence2"]}
+    for name, texts in columns.items():
+        folder = tmp_path / name.removesuffix(".tsv")
+        folder.mkdir()
+        lines = ["\t".join(["index", *texts])]
+        lines += ["\t".join([str(n), *(f"a dog runs {n}" for _ in texts)]) for n in range(TABLES[name].rows)]
+        (folder / "test.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    summary = submit(runs, tmp_path / "glue.zip", data=tmp_path, allow_missing=True)
+    assert sum(summary.predictions["WNLI.tsv"].values()) == 146
+    assert sum(summary.predictions["STS-B.tsv"].values()) == 1379
+    assert all(0 <= float(row[1]) <= 5 for row in read_tables(tmp_path / "glue.zip")["STS-B.tsv"][1:])
+
+
+def test_the_published_test_files_are_taken(
+    tmp_path: Path, data_dir: Path, write_run: Callable[..., Path], stub: Callable[..., Iterator[dict[str, Any]]]
+) -> None:
+    """All that is there of GLUE's own files has the rows and the numbering that are expected."""
+    tasks = [task for task in TASKS if task not in ("qqp", "mnli")]
+    summary = submit(
+        [write_run(tmp_path, task) for task in tasks],
+        tmp_path / "glue.zip",
+        data=data_dir / "tasks",
+        allow_missing=True,
+        predict=stub,
+    )
+    assert len(summary.predictions) == len(tasks)

@@ -1,0 +1,194 @@
+"""Ensembles: what members say is combined by their task, and only models that belong together are let in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.batch import Batch, LossTerm, pack
+from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.inference.ensemble import (
+    EnsembleModule,
+    check_tokenizers,
+    keep_null_threshold,
+    read_members,
+    read_null_threshold,
+    write_ensemble,
+)
+from unmask.tasks.base import Task, TaskModule
+
+
+class Averaging:
+    """As `Task.combine` of a classification."""
+
+    def combine(self, outputs: list[Tensor]) -> Tensor:
+        return torch.stack([output.softmax(-1) for output in outputs]).mean(0).log()
+
+
+class Fixed(nn.Module):
+    """Says the same of every batch."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.encoder, self.head = nn.Linear(1, 1), nn.Linear(1, 1)
+        self.logits = nn.Parameter(logits)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        return self.logits
+
+    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
+        labels = batch.columns["labels"]
+        return [LossTerm("task", functional.cross_entropy(outputs, labels, reduction="sum"), len(labels))]
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"task": batch.num_sequences}
+
+
+def test_the_probabilities_are_the_mean_of_the_members() -> None:
+    probabilities = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.6, 0.4]], [[0.1, 0.9], [0.1, 0.9]]])
+    members = [Fixed(each.log() + shift) for shift, each in enumerate(probabilities)]  # logits are known up to a shift
+    module = EnsembleModule(cast("Task[Any]", Averaging()), [cast(TaskModule, member) for member in members])
+    batch = replace(pack([[1, 2], [3]]), columns={"labels": torch.tensor([1, 0])})
+    expected = torch.tensor([[0.5, 0.5], [0.3, 0.7]])
+    assert torch.allclose(module.outputs(batch).softmax(-1), expected, atol=1e-6)  # float32 logs and exponentials
+    (term,) = module(batch)
+    assert float(term.total.detach()) == pytest.approx(-float((expected[0, 1] * expected[1, 0]).log()), abs=1e-5)
+    assert module.counts(batch) == {"task": 2}
+    assert [id(module.encoder), id(module.head)] == [id(members[0].encoder), id(members[0].head)]
+    module.eval()
+    assert not any(member.training for member in members)
+
+
+# Directories
+
+
+@pytest.fixture
+def members(tmp_path: Path, tiny_model: Path) -> list[Path]:
+    """Three runs whose models say that they are of one task; their weights are never read."""
+    made = []
+    for number in range(3):
+        model = tmp_path / "runs" / f"run{number}" / "model"
+        shutil.copytree(tiny_model, model)
+        change(model, architectures=["BertForSequenceClassification"], id2label={"0": "no", "1": "yes"})
+        change(model, unmask_task={"name": "mrpc", "max_length": 64})
+        made.append(model.parent)
+    return made
+
+
+def change(model: Path, **values: Any) -> None:
+    path = model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_what_is_written_is_read_again_and_can_be_moved(tmp_path: Path, members: list[Path]) -> None:
+    directory = write_ensemble(members, tmp_path / "together" / "all")
+    assert read_members(directory) == [member.resolve() / "model" for member in members]
+    said = json.loads((directory / "ensemble.json").read_text())
+    assert said == {"members": [f"../../runs/run{number}/model" for number in range(3)]}
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (tmp_path / "runs").rename(moved / "runs")
+    (tmp_path / "together").rename(moved / "together")
+    found = read_members(moved / "together" / "all")
+    assert found is not None
+    assert [member.is_dir() for member in found] == [True] * 3
+
+
+def test_a_directory_without_the_file_is_no_ensemble(tiny_model: Path) -> None:
+    assert read_members(tiny_model) is None
+
+
+def test_a_member_that_is_gone_is_named(tmp_path: Path, members: list[Path]) -> None:
+    directory = write_ensemble(members, tmp_path / "all")
+    shutil.rmtree(members[1])
+    with pytest.raises(ModelError, match=r"ensemble\.json: there is no model at .*run1/model"):
+        read_members(directory)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"members": []}', '{"members": [1]}', '{"members": "a"}'])
+def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "ensemble.json").write_text(content)
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_members(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"architectures": ["BertForTokenClassification"]}, "head is TokenClassification in the one"),
+        ({"id2label": {"0": "yes", "1": "no"}}, "labels is yes, no in the one and no, yes in the other"),
+        ({"unmask_task": {"name": "rte", "max_length": 64}}, r"task\.name is rte in the one and mrpc in the other"),
+        ({"unmask_task": {"name": "mrpc", "max_length": 32}}, r"task\.max_length is 32"),
+        (
+            {"unmask_task": {"name": "mrpc", "max_length": 64, "unanswerable": True}},
+            r"task\.unanswerable is True in the one and None in the other",
+        ),
+        (
+            {"unmask_task": {"name": "mrpc", "max_length": 64, "max_answer_length": 8}},
+            r"task\.max_answer_length is 8 in the one",
+        ),
+        ({"problem_type": "regression"}, "problem_type is regression in the one and None"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_models_that_do_not_belong_together_are_refused(
+    tmp_path: Path, members: list[Path], changed: dict[str, Any], told: str
+) -> None:
+    change(members[2] / "model", **changed)
+    with pytest.raises(ModelError, match=rf"run2/model and .*run0/model cannot answer together: {told}"):
+        write_ensemble(members, tmp_path / "all")
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_threshold_is_kept_beside_the_members(tmp_path: Path, members: list[Path]) -> None:
+    directory = write_ensemble(members, tmp_path / "all")
+    found = read_members(directory)
+    assert read_null_threshold(directory) is None
+    keep_null_threshold(directory, -1.25)
+    assert read_null_threshold(directory) == -1.25
+    assert read_members(directory) == found
+
+
+@pytest.mark.parametrize("value", ['"1"', "true", "NaN", "[]"])
+def test_a_damaged_threshold_is_told(tmp_path: Path, value: str) -> None:
+    (tmp_path / "ensemble.json").write_text(f'{{"members": ["a"], "null_threshold": {value}}}')
+    with pytest.raises(ModelError, match=r"cannot be read \(`null_threshold` is not a number"):
+        read_null_threshold(tmp_path)
+
+
+def test_models_of_two_tokenizers_are_refused(tmp_path: Path, members: list[Path]) -> None:
+    path = members[1] / "model" / "tokenizer.json"
+    said = json.loads(path.read_text())
+    said["normalizer"] = None
+    path.write_text(json.dumps(said))
+    with pytest.raises(ModelError, match="tokenizer is"):
+        write_ensemble(members, tmp_path / "all")
+    with pytest.raises(ModelError, match=r"run1/model has another tokenizer than .*run0/model"):
+        check_tokenizers([member / "model" for member in members])
+    check_tokenizers([members[0] / "model", members[2] / "model"])
+
+
+def test_members_are_two_or_more_and_each_another_one(tmp_path: Path, members: list[Path]) -> None:
+    with pytest.raises(SettingsError, match="expected two or more"):
+        write_ensemble(members[:1], tmp_path / "all")
+    with pytest.raises(SettingsError, match=r"run0/model is given twice"):
+        write_ensemble([members[0], members[1], members[0] / "model"], tmp_path / "all")
+
+
+def test_nothing_is_overwritten_that_is_no_ensemble(tmp_path: Path, members: list[Path]) -> None:
+    directory = write_ensemble(members, tmp_path / "all")
+    with pytest.raises(OutputError, match="exists already"):
+        write_ensemble(members[:2], directory)
+    write_ensemble(members[:2], directory, overwrite=True)
+    assert len(read_members(directory) or []) == 2
+    with pytest.raises(OutputError, match="is no ensemble"):
+        write_ensemble(members[:2], members[2], overwrite=True)
+    assert (members[2] / "model" / "config.json").is_file()

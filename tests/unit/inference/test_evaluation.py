@@ -1,0 +1,143 @@
+"""Files of predictions, scored without a model: absent labels, the label that F1 is of, and many labels an example."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import metrics as reference
+
+from unmask.errors import InputError, SettingsError
+from unmask.inference.evaluation import evaluate_predictions
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def said(label: str, names: list[str]) -> dict[str, Any]:
+    """A prediction as `predict` writes it, with its probabilities in the order of `names`."""
+    return {"label": label, "probabilities": {name: 0.6 if name == label else 0.2 for name in names}}
+
+
+# ---- Absent labels
+
+
+def test_an_example_that_no_label_applies_to_counts(tmp_path: Path) -> None:
+    """Scikit-learn, on all rows: half of them have the empty text that means no label."""
+    names = ["good", "long", "short"]
+    generator = np.random.default_rng(5)
+    true, predicted = generator.random((2, 40, 3)) < 0.3
+    assert 8 < (~true.any(1)).sum() < 32
+    data = tmp_path / "dev.csv"
+    data.write_text(
+        "text,label\n" + "".join(f'a,"{",".join(np.array(names)[row])}"\n' for row in true), encoding="utf-8"
+    )
+    path = write(
+        tmp_path / "said.jsonl",
+        *({"labels": np.array(names)[row].tolist(), "probabilities": dict.fromkeys(names, 0.5)} for row in predicted),
+    )
+    result = evaluate_predictions(path, data)
+    assert result["n"] == 40
+    assert result["metrics"] == pytest.approx(
+        {
+            "f1_micro": reference.f1_score(true, predicted, average="micro"),
+            "f1_macro": reference.f1_score(true, predicted, average="macro"),
+            "accuracy": reference.accuracy_score(true, predicted),
+        }
+    )
+
+
+def test_many_labels_that_are_null_are_refused(tmp_path: Path) -> None:
+    data = write(tmp_path / "dev.jsonl", {"text": "a", "label": ["x"]}, {"text": "a", "label": None})
+    path = write(tmp_path / "said.jsonl", *[{"labels": ["x"], "probabilities": {"x": 0.9, "y": 0.1}}] * 2)
+    with pytest.raises(InputError, match=r"dev\.jsonl:2: the column 'label' holds null"):
+        evaluate_predictions(path, data)
+
+
+@pytest.mark.parametrize(
+    ("task", "prediction", "right", "wrong", "told"),
+    [
+        ("classification", said("pos", ["neg", "pos"]), "pos", "", "the column 'label' is empty: fill it in"),
+        ("classification", {"label": "pos"}, "pos", "", "the column 'label' is empty: fill it in"),
+        ("sst2", {"label": "1"}, "1", "", "the column 'label' is empty: fill it in"),
+        ("regression", {"value": 1.0}, "2.5", "", "the column 'label' is empty: fill it in"),
+        ("regression", {"value": 1.0}, "2.5", "NA", "the column 'label' holds 'NA': expected a finite number"),
+    ],
+)
+def test_an_empty_label_is_refused_as_it_is_with_a_model(
+    tmp_path: Path, task: str, prediction: dict[str, Any], right: str, wrong: str, told: str
+) -> None:
+    data = tmp_path / "dev.csv"
+    text = "sentence" if task == "sst2" else "text"
+    data.write_text(f"{text},label\na,{right}\nb,{wrong}\nc,{right}\n")
+    path = write(tmp_path / "said.jsonl", *[prediction] * 3)
+    with pytest.raises(InputError, match=rf"dev\.csv:3: {told}"):
+        evaluate_predictions(path, data, task)
+
+
+def test_an_empty_choice_is_refused_too(tmp_path: Path) -> None:
+    rows = [{"context": "a", "choices": ["b", "c"], "label": label} for label in (0, "")]
+    path = write(tmp_path / "said.jsonl", *[{"choice": 0, "probabilities": [0.9, 0.1]}] * 2)
+    with pytest.raises(InputError, match=r"dev\.jsonl:2: the column 'label' is empty: fill it in"):
+        evaluate_predictions(path, write(tmp_path / "dev.jsonl", *rows), "choice")
+
+
+def test_what_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    labels = ["neutral", "-", "entailment"]
+    data = write(tmp_path / "dev.jsonl", *({"premise": "a", "hypothesis": "b", "label": label} for label in labels))
+    assert evaluate_predictions(write(tmp_path / "said.jsonl", *[{"label": "neutral"}] * 3), data, "snli")["n"] == 2
+    assert "dev.jsonl: 2 examples, 1 without an agreed label skipped" in caplog.text
+    caplog.clear()
+    data = write(tmp_path / "new.jsonl", {"text": "a"}, {"text": "b", "label": "x"}, {"text": "c"})  # never labelled
+    assert evaluate_predictions(write(tmp_path / "said.jsonl", *[said("x", ["x", "y"])] * 3), data)["n"] == 1
+    assert "new.jsonl: 1 examples, 2 without an agreed label skipped" in caplog.text
+
+
+# ---- Labels
+
+
+def f1_of(tmp_path: Path, task: str, order: list[str], **settings: Any) -> float:
+    """The F1 of predictions that name the labels in an order."""
+    column, low, high = ("text", "2", "10") if task == "classification" else ("sentence", "0", "1")
+    data = write(tmp_path / "dev.jsonl", *({column: "a", "label": label} for label in (low, high, high, low)))
+    predictions = (said(label, order) for label in (low, high, low, low))
+    result = evaluate_predictions(write(tmp_path / "said.jsonl", *predictions), data, task, settings=settings)
+    return float(result["metrics"]["f1"])
+
+
+# One of two positives found, none wrongly: 2/3. Of the other label: two of two found, and one wrongly: 4/5.
+
+
+@pytest.mark.parametrize("order", [["2", "10"], ["10", "2"]])
+def test_f1_is_of_the_same_label_in_whatever_order_predictions_name_them(tmp_path: Path, order: list[str]) -> None:
+    """Of the second by value: as text, 10 would stand before 2."""
+    assert f1_of(tmp_path, "classification", order) == pytest.approx(2 / 3)
+    assert f1_of(tmp_path, "classification", order, labels=["10", "2"]) == pytest.approx(4 / 5)
+    assert f1_of(tmp_path, "classification", order, labels=["2", "10"]) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("order", [["0", "1"], ["1", "0"]])
+def test_f1_is_of_the_second_label_of_the_data_set(tmp_path: Path, order: list[str]) -> None:
+    assert f1_of(tmp_path, "sst2", order) == pytest.approx(2 / 3)
+    assert f1_of(tmp_path, "sst2", order, labels=["1", "0"]) == pytest.approx(4 / 5)
+
+
+def test_the_order_may_be_said_where_predictions_have_no_probabilities(tmp_path: Path) -> None:
+    data = write(tmp_path / "dev.jsonl", *({"text": "a", "label": label} for label in ("a", "b", "b", "a")))
+    path = write(tmp_path / "said.jsonl", *({"label": label} for label in ("a", "b", "a", "a")))
+    assert evaluate_predictions(path, data)["metrics"]["f1"] == pytest.approx(2 / 3)
+    assert evaluate_predictions(path, data, settings={"labels": ["b", "a"]})["metrics"]["f1"] == pytest.approx(4 / 5)
+
+
+def test_labels_other_than_those_of_the_predictions_are_refused(tmp_path: Path) -> None:
+    for labels in (["2", "10", "30"], ["2", "3"]):
+        with pytest.raises(SettingsError, match=r"task\.labels .*: expected those of the predictions, 2, 10, in any"):
+            f1_of(tmp_path, "classification", ["10", "2"], labels=labels)
+    tagged = write(tmp_path / "tags.jsonl", {"tokens": ["a"], "tags": ["O"]})
+    with pytest.raises(SettingsError, match=r"task\.labels cannot be set here"):
+        evaluate_predictions(tagged, tagged, "tagging", settings={"labels": ["O", "B-X"]})

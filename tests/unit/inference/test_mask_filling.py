@@ -1,0 +1,81 @@
+"""Filling masks: the answers of the fill-mask pipeline of `transformers`, and a start that imports little."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.errors import InputError, ModelError
+from unmask.inference.mask_filling import MaskFiller, fill_mask
+from unmask.tokenization.learning.extension import extend_tokenizer
+
+
+@pytest.mark.parametrize("text", ["a man [MASK] outside.", "[MASK]", "A [MASK], isn't it? The [MASK] plays!"])
+def test_answers_are_those_of_transformers(tiny_model: Path, text: str) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer, FillMaskPipeline
+
+    pipeline = FillMaskPipeline(
+        model=AutoModelForMaskedLM.from_pretrained(tiny_model), tokenizer=AutoTokenizer.from_pretrained(tiny_model)
+    )
+    expected = pipeline(text, top_k=7)
+    if isinstance(expected[0], list):  # several masks
+        expected = [{"mask": number, **answer} for number, answers in enumerate(expected) for answer in answers]
+    answers = fill_mask(tiny_model, text, top_k=7)
+    for answer, other in zip(answers, expected, strict=True):
+        # Probabilities in float32 from two implementations: the last digits differ.
+        assert answer.pop("score") == pytest.approx(other.pop("score"), abs=1e-5)
+        assert answer == other
+
+
+def test_refused(tiny_model: Path, tmp_path: Path) -> None:
+    filler = MaskFiller(tiny_model)
+    with pytest.raises(InputError, match=r"no \[MASK\] in 'a man': put \[MASK\] where a word is wanted"):
+        filler.fill("a man")
+    with pytest.raises(InputError, match="the text has 82 tokens and the model takes 64"):
+        filler.fill("a " * 79 + "[MASK]")
+    with pytest.raises(InputError, match="top_k is 0"):
+        filler.fill("[MASK]", 0)
+    with pytest.raises(ModelError, match="no such directory"):
+        fill_mask(tmp_path / "absent", "[MASK]")
+    assert len(filler.fill("[MASK]", 10**6)) == 400  # all there are
+
+
+def test_a_tokenizer_with_more_entries_than_the_model_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    (tmp_path / "words.txt").write_text("zyzzyva\n")
+    extend_tokenizer(tiny_model, tmp_path / "words.txt", tmp_path / "extended")
+    for file in (tmp_path / "extended").iterdir():
+        shutil.copy(file, tmp_path / "model")
+    with pytest.raises(ModelError, match="the tokenizer has more entries than the model"):
+        MaskFiller(tmp_path / "model")
+
+
+def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> None:
+    filler = MaskFiller(tiny_model)
+    next(filler._encoder.parameters()).data[:] = torch.nan
+    with pytest.raises(ModelError, match="what the model computes is not finite"):
+        filler.fill("[MASK]")
+
+
+def test_imports_little() -> None:
+    look = "import sys, unmask.inference.mask_filling; print(*sys.modules)"
+    modules = set(
+        subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert "torch" in modules
+    heavy = {
+        "matplotlib",
+        "tensorboard",
+        "sklearn",
+        "yaml",
+        "rich",
+        "unmask.recipe.tree",
+        "unmask.reports.run_page",
+        "torch._dynamo",
+    }
+    assert not heavy & modules

@@ -1,0 +1,162 @@
+"""Predictions and measurements of a model of tags: their context, their files, and what the figures hang on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.errors import InputError
+from unmask.finetuning.run import save_finetuned
+from unmask.inference.evaluation import evaluate, evaluate_predictions
+from unmask.inference.predictor import predict, predict_file
+from unmask.inference.windows import WINDOW
+from unmask.models.hub.directory import load_encoder
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.tokenization.tokenizer import load_tokenizer
+
+
+def test_published_txt_of_tags_is_read_as_the_model_reads_it(tiny_model: Path, tmp_path: Path) -> None:
+    model = save_tagger(tmp_path / "wikiann", tiny_model, name="wikiann", labels=None)
+    test = tmp_path / "test.txt"
+    test.write_text("en:a\tO\nen:man\tB-PER\n\nen:wait\tO\n")
+    assert [one["tokens"] for one in predict_file(model, test)] == [["a", "man"], ["wait"]]
+    assert scored(model, test, "wikiann") == evaluate(model, test)
+    for text in ("a man wait\nen:man\tB-PER\n", "waiting\n"):
+        test.write_text(text)
+        assert [one["input"]["text"] for one in predict_file(model, test)] == text.splitlines()
+    plain = save_tagger(tmp_path / "plain", tiny_model)
+    test.write_text("people O\n")
+    assert [one["tokens"] for one in predict_file(plain, test)] == [["people", "O"]]
+
+
+# ---- Tags
+
+
+def save_tagger(directory: Path, base: Path, **changes: Any) -> Path:
+    """A random tagger on the tiny model, whose tags depend on what stands around."""
+    labels = ["O", "B-X", "I-X", "B-Y", "I-Y"]
+    settings = TaskSettings.model_validate({"name": "tagging", "max_length": 24, "labels": labels, **changes})
+    task = open_task(settings, ColumnSettings())
+    torch.manual_seed(2)
+    module: Any = task.module(load_encoder(base, head=task.head_kind).encoder)
+    torch.nn.init.normal_(module.head.dense.weight, std=0.5)
+    save_finetuned(module, task, load_tokenizer(base), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def contextual(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tagger(tmp_path_factory.mktemp("contextual") / "model", tiny_model, document_context=True)
+
+
+DOCUMENTS = """\
+a O
+man B-X
+
+two B-Y
+women I-Y
+
+-DOCSTART- O
+
+people O
+wait O
+outside B-X
+
+a O
+dog O
+"""
+
+
+def scored(model: Path, data: Path, task: str) -> dict[str, Any]:
+    """The figures of the predictions for a file."""
+    path = data.with_name("said.jsonl")
+    path.write_text(as_lines(list(predict_file(model, data))), "utf-8")
+    return evaluate_predictions(path, data, task)
+
+
+def test_predicted_with_the_context_that_is_measured_with(
+    contextual: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "dev.conll"
+    data.write_text(DOCUMENTS)
+    assert scored(contextual, data, "tagging") == evaluate(contextual, data)
+    told = list(predict_file(contextual, data))
+    assert not caplog.text
+    rows = [{name: value for name, value in one["input"].items() if name != "document"} for one in told]
+    alone = list(predict(contextual, rows))
+    assert caplog.text.count("no input names its document") == 1
+    assert [one["tags"] for one in alone] != [one["tags"] for one in told]  # so that the context matters here
+    assert list(predict(contextual, [one["input"] for one in told])) == told
+
+
+def test_inputs_without_document_are_read_a_window_at_a_time(contextual: Path) -> None:
+    read = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal read
+        for _ in range(10**9):
+            read += 1
+            yield {"tokens": ["a"]}
+
+    assert len(list(islice(predict(contextual, rows()), 1))) == 1
+    assert read <= WINDOW + 1
+
+
+def as_lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture(scope="module")
+def plain_tagger(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tagger(tmp_path_factory.mktemp("tagger") / "model", tiny_model)
+
+
+def test_figures_of_tags_do_not_hang_on_what_the_data_holds(plain_tagger: Path, tmp_path: Path) -> None:
+    """The model says X; a file may hold O alone, or another type alone."""
+    data, words = tmp_path / "dev.jsonl", ["a", "man", "two", "women", "outside"]
+    said = [tag for one in predict(plain_tagger, [{"tokens": words}]) for tag in one["tags"]]
+    assert "X" in {tag[-1] for tag in said}
+    for tags in ("O O O O O", "B-X O O O B-X", "B-Y I-Y O O O"):
+        data.write_text(as_lines([{"tokens": words, "tags": tags.split()}]), "utf-8")
+        measured = evaluate(plain_tagger, data)
+        assert "overall_f1" in measured["metrics"]
+        assert scored(plain_tagger, data, "tagging") == measured
+
+
+def test_tags_that_are_all_o_are_those_of_entities(tmp_path: Path) -> None:
+    data, path = tmp_path / "dev.jsonl", tmp_path / "said.jsonl"
+    data.write_text(as_lines([{"text": "a man.", "tags": ["O", "O", "O"]}]))
+    path.write_text(as_lines([{"tags": ["O", "O", "O"]}]))
+    assert evaluate_predictions(path, data, "tagging")["metrics"]["overall_accuracy"] == 1.0
+    path.write_text(as_lines([{"tags": ["O", "O", "nonsense"]}]))
+    data.write_text(as_lines([{"tokens": "a b c", "tags": ["O", "B-X", "O"]}]))
+    with pytest.raises(InputError, match=r"said\.jsonl:1: .*word 3 is 'nonsense': expected one of B-X, I-X, O"):
+        evaluate_predictions(path, data, "tagging")
+
+
+def test_tags_of_other_kinds_that_the_data_lacks(tmp_path: Path) -> None:
+    data, path = tmp_path / "dev.jsonl", tmp_path / "said.jsonl"
+    data.write_text(as_lines([{"tokens": "a b", "tags": ["NOUN", "NOUN"]}]))
+    path.write_text(as_lines([{"tags": ["NOUN", "VERB"]}]))
+    # NOUN: 1 of 1 said and 1 of 2 true, 2/3; VERB 0
+    metrics = evaluate_predictions(path, data, "tagging")["metrics"]
+    assert metrics == pytest.approx({"accuracy": 0.5, "f1_macro": 1 / 3})
+
+
+def test_sentences_without_tags_are_passed_over(plain_tagger: Path, tmp_path: Path) -> None:
+    data = tmp_path / "dev.jsonl"
+    tagged = {"tokens": ["a", "man"], "tags": ["O", "B-X"]}
+    data.write_text(as_lines([{"tokens": ["two", "women"]}, tagged, {"tokens": ["a"], "tags": None}]))
+    found = scored(plain_tagger, data, "tagging")
+    data.write_text(as_lines([tagged]))
+    assert found == evaluate(plain_tagger, data)
+    data.write_text(as_lines([{"tokens": ["two", "women"]}]))
+    with pytest.raises(InputError, match=r"dev\.jsonl:1: no column 'tags' for the tags"):
+        scored(plain_tagger, data, "tagging")

@@ -1,0 +1,404 @@
+"""Predictions and measurements of a fine-tuned model: the order, the equality with `transformers`, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.errors import InputError, ModelError, OutputError
+from unmask.finetuning.run import save_finetuned
+from unmask.inference.evaluation import evaluate, evaluate_predictions
+from unmask.inference.inputs import read_inputs
+from unmask.inference.predictor import Predictor, load_predictor, predict, predict_file, write_predictions
+from unmask.inference.windows import WINDOW
+from unmask.models.encoder import new_encoder
+from unmask.models.hub.directory import load_encoder
+from unmask.models.settings import EncoderSettings
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.tokenization.tokenizer import load_tokenizer
+
+LABELS = ("bad", "good", "so-so")
+TEXTS = ["a man", "", "a dog and two women are outside, and a child plays with a ball", "people wait", "a b c d e f g"]
+
+
+def save_classifier(directory: Path, base: Path, columns: ColumnSettings, **changes: Any) -> Path:
+    """A random classifier on the tiny model."""
+    settings = TaskSettings.model_validate({"max_length": 64, "labels": list(LABELS), **changes})
+    task = open_task(settings, columns)
+    torch.manual_seed(5)
+    module: Any = task.module(load_encoder(base, head=task.head_kind).encoder)
+    torch.nn.init.normal_(module.head.dense.weight, std=0.3)  # so that the predictions differ
+    save_finetuned(module, task, load_tokenizer(base), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def single(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_classifier(tmp_path_factory.mktemp("single") / "model", tiny_model, ColumnSettings(text="review"))
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    columns = ColumnSettings(text_a="premise", text_b="hypothesis")
+    return save_classifier(tmp_path_factory.mktemp("pair") / "model", tiny_model, columns)
+
+
+def test_predictions_are_those_of_transformers_in_the_order_of_the_inputs(pair: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(pair)
+    model = AutoModelForSequenceClassification.from_pretrained(pair).eval()
+    rows = [{"premise": a, "hypothesis": b, "id": f"{a}/{b}"} for a in TEXTS for b in reversed(TEXTS)]
+    predictions = list(predict(pair, rows))
+    assert [one["input"] for one in predictions] == rows
+    assert [one["id"] for one in predictions] == [row["id"] for row in rows]
+    assert len({round(one["score"], 4) for one in predictions}) == len(rows)  # so that a swap would show
+    for row, prediction in zip(rows, predictions, strict=True):
+        # Given as lists: an empty second text that is a bare string counts as none there.
+        with torch.no_grad():
+            logits = model(**tokenizer([row["premise"]], [row["hypothesis"]], return_tensors="pt")).logits
+        expected = torch.softmax(logits[0], -1)
+        # float32 on both sides; in batches of other shapes the last digits differ.
+        assert list(prediction["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-5)
+        assert list(prediction["probabilities"]) == list(model.config.id2label.values()) == list(LABELS)
+        assert prediction["label"] == model.config.id2label[int(expected.argmax())]
+        assert prediction["score"] == prediction["probabilities"][prediction["label"]]
+
+
+def test_inputs_are_read_a_window_at_a_time(single: Path) -> None:
+    read = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal read
+        for number in range(10**9):
+            read += 1
+            yield {"review": TEXTS[number % 5], "n": number}
+
+    predictions = list(islice(predict(single, rows()), WINDOW + 10))
+    assert [one["input"]["n"] for one in predictions] == list(range(WINDOW + 10))
+    assert read == 2 * WINDOW
+
+
+def test_rows_may_have_the_usual_columns(single: Path, pair: Path) -> None:
+    (a,), (b,) = predict(single, [{"review": "a man"}]), predict(single, [{"text": "a man"}])
+    assert a["probabilities"] == b["probabilities"]
+    (a,) = predict(pair, [{"premise": "a man", "hypothesis": "a"}])
+    (b,) = predict(pair, [{"text_a": "a man", "text_b": "a"}])
+    assert a["probabilities"] == b["probabilities"]
+    with pytest.raises(InputError, match="input 2: no column 'review': expected review, or text; there is txt"):
+        list(predict(single, [{"text": "a"}, {"txt": "a man"}]))
+
+
+def test_long_inputs_are_cut_and_told_or_refused(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns = ColumnSettings(text="text")
+    cutting = save_classifier(tmp_path / "cutting", tiny_model, columns, max_length=8)
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        list(predict(cutting, [{"text": text} for text in TEXTS]))
+    assert "inputs: 5 examples, 2 longer than task.max_length and cut" in caplog.text
+    strict = save_classifier(tmp_path / "strict", tiny_model, columns, max_length=8, truncation=False)
+    with pytest.raises(InputError, match=r"input 3: \d+ tokens, over task.max_length 8"):
+        list(predict(strict, [{"text": text} for text in TEXTS]))
+
+
+def test_texts_that_the_vocabulary_does_not_cover_are_told(
+    single: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    list(predict(single, [{"text": "a man 국민"}]))
+    assert "inputs: 33 % of the tokens (1 of 3) are [UNK]: the vocabulary does not cover these texts" in caplog.text
+    assert "inputs: 1 examples, 1 of 3 tokens not in the vocabulary ([UNK])" in caplog.text
+    caplog.clear()
+    data = tmp_path / "dev.tsv"
+    data.write_text("review\tlabel\n" + "a man waits\tgood\n" * 30 + "a man 국민\tbad\n")
+    evaluate(single, data)
+    assert "are [UNK]" not in caplog.text  # fewer than one in twenty
+    assert re.search(r"dev\.tsv: 31 examples, 1 of \d+ tokens not in the vocabulary \(\[UNK\]\)", caplog.text)
+
+
+def inputs(path: str | Path) -> list[dict[str, Any]]:
+    return [dict(row.fields) for row in read_inputs(path)]
+
+
+def test_files_of_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a man\n\n{no json}\n")
+    assert inputs(path) == [{"text": "a man"}, {"text": ""}, {"text": "{no json}"}]
+    path = tmp_path / "a.tsv"
+    path.write_text("id\ttext\n7\ta man\n")
+    assert inputs(path) == [{"id": "7", "text": "a man"}]
+    path = tmp_path / "b.txt"
+    path.write_bytes(b"fine\nbad \xe9\n")
+    with pytest.raises(InputError, match=r"b\.txt:2: not UTF-8 at byte 9"):
+        inputs(path)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match=r"b\.txt: there is nothing in it"):
+        inputs(path)
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("a man\n\nb", [{"text": "a man"}, {"text": ""}, {"text": "b"}]),
+        ("\n a man", [{"text": ""}, {"text": " a man"}]),
+        ('\n {"text": "a"}\n\n{"text": "b", "id": 3}\n', [{"text": "a"}, {"text": "b", "id": 3}]),
+    ],
+)
+def test_standard_input_is_json_lines_or_texts(
+    monkeypatch: pytest.MonkeyPatch, typed: str, read: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+    assert inputs("-") == read
+
+
+@pytest.mark.parametrize("typed", ["", "\n \n"])
+def test_an_empty_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+    with pytest.raises(InputError, match="standard input: there is nothing in it"):
+        inputs("-")
+
+
+def test_published_txt_is_read_as_the_model_reads_it(tiny_model: Path, tmp_path: Path) -> None:
+    ratings = tmp_path / "ratings_test.txt"
+    ratings.write_text("id\tdocument\tlabel\n7\ta man\t1\n8\tpeople wait\t0\n")
+    model = save_classifier(tmp_path / "nsmc", tiny_model, ColumnSettings(), name="nsmc", labels=["0", "1"])
+    assert [one["input"] for one in predict_file(model, ratings)] == [
+        {"id": "7", "document": "a man", "label": "1"},
+        {"id": "8", "document": "people wait", "label": "0"},
+    ]
+    said = tmp_path / "said.jsonl"
+    said.write_text(as_lines(list(predict_file(model, ratings))))
+    assert evaluate_predictions(said, ratings, "nsmc") == evaluate(model, ratings)
+    ratings.write_text("id\tdocument\tlabel\n7\ta man\n")
+    with pytest.raises(InputError, match=r"ratings_test\.txt:2: 2 fields where the header has 3"):
+        list(predict_file(model, ratings))
+    ratings.write_text("a man\nid\tdocument\tlabel\n")
+    assert [one["input"]["text"] for one in predict_file(model, ratings)] == ["a man", "id\tdocument\tlabel"]
+
+    model = save_classifier(tmp_path / "scitail", tiny_model, ColumnSettings(), name="scitail", labels=["e", "n"])
+    pairs = tmp_path / "scitail_1.0_dev.txt"
+    pairs.write_text('{"sentence1": "a man", "sentence2": "a", "gold_label": "e"}\n')
+    assert [one["input"]["sentence1"] for one in predict_file(model, pairs)] == ["a man"]
+
+
+def test_plain_texts_are_nothing_for_a_model_of_pairs(pair: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a man\n")
+    with pytest.raises(
+        InputError, match=r"a\.txt:1: a plain text, but this model reads pairs: .* premise and hypothesis"
+    ):
+        list(predict_file(pair, path))
+
+
+def test_a_model_without_classifier_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="expected a fine-tuned model, as `unmask finetune` saves it"):
+        load_predictor(tiny_model)
+    (tmp_path / "recipe.yaml").write_text("seed: 0\n")
+    with pytest.raises(ModelError, match="this run has made no model yet"):
+        load_predictor(tmp_path)
+
+
+def test_damage_to_what_a_model_remembers_is_told(single: Path, tmp_path: Path) -> None:
+    shutil.copytree(single, tmp_path / "model")
+    config = json.loads((single / "config.json").read_text())
+    config["unmask_task"]["name"] = "juggling"
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"config\.json says of the model's task what this version cannot read"):
+        load_predictor(tmp_path / "model")
+
+
+# ---- Measuring
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    path = tmp_path / "dev.tsv"
+    rows = [f"{text}\t{LABELS[number % 2]}\n" for number, text in enumerate(TEXTS * 3)]
+    path.write_text("review\tlabel\n" + "".join(rows))
+    return path
+
+
+def test_measured_by_the_model_and_by_its_predictions_alike(single: Path, labelled: Path, tmp_path: Path) -> None:
+    measured = evaluate(single, labelled)
+    predictions = list(predict_file(single, labelled))
+    hits = sum(one["label"] == one["input"]["label"] for one in predictions)
+    assert measured["task"] == "classification"
+    assert measured["n"] == 15
+    assert measured["metrics"]["accuracy"] == pytest.approx(hits / 15)
+    assert set(measured["metrics"]) == {"accuracy", "f1_macro", "matthews_correlation"}
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in predictions))
+    assert evaluate_predictions(path, labelled, columns=ColumnSettings(text="review")) == measured
+
+
+def test_predictions_of_other_examples_are_refused(labelled: Path, tmp_path: Path) -> None:
+    path, columns = tmp_path / "predictions.jsonl", ColumnSettings(text="review")
+    rows = [{"input": {"review": text}, "label": "good"} for text in TEXTS * 3]
+    for change, told in (
+        (rows[:-1], r"dev\.tsv has more rows than .*predictions\.jsonl"),
+        ([*rows, rows[0]], r"predictions\.jsonl has more rows than .*dev\.tsv"),
+        ([rows[1], rows[0], *rows[2:]], r"predictions\.jsonl:1: review is '', and at .*dev\.tsv:2 it is 'a man'"),
+        (
+            [{"input": {}}, *rows[1:]],
+            r'predictions\.jsonl:1: .*dev\.tsv:2: its prediction has no "label" that is a string',
+        ),
+    ):
+        path.write_text("".join(json.dumps(row) + "\n" for row in change))
+        with pytest.raises(InputError, match=told):
+            evaluate_predictions(path, labelled, columns=columns)
+
+
+def test_predictions_for_undecided_examples_are_left_out(tmp_path: Path) -> None:
+    data, path = tmp_path / "dev.jsonl", tmp_path / "predictions.jsonl"
+    labels = ["neutral", "-", "entailment"]
+    data.write_text("".join(json.dumps({"premise": "a", "hypothesis": "b", "label": label}) + "\n" for label in labels))
+    path.write_text('{"label": "neutral"}\n' * 3)
+    result = evaluate_predictions(path, data, "snli")
+    assert (result["n"], result["metrics"]["accuracy"]) == (2, 0.5)
+    path.write_text('{"label": "neutral"}\n{"label": "neutral"}\n{"label": "2"}\n')
+    with pytest.raises(InputError, match=r"predictions\.jsonl:3: .* prediction is '2', which is none of the labels"):
+        evaluate_predictions(path, data, "snli")
+
+
+def test_a_loaded_predictor_serves_again_and_again(single: Path) -> None:
+    predictor = load_predictor(single)
+    assert isinstance(predictor, Predictor)
+    first, second = (list(predict(predictor, [{"text": "a man"}])) for _ in range(2))
+    assert first == second
+
+
+def as_lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_fields_that_are_no_number_are_those_of_the_same_example(single: Path, tmp_path: Path) -> None:
+    data, path = tmp_path / "dev.jsonl", tmp_path / "said.jsonl"
+    data.write_text('{"text": "a man", "label": "good", "weight": NaN, "more": [{"x": NaN}]}\n')
+    path.write_text(as_lines(list(predict_file(single, data))))
+    assert evaluate_predictions(path, data) == evaluate(single, data)
+    data.write_text('{"text": "a man", "label": "good", "weight": NaN, "more": [{"x": 1}]}\n')
+    with pytest.raises(InputError, match=r"said\.jsonl:1: more is"):
+        evaluate_predictions(path, data)
+
+
+COLUMNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # settings, an input
+    "classification": ({"labels": ["a", "b"]}, {"text": "a man"}),
+    "classification of many": ({"labels": ["a", "b"], "multi_label": True}, {"text": "a man"}),
+    "regression": ({}, {"text": "a man"}),
+    "qa": ({}, {"question": "a man", "context": "a dog"}),
+    "choice": ({}, {"context": "a man", "choices": ["a", "b"]}),
+    "tagging": ({"labels": ["O", "B-X"]}, {"tokens": ["a", "man"]}),
+}
+
+
+@pytest.mark.parametrize(("kind", "of_kind"), COLUMNS.items(), ids=COLUMNS)
+def test_the_users_column_of_ids_is_kept(
+    tiny_model: Path, tmp_path: Path, kind: str, of_kind: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    changes, row = of_kind
+    settings = TaskSettings.model_validate({"name": kind.partition(" ")[0], "max_length": 24, **changes})
+    for said, name in ((ColumnSettings(id="number"), "number"), (ColumnSettings(), "id")):
+        task = open_task(settings, said)
+        module = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
+        save_finetuned(module, task, load_tokenizer(tiny_model), tmp_path / name)
+        (prediction,) = predict(tmp_path / name, [row | {"number": "7", "id": "8"}])
+        assert prediction["id"] == {"number": "7", "id": "8"}[name]
+
+
+def test_a_column_of_ids_may_be_within_another_and_has_to_be_there(answering: Path, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps({"question": "a", "context": "a dog", "meta": {"id": "q7"}}) + "\n")
+    (prediction,) = predict_file(answering, path, columns=ColumnSettings(id="meta.id"))
+    assert prediction["id"] == "q7"
+    with pytest.raises(InputError, match=r"in\.jsonl:1: no column 'nope': there is question, context, meta\."):
+        list(predict_file(answering, path, columns=ColumnSettings(id="nope")))
+
+
+def test_one_input_in_place_of_a_list_is_told(single: Path) -> None:
+    with pytest.raises(InputError, match=r"input 1 is 'text': expected a list of inputs, each with named fields"):
+        list(predict(single, {"text": "a"}))  # type: ignore[arg-type]
+
+
+# ---- Files of predictions
+
+
+QUESTIONS = [{"id": f"q{number}", "question": "a man", "context": text} for number, text in enumerate(TEXTS) if text]
+
+
+@pytest.fixture(scope="module")
+def answering(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    task = open_task(TaskSettings(name="qa", max_length=32, doc_stride=8), ColumnSettings())
+    torch.manual_seed(3)
+    module: Any = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
+    directory = tmp_path_factory.mktemp("answering") / "model"
+    save_finetuned(module, task, load_tokenizer(tiny_model), directory)
+    return directory
+
+
+def test_an_id_is_told_where_the_input_has_one(answering: Path, single: Path) -> None:
+    nameless = {name: value for name, value in QUESTIONS[0].items() if name != "id"}
+    told = list(predict(answering, [QUESTIONS[0], nameless, nameless | {"id": None}, nameless | {"id": 7}]))
+    assert [one.get("id", "none") for one in told] == ["q0", "none", "none", "7"]
+    told = list(predict(single, [{"text": "a", "id": 7}, {"text": "a"}, {"text": "a", "id": None}]))
+    assert [one.get("id", "none") for one in told] == [7, "none", "none"]
+
+
+def test_answers_are_written_as_the_official_scorers_read_them(answering: Path, tmp_path: Path) -> None:
+    data = tmp_path / "dev.jsonl"
+    data.write_text(as_lines([one | {"answers": [one["context"].split()[-1]]} for one in QUESTIONS]))
+    out = write_predictions(answering, data, tmp_path / "answers.json")
+    answers = json.loads(out.read_text("utf-8"))
+    assert answers == {one["id"]: one["answer"] for one in predict_file(answering, data)}
+    assert list(answers) == [one["id"] for one in QUESTIONS]
+    measured = evaluate(answering, data)
+    assert evaluate_predictions(out, data, "qa") == measured
+    lines = write_predictions(answering, data, tmp_path / "answers.jsonl")
+    assert [json.loads(line) for line in lines.read_text("utf-8").splitlines()] == list(predict_file(answering, data))
+    assert evaluate_predictions(lines, data, "qa") == measured
+
+
+def test_a_file_of_predictions_is_whole_or_not_there(answering: Path, tmp_path: Path) -> None:
+    data, out = tmp_path / "dev.jsonl", tmp_path / "answers.json"
+    data.write_text(as_lines([*QUESTIONS, {"id": "\ud83d", "question": "a man", "context": "국민 \u2028"}]))
+    write_predictions(answering, data, out)
+    before = out.read_bytes()
+    assert len(json.loads(before)) == len(QUESTIONS) + 1
+    with pytest.raises(OutputError, match="exists already"):
+        write_predictions(answering, data, out)
+    data.write_text(as_lines([*QUESTIONS, {"question": "a man"}]))
+    with pytest.raises(InputError, match=r"dev\.jsonl:5: the columns are 'question'"):
+        write_predictions(answering, data, out, overwrite=True)
+    assert out.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.json", "dev.jsonl"]
+
+
+def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_none(tiny_model: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = load_tokenizer(tiny_model)
+    settings = EncoderSettings(
+        architecture="roberta",
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=34,
+        type_vocab_size=1,
+    )
+    task = open_task(TaskSettings(labels=["a", "b"], max_length=32), ColumnSettings(text_a="a", text_b="b"))
+    save_finetuned(task.module(new_encoder(settings, pooler=False)), task, tokenizer, tmp_path)
+    assert "token_type_ids" in AutoTokenizer.from_pretrained(tiny_model)("a man", "a dog")
+    assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path)("a man", "a dog")

@@ -1,0 +1,156 @@
+"""Running modules over examples: windows whose outputs fit into memory, the order of outputs, and losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm
+from unmask.inference.windows import WINDOW, Coverage, Losses, encode_windows, measure, run_module, window_size, windows
+from unmask.tasks.base import ExampleCounts, Task
+from unmask.tasks.encoded import encoded
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.tasks.text.examples import TextExample
+from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.training.device import Compute
+
+CPU = Compute(torch.device("cpu"), torch.float32, "test")
+
+
+def opened(name: str, num_labels: int | None = None, **settings: Any) -> Task[Any]:
+    labels = {} if num_labels is None else {"labels": [f"B-{number}" for number in range(num_labels)]}
+    return open_task(TaskSettings.model_validate({"name": name, **labels, **settings}), ColumnSettings())
+
+
+# ---- Windows
+
+
+@pytest.mark.parametrize(
+    ("task", "size"),
+    [
+        (opened("classification", 2), WINDOW),
+        (opened("regression"), WINDOW),
+        (opened("choice"), WINDOW),
+        (opened("qa"), WINDOW),  # 2 outputs of about 100 tokens
+        (opened("classification", 256), WINDOW),
+        (opened("classification", 5000), 209),
+        (opened("classification", 5000, multi_label=True), 209),
+        (opened("classification", 100_000), 16),  # never fewer: a report shows a dozen examples of the first window
+        (opened("tagging", 9), 1165),
+    ],
+    ids=lambda each: each if isinstance(each, int) else f"{each.kind}, {len(each.labels)} labels",
+)
+def test_a_window_holds_about_a_million_outputs_at_most(task: Task[Any], size: int) -> None:
+    assert window_size(task) == size
+
+
+def test_examples_of_many_labels_are_encoded_in_smaller_windows(tiny_model: Path) -> None:
+    task, counts = opened("classification", 5000), ExampleCounts()
+    examples = [TextExample("a man", None, f"B-{number}", {}, "x:1") for number in range(300)]
+    found = list(encode_windows(task, iter(examples), load_tokenizer(tiny_model), counts, 2))
+    assert [len(window.examples) for window in found] == [len(window.encoded) for window in found] == [209, 91]
+    assert [example for window in found for example in window.examples] == examples
+    assert counts.examples == 300
+
+
+def test_unknown_tokens_are_counted_among_those_of_the_texts(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer, counts = load_tokenizer(tiny_model), ExampleCounts()
+    texts = ["a man 국민 a dog", "a man", "[UNK] people wait"]
+    examples = [TextExample(text, None, "B-0", {}, "x:1") for text in texts]
+    list(encode_windows(opened("classification", 5), iter(examples), tokenizer, counts, 2, "x.tsv"))
+    num_tokens = sum(map(len, tokenizer.encode_batch(texts, specials_in_text=True)))  # without [CLS] and [SEP]
+    assert counts.notes == {f"of {num_tokens} tokens not in the vocabulary ([UNK])": 2}
+    assert counts.summary() == f"3 examples, 2 of {num_tokens} tokens not in the vocabulary ([UNK])"
+    assert f"x.tsv: {200 / num_tokens:.0f} % of the tokens (2 of {num_tokens}) are [UNK]" in caplog.text
+
+
+@pytest.mark.parametrize(("unknown", "warnings"), [(0, 0), (5, 0), (6, 1), (100, 1)])
+def test_texts_are_warned_of_once_where_over_5_percent_are_unknown(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture, unknown: int, warnings: int
+) -> None:
+    tokenizer = load_tokenizer(tiny_model)
+    coverage, known = Coverage(tokenizer, "x.tsv"), tokenizer.encode_batch(["man"])[0][0]
+    ids = [tokenizer.unk_id] * unknown + [known] * (100 - unknown)
+    for _ in range(3):
+        coverage.add(np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], dtype=np.int32))
+    assert (coverage.tokens, coverage.unknown) == (300, 3 * unknown)
+    assert len(caplog.records) == warnings
+    assert all("Is the tokenizer one of another language?" in record.getMessage() for record in caplog.records)
+
+
+def test_bytes_cover_everything(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer, _ = train_tokenizer(["a man waits"] * 4, TokenizerSettings(kind="byte_bpe", vocab_size=262))
+    coverage, counts = Coverage(tokenizer, "x.tsv"), ExampleCounts()
+    coverage.add(np.array(tokenizer.encode_batch(["국민"])[0], dtype=np.int32))
+    coverage.note(counts)
+    assert not counts.anything_mended
+    assert not caplog.text
+
+
+@given(st.integers(0, 30), st.integers(1, 9))
+def test_windows_cut_a_stream_and_lose_nothing(count: int, size: int) -> None:
+    cut = list(windows(iter(range(count)), size))
+    assert [item for window in cut for item in window] == list(range(count))
+    assert all(len(window) == size for window in cut[:-1])
+    assert all(cut)
+
+
+# ---- Outputs
+
+
+class Echo(nn.Module):
+    """Says of each unit its first token, as often as that token's number says: outputs of different widths."""
+
+    def outputs(self, batch: Batch) -> Tensor:
+        said = batch.input_ids[batch.first_tokens].float()
+        return said[:, None].expand(-1, int(said.max()))
+
+    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
+        return [
+            LossTerm("task", outputs[:, 0].sum(), len(outputs)),
+            LossTerm("lm", torch.tensor(3.0), 2, coefficient=0.5),
+        ]
+
+
+def test_outputs_are_in_the_order_of_the_units_whatever_their_lengths() -> None:
+    # Every row is over half a batch of the CPU, 2,048 tokens: each is run alone, the longest first.
+    lengths = (1100, 1300, 1200)
+    units = encoded([[number + 1] * length for number, length in enumerate(lengths)], lengths)
+    losses = Losses()
+    module: Any = Echo()
+    outputs = run_module(opened("choice"), module, units, CPU, losses)
+    missing = -torch.inf
+    assert outputs.tolist() == [[1.0, missing, missing], [2.0, 2.0, missing], [3.0, 3.0, 3.0]]
+    assert (losses.totals, losses.counts) == ({"task": 6.0, "lm": 9.0}, {"task": 3, "lm": 6})
+    assert losses.loss == 6 / 3 + 0.5 * 9 / 6
+    assert torch.equal(run_module(opened("choice"), module, units, CPU), outputs)
+
+
+class FirstToken(nn.Module):
+    def outputs(self, batch: Batch) -> Tensor:
+        return batch.input_ids[:, None].float()
+
+
+def test_outputs_of_tokens_are_in_the_order_of_the_tokens() -> None:
+    rows = [[1] * 900, [2] * 1200, [3, 4], [5] * 1100]
+    module: Any = FirstToken()
+    outputs = run_module(opened("tagging", 2), module, encoded(rows, [len(row) for row in rows]), CPU)
+    assert outputs.flatten().tolist() == [float(token) for row in rows for token in row]
+
+
+def test_nothing_measured_is_no_loss() -> None:
+    module: Any = Echo()
+    loss, score = measure(opened("classification", 2), module, [], CPU)
+    assert (loss, score.num_examples) == (0.0, 0)

@@ -1,0 +1,246 @@
+"""Progress: silent when short, lines when piped, a bar on a terminal, the rate of the last seconds of this session."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.io.progress import Progress, human_bytes, human_count, human_duration, open_bars, write_line
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    return Terminal()
+
+
+def test_nothing_is_said_of_work_under_two_seconds(clock: Clock) -> None:
+    for stream in (io.StringIO(), Terminal()):
+        with Progress("reading", 100, stream=stream, clock=clock) as progress:
+            for _ in range(10):
+                clock.now += 0.199
+                progress.advance(10)
+        assert stream.getvalue() == ""
+
+
+def test_lines_come_after_two_seconds_then_every_ten_and_at_the_end(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress("pre-training", 10_000_000, stream=stream, clock=clock) as progress:
+        for _ in range(25):
+            clock.now += 1.0
+            progress.advance(400_000)
+    assert stream.getvalue().splitlines() == [
+        "pre-training: 8 % · 800k of 10M tokens · 400k tokens/s · 23 s left",
+        "pre-training: 48 % · 4.8M of 10M tokens · 400k tokens/s · 13 s left",
+        "pre-training: 88 % · 8.8M of 10M tokens · 400k tokens/s · 3.0 s left",
+        "pre-training: done · 10M tokens · 25 s · 400k tokens/s",
+    ]
+
+
+def test_a_resumed_task_shows_the_rate_of_this_session_only(clock: Clock) -> None:
+    stream = io.StringIO()
+    resumed = Progress("pre-training", start_count=5_000_000, start_fraction=0.5, stream=stream, clock=clock)
+    with resumed as progress:
+        clock.now += 4.0
+        progress.update(0.6, 5_002_000)
+    assert stream.getvalue().splitlines() == [
+        "pre-training: 60 % · 5M tokens · 500 tokens/s · 16 s left",
+        "pre-training: done · 5M tokens · 4.0 s · 500 tokens/s",
+    ]
+
+
+def test_the_rate_forgets_a_slow_start(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress("counting", 1e6, "lines", stream=stream, clock=clock) as progress:
+        clock.now += 100.0
+        progress.advance(1)
+        for _ in range(60):
+            clock.now += 1.0
+            progress.advance(1000)
+        assert stream.getvalue().splitlines()[-1].startswith("counting: 6 % · 60k of 1M lines · 1k lines/s")
+
+
+def test_without_a_total_there_is_no_percentage_and_no_time_left(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress("reading", unit="bytes", stream=stream, clock=clock) as progress:
+        clock.now += 2.0
+        progress.advance(3 * 2**20)
+    assert stream.getvalue().splitlines()[0] == "reading: 3 MiB · 1.5 MiB/s"
+
+
+def test_an_error_is_not_called_done(clock: Clock) -> None:
+    stream = io.StringIO()
+
+    def read() -> None:
+        with Progress("reading", 100, stream=stream, clock=clock) as progress:
+            progress.advance(99.9)
+            clock.now += 3.0
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        read()
+    assert stream.getvalue() == "reading: stopped at 99 % · 99.9 tokens · 3.0 s · 33.3 tokens/s\n"
+
+
+def test_a_terminal_gets_a_bar_that_notes_stand_above_and_that_gives_way_to_the_closing_line(
+    clock: Clock, terminal: Terminal
+) -> None:
+    with Progress("pre-training [bert]", 100, stream=terminal, clock=clock) as progress:
+        clock.now += 1.0
+        progress.advance(10)
+        assert terminal.getvalue() == ""
+        clock.now += 1.5
+        progress.advance(15)
+        shown = terminal.getvalue()
+        assert "pre-training [bert]" in shown
+        assert "━" in shown
+        assert "25 % · 25 of 100 tokens · 10 tokens/s · 7.5 s left" in shown
+        progress.note("saved [step 3]")
+        assert "saved [step 3]\n" in terminal.getvalue()[len(shown) :]
+        clock.now += 7.5
+        progress.advance(75)
+        assert "100 %" in terminal.getvalue()
+    closing = terminal.getvalue().splitlines()[-1]
+    assert closing.endswith("pre-training [bert]: done · 100 tokens · 10 s · 10 tokens/s")
+
+
+def test_a_bar_without_a_total(clock: Clock, terminal: Terminal) -> None:
+    with Progress("reading", stream=terminal, clock=clock) as progress:
+        clock.now += 2.0
+        progress.advance(10)
+    assert "10 tokens · 5 tokens/s" in terminal.getvalue()
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
+    clock: Clock, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with Progress("reading", 4, "files", stream=terminal, clock=clock) as progress:
+        clock.now += 2.0
+        progress.advance(2)
+    assert terminal.getvalue().startswith("reading: 50 % · 2 of 4 files · 1 files/s · 2.0 s left\n")
+
+
+def test_bars_are_for_terminals_that_can_move_their_cursor(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = open_bars(terminal)
+    assert bars is not None
+    write_line("a line [of] its own", bars, terminal)
+    assert terminal.getvalue() == "a line [of] its own\n"
+    assert open_bars(io.StringIO()) is None
+    monkeypatch.setenv("TERM", "dumb")
+    assert open_bars(terminal) is None
+
+
+def test_it_writes_to_standard_error(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("reading", 4, clock=clock) as progress:
+        progress.note("a line of its own")
+        clock.now += 5.0
+        progress.advance(4)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("a line of its own\nreading: 100 %")
+
+
+def test_rich_is_imported_only_for_a_bar() -> None:
+    code = (
+        "import sys; from unmask.io.progress import Progress\n"
+        "with Progress('x', 3) as p: p.advance(3)\n"
+        "sys.exit('rich' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (7, "7"),
+        (999, "999"),
+        (999.6, "1k"),
+        (1000, "1k"),
+        (12_345, "12.3k"),
+        (999_960, "1M"),
+        (1_234_567, "1.23M"),
+        (110_000_000, "110M"),
+        (3.3e9, "3.3B"),
+        (2e12, "2T"),
+        (5e15, "5000T"),
+        (0.25, "0.25"),
+    ],
+)
+def test_human_count(value: float, text: str) -> None:
+    assert human_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (1000, "1000 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (417 * 2**20, "417 MiB"),
+        (1023.9 * 2**20, "1 GiB"),
+        (3 * 2**50, "3072 TiB"),
+    ],
+)
+def test_human_bytes(value: float, text: str) -> None:
+    assert human_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 ms"),
+        (0.0354, "35 ms"),
+        (0.0999, "0.1 s"),
+        (4.2, "4.2 s"),
+        (9.97, "10 s"),
+        (59.4, "59 s"),
+        (59.7, "1 min"),
+        (200, "3 min 20 s"),
+        (599.9, "10 min"),
+        (3599, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+        (86_399, "1 d 0 h"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_human_duration(seconds: float, text: str) -> None:
+    assert human_duration(seconds) == text
+
+
+@given(st.floats(0.001, 1e14))
+def test_human_count_reads_back_within_half_a_unit_of_its_third_digit(value: float) -> None:
+    text = human_count(value)
+    letters = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+    back = float(text.rstrip("kMBT")) * letters.get(text[-1], 1.0)
+    # Three digits: at worst 1.005 is written as 1.00, half of a hundredth, relative .005.
+    assert back == pytest.approx(value, rel=0.00501)

@@ -1,0 +1,138 @@
+"""Compressed files: they are read whole, frame after frame; what is damaged or cut is never taken for the whole."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.errors import InputError
+from unmask.io.reading import (
+    COMPRESSIONS,
+    DamagedData,
+    detect_compression,
+    open_input,
+    read_utf8_lines,
+    split_suffixes,
+)
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+COMPRESSED = [suffix for suffix in COMPRESS if suffix]
+TEXT = "\n".join(f"line {number} of some length" for number in range(3_000)).encode()
+
+
+def unpack(packed: bytes, suffix: str) -> bytes:
+    return COMPRESSIONS[suffix].open(io.BytesIO(packed)).read()
+
+
+def test_every_compression_is_tested() -> None:
+    assert COMPRESS.keys() == COMPRESSIONS.keys()
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+@given(st.lists(st.binary(max_size=200), max_size=5))
+def test_frames_one_after_another_are_one_stream(suffix: str, frames: list[bytes]) -> None:
+    assert unpack(b"".join(map(COMPRESS[suffix], frames)), suffix) == b"".join(frames)
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+@pytest.mark.parametrize("whole_frames", [0, 1])
+def test_a_file_cut_anywhere_is_damaged(suffix: str, whole_frames: int) -> None:
+    whole = COMPRESS[suffix](TEXT) * whole_frames
+    packed = COMPRESS[suffix](TEXT)
+    for kept in (*range(1, 40), *range(40, len(packed) - 40, 97), *range(len(packed) - 40, len(packed))):
+        with pytest.raises(DamagedData):
+            unpack(whole + packed[:kept], suffix)
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_what_follows_a_frame_must_be_one(suffix: str) -> None:
+    """Python's own readers of .bz2 and .xz end without a word here, and lose what follows."""
+    packed = COMPRESS[suffix](b"first") + b"X" + COMPRESS[suffix](b"second")
+    with pytest.raises(DamagedData):
+        unpack(packed, suffix)
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_zero_bytes_after_a_frame_are_padding_where_the_format_says_so(suffix: str) -> None:
+    packed = COMPRESS[suffix](b"first") + bytes(10_000) + COMPRESS[suffix](b"second") + bytes(512)
+    if suffix in (".gz", ".xz"):
+        assert unpack(packed, suffix) == b"firstsecond"
+    else:
+        with pytest.raises(DamagedData):
+            unpack(packed, suffix)
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_a_small_file_that_unpacks_to_much_takes_little_memory(suffix: str) -> None:
+    packed = COMPRESS[suffix](bytes(400 * 2**20) if suffix in (".zst", ".gz") else bytes(50 * 2**20))
+    tracemalloc.start()
+    stream = COMPRESSIONS[suffix].open(io.BytesIO(packed))
+    assert stream.read(10) == bytes(10)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 150 * 2**20  # 128 MiB is what 4 KiB of zstd can become; bzip2 gets 30 MiB out of it, xz 28
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_a_stream_without_a_name_tells_its_compression(suffix: str) -> None:
+    assert detect_compression(COMPRESS[suffix](b"x")[:6]) is COMPRESSIONS[suffix]
+
+
+@pytest.mark.parametrize("head", [b"", b"B", b"plain", b"\xef\xbb\xbftext", '{"text": 1}'.encode("utf-16")])
+def test_other_streams_are_plain(head: bytes) -> None:
+    assert detect_compression(head) is COMPRESSIONS[""]
+
+
+def test_a_leading_skippable_frame_is_passed_over() -> None:
+    """As `pzstd` writes it."""
+    packed = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + bytes(4) + COMPRESS[".zst"](b"text")
+    assert detect_compression(packed[:6]) is COMPRESSIONS[".zst"]
+    assert unpack(packed, ".zst") == b"text"
+
+
+@pytest.mark.parametrize(
+    ("name", "suffixes"),
+    [
+        ("a.jsonl.zst", (".jsonl", ".zst")),
+        ("A.TXT.GZ", (".txt", ".gz")),
+        ("a.zst", ("", ".zst")),
+        ("a", ("", "")),
+        ("1.2.csv", (".csv", "")),
+    ],
+)
+def test_suffixes(name: str, suffixes: tuple[str, str]) -> None:
+    assert split_suffixes(Path(name)) == suffixes
+
+
+def test_failures_of_a_file_name_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.txt: cannot be read: No such file"), open_input(tmp_path / "gone.txt"):
+        pass
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(b"plain text after all\n")
+    with pytest.raises(InputError, match=r"a\.txt\.xz: the compressed data are damaged"), open_input(path) as file:
+        file.read()
+
+
+def test_lines_are_utf8_and_their_byte_order_mark_goes() -> None:
+    assert list(read_utf8_lines([b"\xef\xbb\xbfone\r\n", b"\xef\xbb\xbftwo"], "a")) == [
+        (1, "one\r\n"),
+        (2, "\ufefftwo"),
+    ]
+    with pytest.raises(InputError, match=r"^a:2: not UTF-8 at byte 6 of the text \(0xff\): expected text in UTF-8"):
+        list(read_utf8_lines([b"one\n", b"tw\xff"], "a"))

@@ -1,0 +1,58 @@
+"""The first signal is noted, the second Ctrl-C stops at once, and the former handlers come back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from unmask.errors import Interrupted
+from unmask.io.signals import Interruption
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_is_noted_and_told_when_asked(number: int, name: str) -> None:
+    former = [signal.getsignal(each) for each in SIGNALS]
+    with Interruption() as interruption:
+        interruption.check()
+        assert interruption.signal_number is None
+        signal.raise_signal(number)
+        assert interruption.signal_number == number
+        with pytest.raises(Interrupted, match=f"^stopped by {name}$") as stopped:
+            interruption.check()
+    assert stopped.value.exit_code == 128 + number
+    assert [signal.getsignal(each) for each in SIGNALS] == former
+
+
+def test_a_second_ctrl_c_stops_at_once() -> None:
+    with Interruption() as interruption:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert interruption.signal_number == signal.SIGTERM
+
+
+def test_handlers_come_back_after_an_error() -> None:
+    former = [signal.getsignal(each) for each in SIGNALS]
+    with pytest.raises(ValueError, match="a bug"), Interruption():
+        raise ValueError("a bug")
+    assert [signal.getsignal(each) for each in SIGNALS] == former
+
+
+def test_outside_the_main_thread_nothing_is_noted() -> None:
+    former = [signal.getsignal(each) for each in SIGNALS]
+    seen = []
+
+    def work() -> None:
+        with Interruption() as interruption:
+            seen.append([signal.getsignal(each) for each in SIGNALS])
+            interruption.check()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [former]

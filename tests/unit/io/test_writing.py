@@ -1,0 +1,199 @@
+"""Files and directories appear whole or not at all, whatever goes wrong, and nothing of somebody else's is removed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import OutputError
+from unmask.io.writing import (
+    UNFINISHED,
+    refuse_existing,
+    refuse_foreign,
+    remove_own,
+    sha256,
+    told_as_output_error,
+    write_json,
+    write_text,
+    writing,
+    writing_directory,
+)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_file_has_its_name_only_once_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "f.bin"
+    with writing(path) as file:
+        file.write(b"abc")
+        assert names(tmp_path) == [f"{UNFINISHED}f.bin"]
+    assert path.read_bytes() == b"abc"
+    assert names(tmp_path) == ["f.bin"]
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
+def test_a_file_that_fails_leaves_the_old_one_as_it_was(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "f.bin"
+    path.write_bytes(b"old")
+    with pytest.raises((ValueError, KeyboardInterrupt, OutputError)):  # noqa: PT012, SIM117
+        with writing(path) as file:
+            file.write(b"new")
+            raise error
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["f.bin"]
+
+
+def test_text_and_json_are_utf8(tmp_path: Path) -> None:
+    write_text(tmp_path / "t", "조선 café\n")
+    assert (tmp_path / "t").read_bytes() == "조선 café\n".encode()
+    write_json(tmp_path / "j", {"b": "é", "a": 1})
+    assert (tmp_path / "j").read_text("utf-8") == '{\n  "b": "é",\n  "a": 1\n}\n'
+    assert json.loads((tmp_path / "j").read_bytes()) == {"b": "é", "a": 1}
+
+
+def test_sha256_is_the_known_one(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    assert sha256(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+# ------------------------------------------------------------------------------------------------------ directories
+
+
+def fill(directory: Path, content: str) -> None:
+    (directory / "inner").mkdir()
+    (directory / "inner" / "f").write_text(content)
+
+
+def test_a_directory_appears_whole_with_its_parents(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    with writing_directory(path) as unfinished:
+        fill(unfinished, "x")
+        assert not path.exists()
+    assert (path / "inner" / "f").read_text() == "x"
+    assert names(path.parent) == ["b"]
+
+
+@pytest.mark.parametrize("before", ["nothing", "empty", "full"])
+def test_a_directory_that_fails_leaves_what_was_there(tmp_path: Path, before: str) -> None:
+    path = tmp_path / "d"
+    if before != "nothing":
+        path.mkdir()
+    if before == "full":
+        fill(path, "old")
+    there = names(tmp_path)
+    with pytest.raises(ValueError, match="a bug"):  # noqa: PT012, SIM117
+        with writing_directory(path, overwrite=True) as unfinished:
+            fill(unfinished, "new")
+            raise ValueError("a bug")
+    assert names(tmp_path) == there
+    if before == "full":
+        assert (path / "inner" / "f").read_text() == "old"
+
+
+def test_a_directory_is_replaced_when_the_new_one_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    path.mkdir()
+    (path / "only in the old one").touch()
+    left_by_a_kill = [tmp_path / f"{UNFINISHED}d", tmp_path / f"{UNFINISHED}replaced-d"]
+    for stale in left_by_a_kill:
+        stale.mkdir()
+        (stale / "f").touch()
+    with writing_directory(path, overwrite=True) as unfinished:
+        fill(unfinished, "new")
+        assert names(path) == ["only in the old one"]
+    assert names(path) == ["inner"]
+    assert names(tmp_path) == ["d"]
+
+
+def test_the_current_directory_can_be_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with writing_directory(Path(".")) as unfinished:
+        fill(unfinished, "x")
+    assert (here / "inner" / "f").read_text() == "x"
+
+
+def test_what_exists_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "f").touch()
+    (tmp_path / "empty").mkdir()
+    for name in ("file", "full"):
+        with pytest.raises(OutputError, match=f"{name} exists already and would be overwritten: choose another name"):
+            refuse_existing(tmp_path / name, overwrite=False)
+        with pytest.raises(OutputError, match="exists already"), writing_directory(tmp_path / name):
+            pytest.fail("was opened")
+        refuse_existing(tmp_path / name, overwrite=True)
+    refuse_existing(tmp_path / "empty", overwrite=False)
+    refuse_existing(tmp_path / "missing", overwrite=False)
+    with pytest.raises(OutputError, match="name too long"):
+        refuse_existing(tmp_path / ("x" * 300), overwrite=False)
+
+
+def test_only_what_is_our_own_is_removed(tmp_path: Path) -> None:
+    theirs, ours, empty = tmp_path / "theirs", tmp_path / "ours", tmp_path / "empty"
+    for directory in (theirs, ours, empty):
+        directory.mkdir()
+    fill(theirs, "precious")
+    (ours / "part-1.bin").touch()
+    remove_own(tmp_path / "missing", ("part-*.bin",), "a thing")
+    remove_own(ours, ("part-*.bin",), "a thing")
+    remove_own(empty, ("part-*.bin",), "a thing")
+    with pytest.raises(OutputError, match="theirs is not a thing, so --overwrite does not remove it"):
+        remove_own(theirs, ("part-*.bin",), "a thing")
+    with pytest.raises(OutputError, match="is not a thing"):
+        remove_own(theirs / "inner" / "f", ("f",), "a thing")
+    assert names(tmp_path) == ["theirs"]
+    assert (theirs / "inner" / "f").read_text() == "precious"
+
+
+def test_anything_foreign_is_named(tmp_path: Path) -> None:
+    (tmp_path / "part-1.bin").touch()
+    own = ("part-*.bin", "index")
+    refuse_foreign(tmp_path, own, "a thing")
+    refuse_foreign(tmp_path / "missing", own, "a thing")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(OutputError, match=r"holds notes.txt, which is no part of a thing, so nothing in it is touched"):
+        refuse_foreign(tmp_path, own, "a thing")
+    with pytest.raises(OutputError, match=r"notes.txt: Not a directory"):
+        refuse_foreign(tmp_path / "notes.txt", own, "a thing")
+
+
+# ------------------------------------------------------------------------------------------- what the system refuses
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, "the disk is full while writing .*f: free some space, or write elsewhere"),
+        (errno.EDQUOT, "the disk is full"),
+        (errno.EACCES, "cannot write .*f: Permission denied; choose a place that can be written"),
+        (errno.EROFS, "cannot write .*f: Read-only file system"),
+        (errno.EFBIG, "cannot write .*f: File too large"),
+    ],
+)
+def test_the_systems_refusals_are_told(tmp_path: Path, number: int, message: str) -> None:
+    with pytest.raises(OutputError, match=message), told_as_output_error(tmp_path / "f"):
+        raise OSError(number, os.strerror(number))
+
+
+def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="odd"), told_as_output_error(tmp_path):
+        raise OSError(errno.EPIPE, "odd")
+
+
+def test_a_place_under_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="Not a directory"), writing_directory(tmp_path / "file" / "d"):
+        pytest.fail("was opened")
+    (tmp_path / "d").mkdir()
+    with pytest.raises(OutputError, match="Is a directory"):
+        write_text(tmp_path / "d", "x")
+    assert names(tmp_path) == ["d", "file"]

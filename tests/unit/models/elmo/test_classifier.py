@@ -1,0 +1,72 @@
+"""Texts and pairs of texts classified from ELMo's layers, against a slow computation from the formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from unmask.batch import Batch, pack
+from unmask.models.elmo.classifier import ElmoClassifier
+from unmask.models.elmo.encoder import ElmoEncoder, text_lengths
+from unmask.models.elmo.settings import ElmoSettings
+
+SETTINGS = ElmoSettings(
+    vocab_size=10, max_characters=8, character_size=3, filters=((1, 4), (2, 4)), projection_size=5, cell_size=6
+)
+PAIRED = pack([[1, 2, 3], [4, 5, 6, 7], [8, 9]], [[0, 1, 1], [0, 0, 0, 0], [0, 1]])
+"""A pair of one word and two, a text alone, a pair of one word each."""
+
+
+def states() -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(PAIRED.num_tokens, SETTINGS.hidden_size) for _ in range(3)]
+
+
+def expected(head: ElmoClassifier, layers: list[Tensor]) -> Tensor:
+    shares = torch.softmax(head.mixture.scores, 0)
+    words = head.mixture.gamma * sum(share * layer for share, layer in zip(shares, layers, strict=True))
+
+    def text(first: int, end: int) -> Tensor:
+        values = words[first:end]
+        if head.bilstm is not None:
+            values = head.bilstm.layers[0](values[:, None])[0].squeeze(1)
+        return torch.cat([values.mean(0), values.amax(0)])
+
+    rows = []
+    for u, v in ((text(0, 1), text(1, 3)), (text(3, 7), None), (text(7, 8), text(8, 9))):
+        v = torch.zeros_like(u) if v is None else v
+        rows.append(torch.cat([u, v, (u - v).abs(), u * v]))
+    return head.dense(torch.stack(rows))
+
+
+@pytest.mark.parametrize("bilstm_size", [None, 4])
+def test_texts_are_pooled_and_compared(bilstm_size: int | None) -> None:
+    torch.manual_seed(1)
+    head = ElmoClassifier(SETTINGS, 3, bilstm_size=bilstm_size).eval()
+    with torch.no_grad():
+        head.mixture.scores.copy_(torch.tensor([0.5, -1.0, 2.0]))
+        head.mixture.gamma.fill_(1.5)
+    assert head.num_labels == 3
+    # Float32 sums of some tens of values of size 1.
+    torch.testing.assert_close(head(states(), PAIRED), expected(head, states()), atol=1e-5, rtol=1e-5)
+
+
+def test_all_of_it_learns() -> None:
+    head = ElmoClassifier(SETTINGS, 3, dropout_prob=0, bilstm_size=4)
+    head(states(), PAIRED).square().sum().backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in head.parameters())
+
+
+def test_the_texts_of_a_pair_are_read_apart() -> None:
+    assert text_lengths(PAIRED) == (1, 2, 4, 1, 1)
+    assert text_lengths(pack([[1, 2], [3]])) == (2, 1)
+    torch.manual_seed(0)
+    encoder = ElmoEncoder(SETTINGS).eval()
+    encoder.set_words(torch.randint(0, 200, (10, 8)).numpy())
+    alone = pack([[1], [2, 3], [4, 5, 6, 7], [8], [9]])
+    for layer, same in zip(encoder.hidden_states(PAIRED), encoder.hidden_states(alone), strict=True):
+        torch.testing.assert_close(layer, same)
+    one: Batch = pack([[1, 2, 3]])
+    read_together = encoder.hidden_states(one)[-1]
+    assert not torch.allclose(read_together, encoder.hidden_states(alone)[-1][:3])

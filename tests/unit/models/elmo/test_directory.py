@@ -1,0 +1,111 @@
+"""Directories of ELMo: what is saved comes back bit for bit, and whatever does not fit is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from unmask.errors import ModelError
+from unmask.models.elmo.classifier import ElmoClassifier
+from unmask.models.elmo.directory import load_elmo, save_elmo
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.word_softmax import WordSoftmax
+from unmask.models.heads.heads import HeadKind, new_head
+from unmask.models.hub.directory import (
+    load_causal_lm,
+    load_encoder,
+    load_finetuned,
+    load_masked_lm,
+    load_model,
+    save_model,
+)
+from unmask.models.hub.source import read_settings
+
+SETTINGS = ElmoSettings(
+    vocab_size=10, max_characters=8, character_size=3, filters=((1, 4), (2, 4)), projection_size=5, cell_size=6
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    save_elmo(tmp_path, ElmoEncoder(SETTINGS), WordSoftmax(SETTINGS), {"unmask_task": {"name": "tagging"}})
+    return tmp_path
+
+
+@pytest.mark.parametrize("with_softmax", [True, False])
+def test_what_is_saved_comes_back(tmp_path: Path, with_softmax: bool) -> None:
+    encoder, softmax = ElmoEncoder(SETTINGS), WordSoftmax(SETTINGS)
+    save_elmo(tmp_path, encoder, softmax if with_softmax else None)
+    loaded = load_elmo(tmp_path)
+    assert loaded.encoder.settings == SETTINGS
+    assert loaded.config["model_type"] == "elmo"
+    assert loaded.config["architectures"] == ["ElmoForPreTraining" if with_softmax else "ElmoModel"]
+    for name, weight in encoder.state_dict().items():
+        assert torch.equal(loaded.encoder.state_dict()[name], weight)
+    assert (loaded.softmax is not None) == with_softmax
+    if loaded.softmax is not None:
+        assert torch.equal(loaded.softmax.weight, softmax.weight)
+
+
+def test_further_keys_are_kept(directory: Path) -> None:
+    assert load_elmo(directory).config["unmask_task"] == {"name": "tagging"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "bert"}, "model_type is 'bert': expected 'elmo'"),
+        ({"architectures": ["BertModel"]}, r"architectures is \['BertModel'\]"),
+        ({"architectures": ["ElmoModel"]}, "softmax.bias is left over"),
+        ({"cell_size": None}, "lacks cell_size"),
+        ({"cell_size": 0}, "cell_size is 0"),
+        ({"projection_size": 4}, "has the shape"),
+    ],
+)
+def test_configurations_that_do_not_fit_are_refused(directory: Path, changes: dict[str, Any], message: str) -> None:
+    path = directory / "config.json"
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+    with pytest.raises(ModelError, match=message):
+        load_elmo(directory)
+
+
+def test_missing_weights_are_named(directory: Path) -> None:
+    weights = load_file(directory / "model.safetensors")
+    del weights["blocks.1.layers.0.projection"]
+    save_file(weights, directory / "model.safetensors")
+    with pytest.raises(ModelError, match=r"blocks\.1\.layers\.0\.projection \(5, 6\) is missing"):
+        load_elmo(directory)
+
+
+@pytest.mark.parametrize("kind", ["sequence_classification", "token_classification"])
+def test_a_head_of_fine_tuning_stands_beside_the_encoder(tmp_path: Path, kind: HeadKind) -> None:
+    encoder = ElmoEncoder(SETTINGS)
+    head = ElmoClassifier(SETTINGS, 3) if kind == "sequence_classification" else new_head(kind, SETTINGS, 3)
+    save_model(tmp_path, encoder, head=head, head_kind=kind, labels=["a", "b", "c"], problem_type=None)
+    loaded = load_finetuned(tmp_path)
+    assert (loaded.architecture, loaded.head_kind, loaded.labels) == ("ElmoModel", kind, ("a", "b", "c"))
+    assert loaded.head_weights is not None
+    for name, weight in head.state_dict().items():
+        assert torch.equal(loaded.head_weights[name], weight)
+    alone = load_encoder(tmp_path, head=kind)
+    assert (alone.head_kind, alone.unused, alone.fresh) == (None, ("head.safetensors",), ())
+    (tmp_path / "head.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"head\.safetensors"):
+        load_model(tmp_path)
+
+
+def test_what_was_only_pre_trained_has_no_such_head(directory: Path) -> None:
+    assert load_model(directory).softmax is not None
+    assert load_encoder(directory).unused == ("softmax.weight", "softmax.bias")
+    assert read_settings(directory) == SETTINGS
+    for load in (load_finetuned, load_masked_lm, load_causal_lm):
+        with pytest.raises(ModelError, match="ElmoForPreTraining"):
+            load(directory)

@@ -1,0 +1,245 @@
+"""Google's checkpoints under `transformers`' names, and what is refused. `tests/golden` compares what they compute."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import BertConfig, ElectraConfig, ElectraForPreTraining
+
+from unmask.errors import ModelError
+from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint
+from unmask.models.google.crc32c import masked_crc32c
+from unmask.models.google.tensor_bundle import open_bundle
+
+TableWriter = Callable[..., bytes]
+Writer = Callable[..., Path]
+
+
+@pytest.fixture
+def released(repository: Path, tmp_path: Path) -> Path:
+    """A copy of what `tests/golden/make_tensorflow_checkpoint.py` made with TensorFlow."""
+    return shutil.copytree(repository / "tests" / "golden" / "tensorflow_checkpoint", tmp_path / "released")
+
+
+@pytest.fixture
+def write_checkpoint(tmp_path: Path, write_table: TableWriter) -> Writer:
+    """`write_checkpoint({variable: array}, config)` writes a checkpoint; names without an array get one number."""
+
+    def varint(number: int) -> bytes:
+        return bytes([number & 0x7F | 0x80]) + varint(number >> 7) if number > 0x7F else bytes([number])
+
+    def message(number: int, value: int | bytes) -> bytes:
+        if isinstance(value, int):
+            return varint(number << 3) + varint(value)
+        return varint(number << 3 | 2) + varint(len(value)) + value
+
+    def write(
+        variables: dict[str, np.ndarray] | Iterable[str], config: dict[str, object] | None = None, name: str = "m.ckpt"
+    ) -> Path:
+        arrays = variables if isinstance(variables, dict) else {name: np.zeros(1) for name in variables}
+        data = b""
+        items = {b"": message(1, 1)}
+        for variable, array in arrays.items():
+            raw = array.astype("<f4").tobytes()
+            shape = b"".join(message(2, message(1, size)) for size in array.shape)
+            place = message(4, len(data)) + message(5, len(raw))
+            checksum = bytes([6 << 3 | 5]) + masked_crc32c(raw).to_bytes(4, "little")
+            items[variable.encode()] = message(1, 1) + message(2, shape) + place + checksum
+            data += raw
+        directory = tmp_path / "written"
+        directory.mkdir(exist_ok=True)
+        (directory / "bert_config.json").write_text(json.dumps(config or {}), "utf-8")
+        (directory / f"{name}.index").write_bytes(write_table(items))
+        (directory / f"{name}.data-00000-of-00001").write_bytes(data)
+        return directory
+
+    return write
+
+
+def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("folder", [".", "sharded"])
+def test_weights_and_names_are_those_of_transformers(released: Path, folder: str) -> None:
+    assert is_google_checkpoint(released / folder)
+    config, weights = read_google_checkpoint(released / folder)
+    assert equal(weights, load_file(released / "transformers" / "model.safetensors"))
+    written = json.loads((released / "transformers" / "config.json").read_text("utf-8"))
+    assert config["architectures"] == written["architectures"] == ["BertForPreTraining"]
+    assert BertConfig(**config).to_diff_dict() == BertConfig(**written).to_diff_dict()
+
+
+def test_what_is_none(released: Path, tmp_path: Path) -> None:
+    for folder in (released / "transformers", released / "kinds", tmp_path / "missing"):
+        assert not is_google_checkpoint(folder)
+    with pytest.raises(ModelError, match=r"bert_config.json: cannot be read \(No such file"):
+        read_google_checkpoint(released / "kinds")
+    (released / "bert_model.ckpt.index").unlink()
+    assert not is_google_checkpoint(released)
+    with pytest.raises(ModelError, match=r"no \*.index: expected a TensorFlow checkpoint"):
+        read_google_checkpoint(released)
+
+
+def test_damage_is_never_taken_for_weights(released: Path) -> None:
+    """The slots of the optimizer are not read, so that damage in them changes nothing."""
+    data = released / "bert_model.ckpt.data-00000-of-00001"
+    expected = {name: tensor.clone() for name, tensor in read_google_checkpoint(released)[1].items()}
+    entries = open_bundle(released / "bert_model.ckpt.index").entries
+    not_read = [entry for name, entry in entries.items() if "adam" in name or name == "global_step"]
+    file = data.read_bytes()
+    places = [*range(0, len(file), 211), *(entry.offset for entry in not_read)]
+    for place in places:
+        changed = bytearray(file)
+        changed[place] ^= 1 << place % 8
+        data.write_bytes(changed)
+        if any(0 <= place - entry.offset < entry.size for entry in not_read):
+            assert equal(read_google_checkpoint(released)[1], expected)
+        else:
+            with pytest.raises(ModelError, match=r"do not match their checksum\): get it again"):
+                read_google_checkpoint(released)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "bert_config.json is not JSON"), ("[]", "expected a JSON object, found list"), ("\udcff", "is not JSON")],
+)
+def test_a_damaged_config(released: Path, text: str, message: str) -> None:
+    (released / "bert_config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ModelError, match=message):
+        read_google_checkpoint(released)
+
+
+def test_of_several_checkpoints_the_named_one_is_read(write_checkpoint: Writer) -> None:
+    for number in (1, 2, 3):
+        directory = write_checkpoint({"bert/pooler/dense/bias": np.full(2, number)}, name=f"model.ckpt-{number}")
+    with pytest.raises(ModelError, match=r"has 3 checkpoints \(model.ckpt-1.index, .*: move the others away"):
+        read_google_checkpoint(directory)
+    latest = directory / "checkpoint"
+    for named in ("model.ckpt-2", "/elsewhere/training/model.ckpt-2"):
+        others = 'all_model_checkpoint_paths: "model.ckpt-1"\n'
+        latest.write_text(f'model_checkpoint_path: "{named}"\n{others}', "utf-8")
+        assert read_google_checkpoint(directory)[1]["bert.pooler.dense.bias"].tolist() == [2, 2]
+    latest.write_text('model_checkpoint_path: "model.ckpt-9"\n', "utf-8")
+    with pytest.raises(ModelError, match="no file 'checkpoint' that names one of them"):
+        read_google_checkpoint(directory)
+
+
+ENCODER = ("bert/pooler/dense/bias",)
+
+
+@pytest.mark.parametrize(
+    ("variables", "architecture"),
+    [
+        (ENCODER, "BertModel"),
+        ((*ENCODER, "cls/predictions/output_bias"), "BertForMaskedLM"),
+        ((*ENCODER, "cls/predictions/output_bias", "cls/seq_relationship/output_bias"), "BertForPreTraining"),
+        ((*ENCODER, "cls/squad/output_bias"), "BertForQuestionAnswering"),
+        ((*ENCODER, "output_bias"), "BertForSequenceClassification"),
+        (("electra/embeddings/LayerNorm/beta",), "ElectraModel"),
+        (("electra/embeddings/LayerNorm/beta", "discriminator_predictions/dense/bias"), "ElectraForPreTraining"),
+    ],
+)
+def test_the_heads_make_the_architecture(
+    write_checkpoint: Writer, variables: tuple[str, ...], architecture: str
+) -> None:
+    config, weights = read_google_checkpoint(write_checkpoint(variables))
+    assert config["architectures"] == [architecture]
+    assert config["model_type"] == ("electra" if architecture.startswith("Electra") else "bert")
+    assert len(weights) == len(variables)
+
+
+def test_fine_tuned_classifiers_and_question_answering(write_checkpoint: Writer) -> None:
+    head = np.arange(6).reshape(3, 2)
+    directory = write_checkpoint({"output_weights": head, "output_bias": np.zeros(3)})
+    config, weights = read_google_checkpoint(directory)
+    assert weights["classifier.weight"].tolist() == head.tolist()
+    assert config["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
+    assert config["label2id"] == {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}
+    (directory / "m.ckpt.index").unlink()
+    directory = write_checkpoint({"cls/squad/output_weights": head, "cls/squad/output_bias": np.zeros(2)}, name="qa")
+    config, weights = read_google_checkpoint(directory)
+    assert set(weights) == {"qa_outputs.weight", "qa_outputs.bias"}
+    assert "id2label" not in config
+
+
+def test_sizes_come_from_bert_config_and_the_rest_is_what_transformers_says(write_checkpoint: Writer) -> None:
+    given = {"hidden_size": 8, "hidden_act": "relu", "pooler_type": "first_token_transform", "model_type": "other"}
+    config, _ = read_google_checkpoint(write_checkpoint(ENCODER, given))
+    assert config == {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "hidden_size": 8,
+        "hidden_act": "relu",
+        "pooler_type": "first_token_transform",
+        "layer_norm_eps": 1e-12,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        (["scale/.ATTRIBUTES/VARIABLE_VALUE"], "scale/.ATTRIBUTES/VARIABLE_VALUE"),  # TensorFlow 2's
+        ([*ENCODER, "bert/encoder/layer_0/surprise"], "bert/encoder/layer_0/surprise"),
+        ([*ENCODER, *(f"gpt/{number}/bias" for number in range(5))], r"gpt/0/bias, gpt/1/bias, gpt/2/bias \.\.\."),
+        (["global_step", "bert/pooler/dense/bias/adam_m"], "none"),
+    ],
+)
+def test_other_models_are_refused_by_the_names_of_their_variables(
+    write_checkpoint: Writer, variables: list[str], found: str
+) -> None:
+    with pytest.raises(ModelError, match=f"expected the variables of Google's BERT or ELECTRA, .* and found {found}:"):
+        read_google_checkpoint(write_checkpoint(variables))
+
+
+def test_what_optimizers_keep_is_left_out(write_checkpoint: Writer) -> None:
+    slots = [f"{ENCODER[0]}/{slot}" for slot in ("adam_m", "adam_v", "Adam", "Adam_1")]
+    _, weights = read_google_checkpoint(write_checkpoint([*ENCODER, *slots, "global_step", "beta1_power"]))
+    assert set(weights) == {"bert.pooler.dense.bias"}
+
+
+@pytest.mark.parametrize("embedding_size", [6, 8])
+def test_electra_gives_its_discriminator(write_checkpoint: Writer, tmp_path: Path, embedding_size: int) -> None:
+    """The names that google-research/electra gives its variables, from a model of `transformers`."""
+    sizes = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 10, "max_position_embeddings": 6}
+    torch.manual_seed(0)
+    theirs = ElectraForPreTraining(ElectraConfig(**sizes, embedding_size=embedding_size)).eval()
+    variables = {}
+    for name, weight in theirs.state_dict().items():
+        if name.endswith("_ids"):
+            continue
+        path = name.replace("layer.0", "layer_0").replace("dense_prediction", "dense_1").replace(".", "/")
+        is_embedding = path.endswith("_embeddings/weight")
+        is_kernel = weight.ndim == 2 and not is_embedding
+        path = path.replace("LayerNorm/weight", "LayerNorm/gamma").replace("LayerNorm/bias", "LayerNorm/beta")
+        path = path.removesuffix("/weight") + ("/kernel" if is_kernel else "") if path.endswith("/weight") else path
+        variables[path] = (weight.T if is_kernel else weight).numpy()
+    assert ("electra/embeddings_project/kernel" in variables) == (embedding_size != 8)
+    generator = {
+        "generator/encoder/layer_0/output/dense/bias": np.ones(3),
+        "generator_predictions/output_bias": np.ones(11),
+    }
+    directory = write_checkpoint(
+        variables | generator | {"electra/embeddings/LayerNorm/beta/adam_m": np.ones(2)}, sizes
+    )
+    config, weights = read_google_checkpoint(directory)
+    assert config["embedding_size"] == embedding_size
+    ours = ElectraForPreTraining(ElectraConfig(**config)).eval()
+    report = ours.load_state_dict(weights, strict=False)
+    assert not report.unexpected_keys
+    assert not [name for name in report.missing_keys if not name.endswith("_ids")]
+    input_ids = torch.tensor([[1, 5, 9, 10]])
+    with torch.no_grad():
+        assert torch.equal(ours(input_ids).logits, theirs(input_ids).logits)

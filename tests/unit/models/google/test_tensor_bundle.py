@@ -1,0 +1,230 @@
+"""TensorFlow's checkpoints, as TensorFlow wrote them, whole and damaged in every way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.errors import ModelError
+from unmask.models.google.crc32c import masked_crc32c
+from unmask.models.google.leveldb_table import read_table
+from unmask.models.google.tensor_bundle import DTYPES, TensorBundle, open_bundle
+
+TableWriter = Callable[..., bytes]
+
+
+@pytest.fixture
+def kinds(repository: Path, tmp_path: Path) -> Path:
+    """A copy of the checkpoint of every kind of tensor; `tests/golden/make_tensorflow_checkpoint.py` made it."""
+    shutil.copytree(repository / "tests" / "golden" / "tensorflow_checkpoint" / "kinds", tmp_path / "kinds")
+    return tmp_path / "kinds"
+
+
+def expected_of(directory: Path) -> dict[str, torch.Tensor]:
+    described = json.loads((directory / "expected.json").read_text("utf-8"))
+    return {
+        name: torch.tensor(one["values"], dtype=getattr(torch, one["dtype"])).reshape(one["shape"])
+        for name, one in described.items()
+    }
+
+
+def read_all(bundle: TensorBundle) -> dict[str, torch.Tensor]:
+    return {name: bundle.read(name) for name in sorted(bundle.entries) if name not in NOT_READ}
+
+
+NOT_READ = ("a_flag", "a_text", "partitioned")
+
+
+def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == expected.keys() and all(
+        found[name].dtype == tensor.dtype and torch.equal(found[name], tensor) for name, tensor in expected.items()
+    )
+
+
+def test_every_dtype_and_shape(kinds: Path) -> None:
+    expected = expected_of(kinds)
+    assert {tensor.dtype for tensor in expected.values()} == set(DTYPES.values())
+    bundle = open_bundle(kinds / "kinds.ckpt.index")
+    assert set(bundle.entries) == set(expected) | set(NOT_READ)
+    assert all(bundle.entries[name].offset % 4 for name in ("float32", "float64", "int32"))  # none of them aligned
+    assert same(read_all(bundle), expected)
+
+
+def test_what_is_read_may_be_written_to_and_the_file_stays(kinds: Path) -> None:
+    data = kinds / "kinds.ckpt.data-00000-of-00001"
+    before = data.read_bytes()
+    bundle = open_bundle(kinds / "kinds.ckpt.index")
+    for tensor in read_all(bundle).values():
+        tensor.zero_()
+    assert data.read_bytes() == before
+
+
+def test_two_shards_hold_what_one_does(repository: Path) -> None:
+    directory = repository / "tests" / "golden" / "tensorflow_checkpoint"
+    one = open_bundle(directory / "bert_model.ckpt.index")
+    two = open_bundle(directory / "sharded" / "model.ckpt-1000.index")
+    assert len(two.shards) == 2
+    assert {entry.shard for entry in two.entries.values()} == {0, 1}
+    left_out = {name for name in one.entries if "adam" in name} | {"global_step"}
+    assert set(one.entries) - left_out == set(two.entries)
+    assert same({name: two.read(name) for name in two.entries}, {name: one.read(name) for name in two.entries})
+    assert int(one.read("global_step")) == 1000
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_what_is_not_read_is_refused_by_name(kinds: Path, name: str) -> None:
+    message = "partitioned, kept in slices" if name == "partitioned" else r"dtype number \d+; expected float32, "
+    with pytest.raises(ModelError, match=f"kinds.ckpt.index: {name} is .*{message}"):
+        open_bundle(kinds / "kinds.ckpt.index").read(name)
+
+
+def test_no_byte_of_the_index_can_be_changed(kinds: Path) -> None:
+    index = kinds / "kinds.ckpt.index"
+    file = index.read_bytes()
+    for place in range(len(file)):
+        changed = bytearray(file)
+        changed[place] ^= 1 << place % 8
+        index.write_bytes(changed)
+        with pytest.raises(ModelError, match=r"kinds\.ckpt\.index is cut short or damaged .*: get it again"):
+            open_bundle(index)
+
+
+def test_no_byte_of_a_tensor_can_be_changed(kinds: Path) -> None:
+    """Not covered are 17 bytes: the first nine, of two variables that are not read, and a slice of a third."""
+    index, data = kinds / "kinds.ckpt.index", kinds / "kinds.ckpt.data-00000-of-00001"
+    expected = expected_of(kinds)
+    file = data.read_bytes()
+    unnoticed = []
+    for place in range(len(file)):
+        changed = bytearray(file)
+        changed[place] ^= 1 << place % 8
+        data.write_bytes(changed)
+        try:
+            assert same(read_all(open_bundle(index)), expected)
+            unnoticed.append(place)
+        except ModelError as error:
+            assert "do not match their checksum" in str(error)  # noqa: PT017
+    read = sum(tensor.numel() * tensor.element_size() for tensor in expected.values())
+    assert len(unnoticed) == len(file) - read == 17
+    assert unnoticed[:9] == list(range(9))
+
+
+def test_cut_short_anywhere(kinds: Path) -> None:
+    index, data = kinds / "kinds.ckpt.index", kinds / "kinds.ckpt.data-00000-of-00001"
+    for path in (index, data):
+        file = path.read_bytes()
+        for size in range(len(file) - 8 if path is data else len(file)):  # the last 8 are the slice's
+            path.write_bytes(file[:size])
+            with pytest.raises(ModelError, match=f"{path.name} is cut short or damaged"):
+                open_bundle(index)
+        path.write_bytes(file)
+
+
+def test_a_missing_shard_is_named(repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository / "tests" / "golden" / "tensorflow_checkpoint" / "sharded", tmp_path / "sharded")
+    (tmp_path / "sharded" / "model.ckpt-1000.data-00001-of-00002").unlink()
+    with pytest.raises(ModelError, match=r"data-00001-of-00002: cannot be read \(No such file.* with all its files"):
+        open_bundle(tmp_path / "sharded" / "model.ckpt-1000.index")
+
+
+def test_a_missing_index_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "gone.index", tmp_path):
+        with pytest.raises(ModelError, match="cannot be read"):
+            open_bundle(path)
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    """A field of a protocol buffer, with a number or a length below 128."""
+    if isinstance(value, int):
+        return bytes([number << 3, value])
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+HEADER = field(1, 1)
+SHAPE = field(2, field(2, field(1, 3)))
+"""Three elements."""
+
+
+@pytest.fixture
+def write_index(tmp_path: Path, write_table: TableWriter) -> Callable[..., Path]:
+    """Writes the index of a checkpoint whose data file is the float32 1, 2, 3."""
+    data = np.array([1, 2, 3], "<f4").tobytes()
+    (tmp_path / "hand.data-00000-of-00001").write_bytes(data)
+
+    def write(header: bytes = HEADER, entry: bytes | None = None, name: bytes = b"v") -> Path:
+        checksum = bytes([6 << 3 | 5]) + masked_crc32c(data).to_bytes(4, "little")
+        items = {b"": header, name: (field(1, 1) + SHAPE + field(5, 12) if entry is None else entry) + checksum}
+        (tmp_path / "hand.index").write_bytes(write_table(items))
+        return tmp_path / "hand.index"
+
+    return write
+
+
+def test_written_by_hand(write_index: Callable[..., Path]) -> None:
+    newer_fields = field(9, 1) + field(10, b"x") + bytes([11 << 3 | 1]) + bytes(8)
+    for index in (write_index(), write_index(HEADER + newer_fields + field(3, field(1, 1) + field(2, 1)))):
+        assert open_bundle(index).read("v").tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (HEADER + field(2, 1), "on a big-endian machine"),
+        (HEADER + field(3, field(2, 2)), "for readers of version 2 or later"),
+        (b"", "it tells of 0 shards"),
+        (field(1, b"one"), "field 1 of an entry is not a number"),
+        (HEADER + field(3, 1), "a number where a message should be"),
+        (HEADER + b"\x1a\x09", "an entry is cut short"),
+        (HEADER + b"\x1b", "of the unknown kind 3"),
+    ],
+)
+def test_other_headers_are_refused(write_index: Callable[..., Path], header: bytes, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        open_bundle(write_index(header))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (field(1, 1) + SHAPE + field(5, 12) + field(3, 1), "v lies in shard 1, and there are 1"),
+        (field(1, 1) + SHAPE + field(5, 12) + field(4, 1), "it has 12 bytes, and v ends at byte 13"),
+        (field(1, 1) + SHAPE + field(5, 8), r"v has the shape \(3,\) and 8 bytes"),
+        (field(1, 2) + SHAPE + field(5, 12), r"v has the shape \(3,\) and 12 bytes"),
+        (field(1, 1) + field(2, field(2, b"\x08" + b"\xff" * 9 + b"\x01")) + field(5, 12), "v has the shape"),
+    ],
+)
+def test_entries_that_do_not_fit_are_refused(write_index: Callable[..., Path], entry: bytes, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        open_bundle(write_index(entry=entry)).read("v")
+
+
+def test_a_name_that_is_not_utf8_is_refused(write_index: Callable[..., Path]) -> None:
+    with pytest.raises(ModelError, match="damaged"):
+        open_bundle(write_index(name=b"\xff"))
+
+
+def test_a_table_that_is_no_index_is_refused(tmp_path: Path, write_table: TableWriter) -> None:
+    (tmp_path / "other.index").write_bytes(write_table({b"key": b"value"}))
+    with pytest.raises(ModelError, match="it has no header"):
+        open_bundle(tmp_path / "other.index")
+
+
+def test_an_empty_data_file_will_do_where_nothing_is_in_it(tmp_path: Path, write_table: TableWriter) -> None:
+    empty = (
+        field(1, 1) + field(2, field(2, field(1, 0))) + bytes([6 << 3 | 5]) + masked_crc32c(b"").to_bytes(4, "little")
+    )
+    (tmp_path / "empty.index").write_bytes(write_table({b"": HEADER, b"v": empty}))
+    (tmp_path / "empty.data-00000-of-00001").write_bytes(b"")
+    assert open_bundle(tmp_path / "empty.index").read("v").shape == (0,)
+
+
+def test_the_slices_of_a_partitioned_variable_are_no_variables(kinds: Path) -> None:
+    table = read_table((kinds / "kinds.ckpt.index").read_bytes())
+    assert sum(key.startswith(b"\0") for key in table) == 1
+    assert not any(name.startswith("\0") for name in open_bundle(kinds / "kinds.ckpt.index").entries)

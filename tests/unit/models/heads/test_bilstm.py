@@ -1,0 +1,148 @@
+"""The mixture of layers, and the BiLSTM that reads packed sequences of any lengths."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unmask.errors import SettingsError
+from unmask.models.heads.bilstm import HIDDEN_SIZE, BiLstm, FeatureHead, feature_head
+from unmask.models.heads.layer_mixture import CHOICES, LayerMixture, find_choice
+from unmask.models.settings import EncoderSettings
+
+SETTINGS = EncoderSettings(
+    vocab_size=50,
+    hidden_size=8,
+    num_hidden_layers=5,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=32,
+)
+LENGTHS = (3, 1, 7, 7, 2)
+
+
+def states(num_tokens: int = 3) -> list[Tensor]:
+    """The embeddings' output and five layers', each state filled with its number."""
+    return [torch.full((num_tokens, 8), float(number)) for number in range(6)]
+
+
+NUMBERS = {
+    "embeddings": [0],
+    "second-to-last": [4],
+    "last": [5],
+    "weighted-last-4": [2, 3, 4, 5],
+    "concat-last-4": [2, 3, 4, 5],
+    "weighted-all": [1, 2, 3, 4, 5],  # the layers, not the embeddings
+    "weighted-all-and-embeddings": [0, 1, 2, 3, 4, 5],
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices(name: str) -> None:
+    choice = find_choice(name, 5)
+    selected = choice.select(states())
+    assert tuple(selected.shape[1:]) == choice.shape(5, 8)
+    assert choice.mixed == name.startswith("weighted") == (selected.dim() == 3)
+    assert selected[0].reshape(-1, 8)[:, 0].tolist() == NUMBERS[name]
+
+
+def test_unknown_and_impossible_choices() -> None:
+    with pytest.raises(SettingsError, match=r"no feature layers 'lst': .*did you mean last\?"):
+        find_choice("lst", 5)
+    with pytest.raises(SettingsError, match="concat-last-4 needs 4 layers and the model has 3: choose one of embed"):
+        find_choice("concat-last-4", 3)
+    assert find_choice("second-to-last", 2).select(states()[:3])[0, 0] == 1
+
+
+def test_mixture_by_hand() -> None:
+    mixture = LayerMixture(3)
+    layers = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 12.0]]])  # (1 token, 3 layers, 2)
+    assert mixture(layers).tolist() == [[pytest.approx(3.0), pytest.approx(6.0)]]  # at first the plain average
+    with torch.no_grad():
+        mixture.scores.copy_(torch.tensor([0.0, math.log(2), math.log(5)]))  # weights 1/8, 2/8, 5/8
+        mixture.gamma.fill_(4.0)
+    expected = [4 * (1 * 1 + 2 * 3 + 5 * 5) / 8, 4 * (1 * 2 + 2 * 4 + 5 * 12) / 8]
+    assert mixture(layers)[0].tolist() == pytest.approx(expected)
+
+
+def reference(bilstm: BiLstm, width: int, hidden_size: int) -> nn.LSTM:
+    """One `torch.nn.LSTM` of all layers with the same weights."""
+    lstm = nn.LSTM(width, hidden_size, num_layers=len(bilstm.layers), bidirectional=True)
+    weights = {
+        name.replace("_l0", f"_l{number}"): weight
+        for number, layer in enumerate(bilstm.layers)
+        for name, weight in layer.state_dict().items()
+    }
+    lstm.load_state_dict(weights)
+    return lstm
+
+
+def test_each_sequence_is_read_alone() -> None:
+    torch.manual_seed(0)
+    bilstm = BiLstm(6, hidden_size=5)
+    values = torch.randn(sum(LENGTHS), 6)
+    alone = reference(bilstm, 6, 5)
+    expected = torch.cat([alone(sequence)[0] for sequence in values.split(LENGTHS)])
+    # Matrix products of other shapes add in another order: a few units in the last place of float32.
+    torch.testing.assert_close(bilstm(values, LENGTHS), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_gradients_are_those_of_each_sequence_alone() -> None:
+    torch.manual_seed(0)
+    bilstm = BiLstm(6, hidden_size=5)
+    values = torch.randn(sum(LENGTHS), 6, requires_grad=True)
+    bilstm(values, LENGTHS).square().sum().backward()
+    others = values.detach().clone().requires_grad_()
+    alone = reference(bilstm, 6, 5)
+    torch.cat([alone(sequence)[0] for sequence in others.split(LENGTHS)]).square().sum().backward()
+    assert values.grad is not None
+    assert others.grad is not None
+    torch.testing.assert_close(values.grad, others.grad, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(bilstm.layers[1].weight_hh_l0.grad, alone.weight_hh_l1.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_dropout_stands_between_the_layers_and_repeats() -> None:
+    torch.manual_seed(0)
+    bilstm = BiLstm(6, hidden_size=5, dropout_prob=0.5)
+    values = torch.randn(sum(LENGTHS), 6)
+    torch.manual_seed(1)
+    first = bilstm(values, LENGTHS)
+    torch.manual_seed(1)
+    assert torch.equal(bilstm(values, LENGTHS), first)
+    assert not torch.equal(bilstm(values, LENGTHS), first)
+    bilstm.eval()
+    assert torch.equal(bilstm(values, LENGTHS), bilstm(values, LENGTHS))
+
+
+def test_the_head_of_the_paper() -> None:
+    head = feature_head(SETTINGS, 7, "concat-last-4")
+    assert (HIDDEN_SIZE, len(head.bilstm.layers), head.num_labels) == (768, 2, 7)
+    assert [layer.input_size for layer in head.bilstm.layers] == [32, 1536]
+    assert (head.mixture, head.dropout_prob) == (None, SETTINGS.hidden_dropout_prob)
+    mixed = feature_head(SETTINGS, 7, "weighted-all", dropout_prob=0.0)
+    assert isinstance(mixed.mixture, LayerMixture)
+    assert mixed.mixture.scores.shape == (5,)
+
+
+@pytest.mark.parametrize("layers", ["last", "weighted-last-4"])
+def test_a_head_is_rebuilt_from_its_state(layers: str) -> None:
+    torch.manual_seed(0)
+    head = feature_head(SETTINGS, 3, layers).eval()
+    with torch.device("meta"):
+        again = feature_head(SETTINGS, 3, layers)
+    again.load_state_dict(head.state_dict(), assign=True)
+    features = torch.randn(sum(LENGTHS), *find_choice(layers, 5).shape(5, 8))
+    assert torch.equal(again.eval()(features, LENGTHS), head(features, LENGTHS))
+
+
+def test_the_head_computes_in_float32_under_autocast() -> None:
+    torch.manual_seed(0)
+    head = FeatureHead((8,), 3, 0.0, 0.02)
+    features = torch.randn(sum(LENGTHS), 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = head(features.bfloat16().float(), LENGTHS)
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, head(features.bfloat16().float(), LENGTHS))

@@ -1,0 +1,165 @@
+"""BERT as ELECTRA with the same hidden states; more vocabulary entries, in the place of padding first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unmask.batch import Batch, pack
+from unmask.models.bert import BertEncoder, new_masked_lm_head
+from unmask.models.electra import ElectraEncoder, generator_settings, new_generator_head, share_embeddings
+from unmask.models.encoder import TokenEncoder, new_encoder
+from unmask.models.hub.conversion import bert_as_electra, widen_vocabulary
+from unmask.models.settings import Architecture, EncoderSettings
+
+VOCAB_SIZE = 40
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 18,
+    "initializer_range": 0.2,
+    "pad_token_id": 1,
+}
+
+TOLERANCE = 1e-6
+"""Both run the same operations on the same numbers; hidden states are of order 1, so this is some ten roundings of
+fp32, and a weight in the wrong place is far over it."""
+
+
+def new(architecture: Architecture, pooler: bool = False, **changes: Any) -> TokenEncoder:
+    torch.manual_seed(0)
+    sizes = SIZES | ({"intermediate_size": 96} if architecture == "gpt1" else {}) | changes
+    encoder = new_encoder(EncoderSettings(architecture=architecture, **sizes), pooler).eval()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return encoder
+
+
+def batch() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    ids = [torch.randint(5, VOCAB_SIZE, (length,), generator=generator).tolist() for length in (9, 16, 1)]
+    return pack(ids, [[place % 2 for place in range(len(row))] for row in ids])
+
+
+def largest_difference(first: list[Tensor], second: list[Tensor]) -> float:
+    assert len(first) == len(second)
+    return max(float((one - other).detach().abs().max()) for one, other in zip(first, second, strict=True))
+
+
+def new_bert(pooler: bool = False, **changes: Any) -> BertEncoder:
+    bert = new("bert", pooler, **changes)
+    assert isinstance(bert, BertEncoder)
+    return bert
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
+def test_bert_as_electra(pooler: bool, hidden_act: str) -> None:
+    bert = new_bert(pooler, hidden_act=hidden_act, layer_norm_eps=1e-5)
+    electra = bert_as_electra(bert)
+    assert electra.embeddings.projection is None
+    assert electra.pooler is None
+    assert electra.settings.architecture == "electra"
+    assert electra.settings.embedding_size == electra.settings.hidden_size
+    assert not electra.training
+    assert largest_difference(electra.hidden_states(batch()), bert.hidden_states(batch())) < TOLERANCE
+
+
+def test_the_copy_learns_and_the_original_stays() -> None:
+    bert = new_bert()
+    before = {name: weight.clone() for name, weight in bert.state_dict().items()}
+    electra = bert_as_electra(bert).train()
+    assert all(parameter.requires_grad for parameter in electra.parameters())
+    electra(batch()).square().sum().backward()
+    with torch.no_grad():
+        for parameter in electra.parameters():
+            assert parameter.grad is not None
+            parameter.add_(1.0)
+    assert all(torch.equal(weight, before[name]) for name, weight in bert.state_dict().items())
+    assert all(parameter.grad is None for parameter in bert.parameters())
+
+
+# More vocabulary
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "gpt1"])
+def test_new_entries_start_as_the_mean_of_their_pieces(architecture: Architecture) -> None:
+    changes: dict[str, Any] = {"electra": {"embedding_size": 10}, "gpt1": {"hidden_act": "gelu_new"}}
+    encoder = new(architecture, **changes.get(architecture, {}))
+    words, states = encoder.word_embeddings.detach().clone(), encoder.hidden_states(batch())
+    widen_vocabulary(encoder, [], VOCAB_SIZE + 3, [[7], [8, 9, 9], []])
+    widened = encoder.word_embeddings
+    assert encoder.settings.vocab_size == VOCAB_SIZE + 3 == len(widened)
+    assert torch.equal(widened[:VOCAB_SIZE], words)
+    assert torch.equal(widened[VOCAB_SIZE], words[7])
+    assert torch.allclose(widened[VOCAB_SIZE + 1], (words[8] + 2 * words[9]) / 3)
+    assert torch.allclose(widened[VOCAB_SIZE + 2], words.mean(0))
+    assert widened.requires_grad
+    assert largest_difference(encoder.hidden_states(batch()), states) == 0
+    encoder(pack([[7, VOCAB_SIZE + 1]])).sum().backward()
+    assert widened.grad is not None
+    assert widened.grad[VOCAB_SIZE + 1].any()
+
+
+def test_the_heads_bias_is_widened_and_old_logits_stay() -> None:
+    encoder = new("bert")
+    head = new_masked_lm_head(encoder.settings)
+    with torch.no_grad():
+        head.bias.copy_(torch.arange(VOCAB_SIZE))
+    before = head(encoder(batch()), encoder.word_embeddings)
+    widen_vocabulary(encoder, [head], VOCAB_SIZE + 1, [[10, 20]])
+    after = head(encoder(batch()), encoder.word_embeddings)
+    assert head.bias[VOCAB_SIZE] == 15
+    assert head.bias.requires_grad
+    assert largest_difference([after[:, :VOCAB_SIZE]], [before]) < TOLERANCE * 40  # logits are up to 40
+    expected = (before[:, 10] + before[:, 20]) / 2  # a linear function of embedding and bias
+    assert largest_difference([after[:, VOCAB_SIZE]], [expected]) < TOLERANCE * 40
+
+
+@pytest.mark.parametrize("num_new", [2, 4, 6])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "gpt1"])
+def test_new_entries_take_the_rows_of_padding_first(architecture: Architecture, num_new: int) -> None:
+    """Four rows are padding: the tokenizer ends before them, and no mean is taken over them."""
+    first = VOCAB_SIZE - 4
+    changes: dict[str, Any] = {"hidden_act": "gelu_new"} if architecture == "gpt1" else {}
+    encoder = new(architecture, **changes)
+    head = new_masked_lm_head(encoder.settings)
+    with torch.no_grad():
+        encoder.word_embeddings[first:] = 1000.0
+        head.bias.copy_(torch.arange(VOCAB_SIZE))
+    rows = encoder.word_embeddings.detach().clone()
+    widen_vocabulary(encoder, [head], first + num_new, [[7, 9], [], [8], [8], [8], [8]][:num_new])
+    size = max(VOCAB_SIZE, first + num_new)
+    assert (encoder.settings.vocab_size, len(encoder.word_embeddings), len(head.bias)) == (size, size, size)
+    assert torch.equal(encoder.word_embeddings[:first], rows[:first])
+    assert torch.allclose(encoder.word_embeddings[first], (rows[7] + rows[9]) / 2)
+    assert torch.allclose(encoder.word_embeddings[first + 1], rows[:first].mean(0))
+    assert all(torch.equal(row, rows[8]) for row in encoder.word_embeddings[first + 2 : first + num_new])
+    assert torch.equal(encoder.word_embeddings[first + num_new :], rows[first + num_new :])
+    assert head.bias[first : first + 2].tolist() == [8, (first - 1) / 2]
+
+
+def test_embeddings_shared_with_a_generator_stay_shared() -> None:
+    discriminator = new("electra", embedding_size=10)
+    assert isinstance(discriminator, ElectraEncoder)
+    generator = ElectraEncoder(generator_settings(discriminator.settings, 1 / 3, tied=True))
+    share_embeddings(generator, discriminator)
+    head = new_generator_head(generator.settings)
+    widen_vocabulary(discriminator, [head], VOCAB_SIZE + 1, [[10]])
+    assert generator.word_embeddings is discriminator.word_embeddings
+    assert head(generator(pack([[VOCAB_SIZE]])), generator.word_embeddings).shape == (1, VOCAB_SIZE + 1)
+
+
+def test_no_new_entries_change_nothing() -> None:
+    encoder = new("bert")
+    words = encoder.word_embeddings.detach().clone()
+    widen_vocabulary(encoder, [], VOCAB_SIZE, [])
+    assert torch.equal(encoder.word_embeddings, words)

@@ -1,0 +1,357 @@
+"""Model directories: written and read back alike, old spellings, and every fault told by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from unmask.errors import ModelError
+from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
+from unmask.models.heads.heads import new_head
+from unmask.models.hub.directory import (
+    LoadedModel,
+    load_encoder,
+    load_finetuned,
+    load_masked_lm,
+    load_model,
+    save_model,
+    weights_of,
+)
+from unmask.models.settings import EncoderSettings
+
+SETTINGS = EncoderSettings(
+    vocab_size=30,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+    max_position_embeddings=16,
+)
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Path:
+    """A directory with the heads of pre-training."""
+    torch.manual_seed(0)
+    save_model(
+        tmp_path / "pretrained",
+        BertEncoder(SETTINGS),
+        masked_lm_head=new_masked_lm_head(SETTINGS),
+        next_sentence_head=new_next_sentence_head(SETTINGS),
+    )
+    return tmp_path / "pretrained"
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> Path:
+    """A directory with a classifier of three labels."""
+    torch.manual_seed(0)
+    save_model(
+        tmp_path / "classifier",
+        BertEncoder(SETTINGS),
+        head=new_head("sequence_classification", SETTINGS, 3, dropout_prob=0.25),
+        head_kind="sequence_classification",
+        labels=["bad", "good", "나쁨"],
+        problem_type="single_label_classification",
+        extra_config={"note": "kept"},
+    )
+    return tmp_path / "classifier"
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_weights(directory: Path, edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    path = directory / "model.safetensors"
+    weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    save_file(edit(weights), path)
+
+
+def weights_in(model: LoadedModel) -> dict[str, Tensor]:
+    return weights_of(
+        model.encoder,
+        model.masked_lm_head,
+        model.next_sentence_head,
+        model.discriminator_head,
+        model.head,
+        model.head_kind,
+    )
+
+
+def assert_equal_weights(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def test_pretrained_round_trip(pretrained: Path) -> None:
+    model = load_model(pretrained)
+    assert model.architecture == "BertForPreTraining"
+    assert model.encoder.settings == SETTINGS
+    assert model.head is model.head_kind is model.labels is None
+    assert model.unused == model.fresh == ()
+    assert_equal_weights(weights_in(model), load_file(pretrained / "model.safetensors"))
+    assert all(parameter.requires_grad for parameter in model.encoder.parameters())
+    assert sorted(path.name for path in pretrained.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_classifier_round_trip(classifier: Path) -> None:
+    model = load_finetuned(classifier)
+    assert model.labels == ("bad", "good", "나쁨")
+    assert model.problem_type == "single_label_classification"
+    assert model.head is not None
+    assert model.head_kind == "sequence_classification"
+    assert model.head.dropout_prob == 0.25
+    assert model.config is not None
+    assert model.config["note"] == "kept"
+    assert_equal_weights(weights_in(model), load_file(classifier / "model.safetensors"))
+
+
+def test_masked_lm_without_pooler_round_trip(tmp_path: Path) -> None:
+    encoder, head = BertEncoder(SETTINGS, pooler=False), new_masked_lm_head(SETTINGS)
+    save_model(tmp_path / "model", encoder, masked_lm_head=head)
+    model = load_masked_lm(tmp_path / "model")
+    assert model.architecture == "BertForMaskedLM"
+    assert model.encoder.pooler is None
+    assert_equal_weights(weights_in(model), weights_of(encoder, head))
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+def test_bare_encoder_round_trip(tmp_path: Path, pooler: bool) -> None:
+    encoder = BertEncoder(SETTINGS, pooler)
+    save_model(tmp_path / "model", encoder)
+    names = load_file(tmp_path / "model" / "model.safetensors").keys()
+    assert not any(name.startswith("bert.") for name in names)
+    model = load_model(tmp_path / "model")
+    assert (model.encoder.pooler is not None) == pooler
+    assert_equal_weights(weights_in(model), weights_of(encoder))
+
+
+def test_a_loaded_model_does_not_hang_on_its_file(pretrained: Path) -> None:
+    model = load_model(pretrained)
+    before = {name: tensor.clone() for name, tensor in weights_in(model).items()}
+    path = pretrained / "model.safetensors"
+    with open(path, "r+b") as file:
+        file.write(b"\0" * path.stat().st_size)
+    assert_equal_weights(weights_in(model), before)
+
+
+def test_an_encoder_for_finetuning_leaves_the_heads_and_says_so(pretrained: Path) -> None:
+    loaded = load_encoder(pretrained)
+    assert loaded.encoder.pooler is not None
+    assert loaded.fresh == ()
+    assert "cls.predictions.bias" in loaded.unused
+    assert "cls.seq_relationship.weight" in loaded.unused
+    assert all(name.startswith("cls.") for name in loaded.unused)
+    bare = load_encoder(pretrained, pooler=False)
+    assert bare.encoder.pooler is None
+    assert "bert.pooler.dense.weight" in bare.unused
+
+
+def test_a_pooler_that_is_not_there_is_fresh_and_named(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", BertEncoder(SETTINGS, pooler=False), masked_lm_head=new_masked_lm_head(SETTINGS))
+    loaded = load_encoder(tmp_path / "model")
+    assert loaded.fresh == ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
+    assert loaded.encoder.pooler is not None
+    assert loaded.encoder.pooler.dense.weight.any()
+
+
+def test_old_spellings_are_known(pretrained: Path) -> None:
+    expected = load_file(pretrained / "model.safetensors")
+
+    def age(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        aged = {
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+            for name, tensor in weights.items()
+        }
+        aged["bert.embeddings.position_ids"] = torch.arange(16)[None]
+        aged["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
+        aged["cls.predictions.decoder.bias"] = aged.pop("cls.predictions.bias")
+        return aged
+
+    edit_weights(pretrained, age)
+    model = load_model(pretrained)
+    assert_equal_weights(weights_in(model), expected)
+    assert model.unused == ()
+
+
+def test_half_precision_weights_become_fp32(pretrained: Path) -> None:
+    edit_weights(pretrained, lambda weights: {name: tensor.bfloat16() for name, tensor in weights.items()})
+    assert {tensor.dtype for tensor in weights_in(load_model(pretrained)).values()} == {torch.float32}
+
+
+def test_the_released_layout_that_calls_itself_a_masked_lm(pretrained: Path) -> None:
+    edit_config(pretrained, architectures=["BertForMaskedLM"])
+    model = load_model(pretrained)
+    assert model.next_sentence_head is model.encoder.pooler is None
+    assert "cls.seq_relationship.bias" in model.unused
+    assert "bert.pooler.dense.bias" in model.unused
+
+
+def test_shards_are_put_together(pretrained: Path) -> None:
+    expected = load_file(pretrained / "model.safetensors")
+    places = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(sorted(expected))}
+    for shard in set(places.values()):
+        save_file({name: expected[name] for name, place in places.items() if place == shard}, pretrained / shard)
+    (pretrained / "model.safetensors").unlink()
+    index = pretrained / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    assert_equal_weights(weights_in(load_model(pretrained)), expected)
+
+    (pretrained / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"model-00002-of-00002\.safetensors is missing"):
+        load_model(pretrained)
+    index.write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
+    with pytest.raises(ModelError, match="elsewhere"):
+        load_model(pretrained)
+    index.write_text("{}")
+    with pytest.raises(ModelError, match="weight_map"):
+        load_model(pretrained)
+
+
+def without(name: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    return lambda weights: {other: tensor for other, tensor in weights.items() if other != name}
+
+
+def with_one(name: str, tensor: Tensor) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    return lambda weights: weights | {name: tensor}
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (without(QUERY), [QUERY, "(12, 12)", "missing"]),
+        (without("bert.pooler.dense.bias"), ["bert.pooler.dense.bias", "missing"]),
+        (without("cls.seq_relationship.weight"), ["cls.seq_relationship.weight", "missing"]),
+        (
+            with_one("bert.encoder.layer.2.output.dense.bias", torch.zeros(12)),
+            ["layer.2.output.dense.bias", "left over"],
+        ),
+        (with_one("classifier.weight", torch.zeros(2, 12)), ["classifier.weight", "left over"]),
+        (with_one(QUERY, torch.zeros(12, 11)), [QUERY, "(12, 11)", "(12, 12)"]),
+        (with_one(QUERY, torch.zeros(12, 12, dtype=torch.int64)), [QUERY, "int64"]),
+        (with_one("cls.predictions.decoder.weight", torch.zeros(30, 12)), ["decoder.weight", "tied"]),
+    ],
+)
+def test_a_weight_that_does_not_fit_is_named(
+    pretrained: Path, edit: Callable[[dict[str, Tensor]], dict[str, Tensor]], told: list[str]
+) -> None:
+    edit_weights(pretrained, edit)
+    with pytest.raises(ModelError) as caught:
+        load_model(pretrained)
+    for part in (*told, str(pretrained)):
+        assert part in str(caught.value)
+
+
+def test_finetuning_from_a_damaged_encoder_is_refused(pretrained: Path) -> None:
+    edit_weights(pretrained, without(QUERY))
+    with pytest.raises(ModelError, match=QUERY):
+        load_encoder(pretrained)
+    edit_weights(pretrained, with_one("bert.odd", torch.zeros(1)))
+    with pytest.raises(ModelError, match=r"bert\.odd"):
+        load_encoder(pretrained)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model_type": "roberta"}, ["model_type", "roberta", "bert"]),
+        ({"hidden_act": "gelu_fast"}, ["hidden_act", "gelu_fast", "gelu_new"]),
+        ({"is_decoder": True}, ["is_decoder", "True"]),
+        ({"position_embedding_type": "relative_key"}, ["position_embedding_type", "relative_key", "absolute"]),
+        ({"tie_word_embeddings": False}, ["tie_word_embeddings"]),
+        ({"hidden_size": 13}, ["hidden_size 13", "num_attention_heads 3"]),
+        ({"num_hidden_layers": "many"}, ["num_hidden_layers", "many"]),
+        ({"num_hidden_layers": 3}, ["encoder.layer.2.attention.self.query.weight", "missing"]),
+        ({"vocab_size": 31}, ["word_embeddings.weight", "(30, 12)", "(31, 12)"]),
+        ({"architectures": ["BertLMHeadModel"]}, ["is_decoder", "None", "true"]),
+        ({"architectures": ["BertForNextSentencePrediction"]}, ["BertForNextSentencePrediction", "BertForPreTraining"]),
+        ({"architectures": None}, ["architectures", "None", "BertModel"]),
+    ],
+)
+def test_a_config_that_is_not_supported_is_told(pretrained: Path, changes: dict[str, Any], told: list[str]) -> None:
+    edit_config(pretrained, **changes)
+    with pytest.raises(ModelError) as caught:
+        load_model(pretrained)
+    for part in (*told, str(pretrained)):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"id2label": {"0": "a", "2": "b"}}, "id2label"),
+        ({"id2label": {"0": "a", "1": "b"}}, r"classifier.weight has the shape \(3, 12\), expected \(2, 12\)"),
+        ({"problem_type": "ranking"}, "ranking"),
+        ({"classifier_dropout": "much"}, "classifier_dropout"),
+    ],
+)
+def test_a_classifier_config_that_is_wrong_is_told(classifier: Path, changes: dict[str, Any], told: str) -> None:
+    edit_config(classifier, **changes)
+    with pytest.raises(ModelError, match=told):
+        load_finetuned(classifier)
+
+
+def test_labels_left_out_are_numbered(tmp_path: Path) -> None:
+    head = new_head("sequence_classification", SETTINGS, 2)
+    save_model(tmp_path / "model", BertEncoder(SETTINGS), head=head, head_kind="sequence_classification")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if "label" not in k}))
+    assert load_finetuned(tmp_path / "model").labels == ("LABEL_0", "LABEL_1")
+
+
+def test_a_directory_without_the_wanted_head_is_refused(pretrained: Path, classifier: Path) -> None:
+    with pytest.raises(ModelError, match="BertForPreTraining; expected a fine-tuned model"):
+        load_finetuned(pretrained)
+    with pytest.raises(ModelError, match="BertForSequenceClassification; expected a masked-LM head"):
+        load_masked_lm(classifier)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff"])
+def test_a_config_that_is_not_json_is_told(pretrained: Path, content: bytes) -> None:
+    (pretrained / "config.json").write_bytes(content)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load_model(pretrained)
+
+
+def test_missing_files_are_told(pretrained: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="not a directory"):
+        load_model(tmp_path / "nowhere")
+    (pretrained / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no model\.safetensors"):
+        load_model(pretrained)
+    (pretrained / "pytorch_model.bin").write_bytes(b"never read")
+    with pytest.raises(ModelError, match=r"pickle.*import torch; .*weights_only=True.*model\.safetensors") as told:
+        load_model(pretrained)
+    torch.save({"encoder.weight": torch.ones(2)}, pretrained / "pytorch_model.bin")
+    exec(str(told.value).partition("heads and all: ")[2])
+    assert load_file(pretrained / "model.safetensors").keys() == {"encoder.weight"}
+    (pretrained / "model.safetensors").unlink()
+    (pretrained / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"config\.json is missing"):
+        load_model(pretrained)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_a_file_cut_short_is_told(pretrained: Path, keep: int) -> None:
+    path = pretrained / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ModelError, match=r"model\.safetensors is cut short or damaged"):
+        load_model(pretrained)
+
+
+def test_a_damaged_header_is_told(pretrained: Path) -> None:
+    path = pretrained / "model.safetensors"
+    path.write_bytes(b"\xff" * 40 + path.read_bytes()[40:])
+    with pytest.raises(ModelError, match="damaged"):
+        load_model(pretrained)

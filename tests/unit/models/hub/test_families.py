@@ -1,0 +1,339 @@
+"""Directories of every family and kind of head: round trips, heads apart, old layouts, and every fault told by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from unmask.errors import ModelError
+from unmask.models.bert import new_masked_lm_head
+from unmask.models.electra import new_discriminator_head, new_generator_head
+from unmask.models.encoder import new_encoder
+from unmask.models.google import checkpoint as google_checkpoint
+from unmask.models.heads.heads import HeadKind, needs_pooler, new_head
+from unmask.models.hub.config import has_class
+from unmask.models.hub.directory import (
+    NUM_LABELS,
+    load_encoder,
+    load_finetuned,
+    load_masked_lm,
+    load_model,
+    save_model,
+    weights_of,
+)
+from unmask.models.settings import LEFT_TO_RIGHT, Architecture, EncoderSettings
+
+FAMILIES: tuple[Architecture, ...] = get_args(Architecture)
+KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
+
+
+def sizes(family: Architecture, **changes: Any) -> EncoderSettings:
+    given: dict[str, Any] = {
+        "vocab_size": 30,
+        "hidden_size": 12,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 48,
+        "max_position_embeddings": 16,
+        **({"num_attention_heads": 1} if family == "lstm" else {}),
+    }
+    return EncoderSettings(architecture=family, **given | changes)
+
+
+def save_pretrained(directory: Path, family: Architecture, pooler: bool = False) -> Path:
+    """A directory as pre-training leaves it: with the head of the family's own objective."""
+    torch.manual_seed(0)
+    settings = sizes(family, **{"embedding_size": 6} if family == "electra" else {})
+    encoder = new_encoder(settings, pooler)
+    if family == "electra":
+        save_model(directory, encoder, discriminator_head=new_discriminator_head(settings))
+    elif family in LEFT_TO_RIGHT:
+        save_model(directory, encoder, causal_lm=True)
+    else:
+        save_model(directory, encoder, masked_lm_head=new_masked_lm_head(settings))
+    return directory
+
+
+def save_finetuned(directory: Path, family: Architecture, kind: HeadKind, **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    settings = sizes(family)
+    head = new_head(kind, settings, NUM_LABELS.get(kind, 2), dropout_prob=0.25)
+    save_model(directory, new_encoder(settings, needs_pooler(settings, kind)), head=head, head_kind=kind, **options)
+    return head
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_weights(path: Path, edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    save_file(edit({name: tensor.clone() for name, tensor in load_file(path).items()}), path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_finetuned_model_comes_back(tmp_path: Path, family: Architecture, kind: HeadKind) -> None:
+    labelled = kind not in NUM_LABELS
+    head = save_finetuned(tmp_path, family, kind, labels=["나쁨", "good"], extra_config={"note": "kept"})
+    loaded = load_finetuned(tmp_path)
+    assert loaded.encoder.settings == sizes(family)
+    assert loaded.head_kind == kind
+    assert loaded.labels == (("나쁨", "good") if labelled else None)
+    assert loaded.config is not None
+    assert loaded.config["note"] == "kept"
+    assert loaded.head_weights is None
+    assert loaded.head is not None
+    assert loaded.head.dropout_prob == (0.0 if kind == "question_answering" else 0.25)
+    assert type(loaded.head) is type(head)
+    for name, weight in head.state_dict().items():
+        assert torch.equal(loaded.head.state_dict()[name], weight)
+    files = {"config.json", "model.safetensors"} | (set() if has_class(family, kind) else {"head.safetensors"})
+    assert {path.name for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
+def test_the_problem_type_is_kept(tmp_path: Path, problem_type: str) -> None:
+    save_finetuned(tmp_path, "electra", "sequence_classification", problem_type=problem_type)
+    assert load_finetuned(tmp_path).problem_type == problem_type
+
+
+class Tagger(nn.Module):
+    """A head that `new_head` does not build."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(12, 4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_weights_of_a_head_of_ones_own_are_handed_back(tmp_path: Path, family: Architecture) -> None:
+    encoder, head = new_encoder(sizes(family), pooler=False), Tagger()
+    labels = ["O", "B-사람", "I-사람"]
+    save_model(tmp_path, encoder, head=head, head_kind="token_classification", labels=labels)
+    loaded = load_finetuned(tmp_path)
+    assert loaded.head is None
+    assert loaded.head_kind == "token_classification"
+    assert loaded.labels == tuple(labels)
+    assert loaded.head_weights is not None
+    head.load_state_dict(dict(loaded.head_weights))
+    expected = weights_of(encoder)
+    assert load_file(tmp_path / "model.safetensors").keys() == expected.keys()
+    assert load_encoder(tmp_path, head="token_classification").unused == ("head.safetensors",)
+
+
+def test_the_head_of_an_earlier_model_does_not_stay(tmp_path: Path) -> None:
+    save_finetuned(tmp_path, "gpt1", "question_answering")
+    save_finetuned(tmp_path, "gpt1", "sequence_classification")
+    assert not (tmp_path / "head.safetensors").exists()
+    assert load_finetuned(tmp_path).architecture == "OpenAIGPTForSequenceClassification"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_head_decides_about_the_pooler(tmp_path: Path, family: Architecture, kind: HeadKind) -> None:
+    loaded = load_encoder(save_pretrained(tmp_path, family), head=kind)
+    needed = needs_pooler(loaded.encoder.settings, kind)
+    assert (loaded.encoder.pooler is not None) == needed
+    fresh = {f"{family}.pooler.dense.weight", f"{family}.pooler.dense.bias"} if needed else set()
+    assert set(loaded.fresh) == fresh
+    heads = {"bert": "cls.", "roberta": "lm_head.", "electra": "discriminator_predictions."}
+    assert all(name.startswith(heads[family]) for name in loaded.unused)
+    assert bool(loaded.unused) == (family not in LEFT_TO_RIGHT)
+
+
+def test_a_pooler_that_is_not_needed_is_left_and_named(tmp_path: Path) -> None:
+    settings = sizes("roberta")
+    save_model(tmp_path, new_encoder(settings))
+    assert load_encoder(tmp_path, head="multiple_choice").unused == ()
+    loaded = load_encoder(tmp_path, head="sequence_classification")
+    assert loaded.encoder.pooler is None
+    assert loaded.unused == ("roberta.pooler.dense.bias", "roberta.pooler.dense.weight")
+
+
+@pytest.mark.parametrize("family", ["electra", "gpt1", "lstm"])
+def test_there_is_no_pooler_where_the_family_has_none(tmp_path: Path, family: Architecture) -> None:
+    assert load_encoder(save_pretrained(tmp_path, family), pooler=True).encoder.pooler is None
+
+
+def test_robertas_released_layout_loads(tmp_path: Path) -> None:
+    """Constants among the weights, the decoder stored a second time, and a pooler that nothing was trained with."""
+    save_pretrained(tmp_path, "roberta")
+
+    def age(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        weights["roberta.embeddings.position_ids"] = torch.arange(16)[None]
+        weights["lm_head.decoder.weight"] = weights["roberta.embeddings.word_embeddings.weight"].clone()
+        weights["lm_head.decoder.bias"] = weights["lm_head.bias"].clone()
+        weights["roberta.pooler.dense.bias"] = torch.zeros(12)
+        return weights
+
+    edit_weights(tmp_path / "model.safetensors", age)
+    assert load_masked_lm(tmp_path).unused == ("roberta.pooler.dense.bias",)
+    edit_weights(tmp_path / "model.safetensors", lambda weights: weights | {"lm_head.decoder.bias": torch.ones(30)})
+    with pytest.raises(ModelError, match=r"lm_head\.decoder\.bias differs from lm_head\.bias"):
+        load_model(tmp_path)
+
+
+def test_gpt1s_released_layout_loads(tmp_path: Path) -> None:
+    """No prefix though it is a language model, and the triangle of the mask among the weights of each block."""
+    save_pretrained(tmp_path, "gpt1")
+    expected = load_model(tmp_path)
+
+    def age(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        aged = {name.removeprefix("transformer."): tensor for name, tensor in weights.items()}
+        aged |= {f"h.{number}.attn.bias": torch.ones(1, 1, 16, 16).tril() for number in range(2)}
+        return aged | {"lm_head.weight": aged["tokens_embed.weight"].clone()}
+
+    edit_weights(tmp_path / "model.safetensors", age)
+    loaded = load_model(tmp_path)
+    assert loaded.architecture == "OpenAIGPTLMHeadModel"
+    assert loaded.unused == ()
+    for name, weight in expected.encoder.state_dict().items():
+        assert torch.equal(loaded.encoder.state_dict()[name], weight)
+
+
+def test_a_generator_is_a_masked_lm(tmp_path: Path) -> None:
+    settings = sizes("electra", embedding_size=6)
+    save_model(tmp_path, new_encoder(settings), masked_lm_head=new_generator_head(settings))
+    loaded = load_masked_lm(tmp_path)
+    assert loaded.architecture == "ElectraForMaskedLM"
+    assert loaded.masked_lm_head is not None
+    assert loaded.masked_lm_head.dense.weight.shape == (6, 12)
+
+
+MATRICES = {
+    "bert": ("bert.encoder.layer.1.attention.self.key.weight", (12, 12)),
+    "roberta": ("roberta.encoder.layer.1.intermediate.dense.weight", (48, 12)),
+    "electra": ("electra.embeddings_project.weight", (12, 6)),
+    "gpt1": ("transformer.h.1.mlp.c_fc.weight", (12, 48)),
+    "lstm": ("encoder.layers.1.lstm.weight_hh_l0", (192, 48)),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_weight_that_does_not_fit_is_named_with_its_shape(tmp_path: Path, family: Architecture) -> None:
+    save_pretrained(tmp_path, family)
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    name, shape = MATRICES[family]
+    others: list[Callable[[dict[str, Tensor]], dict[str, Tensor]]] = [
+        lambda weights: {other: tensor for other, tensor in weights.items() if other != name},
+        lambda weights: weights | {name: torch.zeros(shape[0], 7)},
+        lambda weights: weights | {name: torch.zeros(shape, dtype=torch.int64)},
+        lambda weights: weights | {name + ".odd": torch.zeros(1)},
+    ]
+    for edit, told in zip(
+        others, [f"{shape} is missing", f"(..., 7), expected {shape}", "int64", "odd is left over"], strict=True
+    ):
+        path.write_bytes(whole)
+        edit_weights(path, edit)
+        for load in (load_model, load_encoder):
+            with pytest.raises(ModelError) as caught:
+                load(tmp_path)
+            assert name in str(caught.value)
+            assert told.replace("...", str(shape[0])) in str(caught.value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_weights_of_another_family_are_refused(tmp_path: Path, family: Architecture) -> None:
+    other = FAMILIES[(FAMILIES.index(family) + 1) % len(FAMILIES)]
+    save_pretrained(tmp_path / "one", family)
+    save_pretrained(tmp_path / "other", other)
+    (tmp_path / "one" / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    for load in (load_model, load_encoder):
+        with pytest.raises(ModelError, match=r"is missing.*is left over"):
+            load(tmp_path / "one")
+    edit_config(tmp_path / "other", model_type="bart")
+    with pytest.raises(ModelError, match="model_type is 'bart'; expected"):
+        load_model(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "changes", "told"),
+    [
+        ("gpt1", "sequence_classification", {"afn": "gelu_new"}, "afn is 'gelu_new'; expected one of gelu, relu"),
+        ("gpt1", "sequence_classification", {"n_embd": "wide"}, "n_embd is 'wide'"),
+        ("gpt1", "sequence_classification", {"n_head": 5}, "not divisible by num_attention_heads 5"),
+        ("gpt1", "token_classification", {"unmask_head": "span"}, "unmask_head is 'span'; expected one of seq"),
+        ("gpt1", "token_classification", {"classifier_dropout": 2}, "classifier_dropout is 2"),
+        ("electra", "multiple_choice", {"summary_type": "mean"}, "summary_type is 'mean'; expected 'first'"),
+        ("electra", "multiple_choice", {"summary_activation": None}, "summary_activation is None; expected 'gelu'"),
+        ("electra", "multiple_choice", {"summary_last_dropout": "no"}, "summary_last_dropout is 'no'"),
+        ("electra", "token_classification", {"id2label": {"1": "a"}}, "id2label"),
+        ("roberta", "question_answering", {"pad_token_id": None}, "pad_token_id is null"),
+        ("roberta", "question_answering", {"max_position_embeddings": 2}, "leaves no position"),
+        ("roberta", "question_answering", {"type_vocab_size": 0}, "at least one segment"),
+        ("bert", "multiple_choice", {"architectures": ["RobertaForMultipleChoice"]}, "expected 'roberta'"),
+    ],
+)
+def test_a_config_that_is_not_supported_is_told(
+    tmp_path: Path, family: Architecture, kind: HeadKind, changes: dict[str, Any], told: str
+) -> None:
+    save_finetuned(tmp_path, family, kind)
+    edit_config(tmp_path, **changes)
+    with pytest.raises(ModelError, match=r"config\.json") as caught:
+        load_finetuned(tmp_path)
+    assert told in str(caught.value)
+
+
+def test_a_head_apart_is_read_as_strictly(tmp_path: Path) -> None:
+    save_finetuned(tmp_path, "gpt1", "question_answering")
+    path = tmp_path / "head.safetensors"
+    whole = path.read_bytes()
+    for edit, told in (
+        ({"dense.odd": torch.zeros(1)}, r"dense\.odd is left over"),
+        ({"dense.bias": torch.zeros(3)}, r"dense\.bias has the shape \(3,\), expected \(2,\)"),
+    ):
+        edit_weights(path, lambda weights, edit=edit: weights | edit)  # type: ignore[misc]
+        with pytest.raises(ModelError, match=rf"head\.safetensors: .*{told}"):
+            load_finetuned(tmp_path)
+        path.write_bytes(whole)
+    path.write_bytes(whole[:20])
+    with pytest.raises(ModelError, match=r"head\.safetensors is cut short or damaged"):
+        load_finetuned(tmp_path)
+    path.unlink()
+    with pytest.raises(ModelError, match=r"head\.safetensors is missing"):
+        load_finetuned(tmp_path)
+    assert load_encoder(tmp_path, head="question_answering").architecture == "OpenAIGPTModel"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pretrained_model_is_not_a_finetuned_one(tmp_path: Path, family: Architecture) -> None:
+    with pytest.raises(ModelError, match="expected a fine-tuned model, as `unmask finetune` saves it"):
+        load_finetuned(save_pretrained(tmp_path, family))
+
+
+def test_a_discriminator_fills_no_masks(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="ElectraForPreTraining; expected a masked-LM head"):
+        load_masked_lm(save_pretrained(tmp_path, "electra"))
+
+
+def test_googles_checkpoints_go_through_their_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where there is no config.json; what the reader gives is read as strictly as any directory."""
+    hugging_face, google = save_pretrained(tmp_path / "hf", "bert"), tmp_path / "google"
+    google.mkdir()
+    config = json.loads((hugging_face / "config.json").read_text())
+    weights = load_file(hugging_face / "model.safetensors")
+    monkeypatch.setattr(google_checkpoint, "is_google_checkpoint", lambda directory: directory == google)
+    monkeypatch.setattr(google_checkpoint, "read_google_checkpoint", lambda _: (config, weights))
+    loaded = load_model(google)
+    assert loaded.architecture == "BertForMaskedLM"
+    for name, weight in load_model(hugging_face).encoder.state_dict().items():
+        assert torch.equal(loaded.encoder.state_dict()[name], weight)
+    assert load_encoder(google, head="sequence_classification").fresh == (
+        "bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+    )
+    del weights["bert.embeddings.LayerNorm.bias"]
+    with pytest.raises(ModelError, match=r"google: .*bert\.embeddings\.LayerNorm\.bias \(12,\) is missing"):
+        load_model(google)
+    (google / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"no model\.safetensors"):
+        load_model(google)

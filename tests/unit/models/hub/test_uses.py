@@ -1,0 +1,73 @@
+"""What models are for: every class that opens here, and that what was copied from modules with torch is still equal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import ModelError
+from unmask.info import GENERATOR, SPAN_BOUNDARY, describe
+from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
+from unmask.models.hub.config import CLASSES
+from unmask.models.hub.config import HEAD_KIND as HEAD_KIND_OF_HUB
+from unmask.models.hub.uses import CAUSAL, HEAD_KIND, MASKED, check_kind, use_of
+from unmask.objectives.replaced_token import GENERATOR as GENERATOR_OF_OBJECTIVE
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_class_is_what_its_parts_make_it(name: str) -> None:
+    parts = CLASSES[name].parts
+    use = use_of({"architectures": [name]})
+    assert use is not None
+    assert (use.kind == CAUSAL) == ("causal_lm" in parts)
+    assert (use.kind == MASKED) == ("masked_lm_head" in parts and "causal_lm" not in parts)
+    heads = {"sequence_classification", "token_classification", "question_answering", "multiple_choice"}
+    assert ("predict" in use.commands) == bool(heads & parts)
+    assert {"finetune", "features"} <= set(use.commands)
+
+
+def test_names_are_those_of_the_modules_with_torch() -> None:
+    assert (HEAD_KIND, SPAN_BOUNDARY, GENERATOR) == (HEAD_KIND_OF_HUB, SPAN_BOUNDARY_WEIGHTS, GENERATOR_OF_OBJECTIVE)
+    look = "import sys, unmask.models.hub.uses; assert 'torch' not in sys.modules"
+    finished = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("config", [{}, {"architectures": None}, {"architectures": []}, {"architectures": ["Other"]}])
+def test_what_is_not_known_is_left_to_who_loads_it(tmp_path: Path, config: dict[str, Any]) -> None:
+    assert use_of(config) is None
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    check_kind(tmp_path, CAUSAL)
+    (tmp_path / "config.json").write_text("{")
+    check_kind(tmp_path, CAUSAL)
+    check_kind(tmp_path / "absent", CAUSAL)
+
+
+def test_a_head_apart_is_a_fine_tuned_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["OpenAIGPTModel"], HEAD_KIND: "any"}))
+    with pytest.raises(ModelError, match=r"\(OpenAIGPTModel\) is a fine-tuned model: expected .* `unmask predict`"):
+        check_kind(tmp_path, CAUSAL)
+
+
+def test_info_tells_of_a_head_and_a_generator_beside_the_model(tiny_model: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    for folder in (tmp_path, tmp_path / GENERATOR):
+        folder.mkdir(exist_ok=True)
+        for file in tiny_model.iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+    alone = describe(tiny_model)
+    assert alone["is"] == MASKED
+    assert not {"span_boundary_head", "generator"} & alone.keys()
+    save_file({"a": torch.zeros(3, 4), "b": torch.zeros(2)}, tmp_path / SPAN_BOUNDARY)
+    described = describe(tmp_path)
+    assert described["span_boundary_head"] == {"num_parameters": 14}
+    assert described["num_parameters"] == alone["num_parameters"] + 14
+    assert described["generator"]["num_parameters"] == alone["num_parameters"]
+    assert described["generator"]["hidden_size"] == 32

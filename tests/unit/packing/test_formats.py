@@ -1,0 +1,179 @@
+"""The loader of each `packing.format`: its sequences fit, carry their labels, and too little text is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import get_args
+
+import pytest
+
+from unmask.batch import Batch
+from unmask.errors import InputError, SettingsError
+from unmask.packing.formats import FORMATS, check_documents, documents_needed, open_loader
+from unmask.packing.loader import SequenceLoader
+from unmask.packing.planning import Split
+from unmask.packing.segment_pairs import LABEL_COLUMNS, PAIRED, SentenceObjective, SentenceQuestion
+from unmask.packing.settings import PackingSettings
+from unmask.packing.templates import SequenceFrame, bare_frame
+from unmask.store.store import TokenStore
+from unmask.tokenization.definition import Framing, Piece
+
+MakeStore = Callable[..., TokenStore]
+NumberTokens = Callable[[Sequence[Sequence[int]]], list[list[list[int]]]]
+
+CLS, SEP = 1_000_001, 1_000_002
+A = Piece("A", (), 0)
+BERT = SequenceFrame(
+    Framing(
+        single=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0)),
+        pair=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0), Piece("B", (), 1), Piece("", (SEP,), 1)),
+    ),
+    document_separator_id=SEP,
+)
+ROBERTA = SequenceFrame(
+    Framing(
+        single=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0)),
+        pair=(Piece("", (CLS,), 0), A, Piece("", (SEP, SEP), 0), Piece("B", (), 0), Piece("", (SEP,), 0)),
+    ),
+    document_separator_id=SEP,
+)
+COMBINATIONS: list[tuple[str, SentenceObjective]] = [
+    (name, objective)
+    for name in FORMATS
+    for objective in get_args(SentenceObjective)
+    if name in PAIRED or objective == "none"
+]
+
+
+def packing(name: str, max_length: int = 16) -> PackingSettings:
+    return PackingSettings.model_validate({"format": name, "max_length": max_length})
+
+
+def loader(
+    store: TokenStore, name: str, objective: SentenceObjective = "none", frame: SequenceFrame = BERT, **split: float
+) -> SequenceLoader:
+    chosen = Split(store, split.get("held_out", 0.0), bool(split.get("held", False)))
+    return open_loader(chosen, packing(name), objective, frame, seed=3, batch_size=8, micro_batch_size=3)
+
+
+def test_every_format_but_stream_is_here() -> None:
+    names = get_args(PackingSettings.model_fields["format"].annotation)
+    assert {*FORMATS, "stream"} == set(names)
+    assert set(LABEL_COLUMNS) == set(get_args(SentenceQuestion)) == set(get_args(SentenceObjective)) - {"none"}
+    assert set(PAIRED) <= set(FORMATS)
+
+
+@pytest.mark.parametrize("frame", [BERT, ROBERTA, bare_frame(SEP)], ids=["bert", "roberta", "bare"])
+@pytest.mark.parametrize(("name", "objective"), COMBINATIONS)
+def test_batches_of_every_format(
+    make_store: MakeStore, number_tokens: NumberTokens, name: str, objective: SentenceObjective, frame: SequenceFrame
+) -> None:
+    store = make_store(number_tokens([[3 + n % 5, 30, 2] * (1 + n % 4) for n in range(20)]))
+    steps = list(islice(loader(store, name, objective, frame).steps(), 12))
+    batches = [batch for step in steps for batch in step.batches]
+    assert [batch.num_sequences for batch in batches[:3]] == [3, 3, 2]
+    longest = max(length for batch in batches for length in batch.lengths)
+    assert longest == 16  # the room that the frame leaves is used to the full, and no more
+    column = {"nsp": {"next_sentence_label"}, "sop": {"sentence_order_label"}, "none": set()}[objective]
+    assert all(batch.columns.keys() == {"special_tokens_mask", *column} for batch in batches)
+    labels = {label for batch in batches for name in column for label in batch.columns[name].tolist()}
+    assert labels == ({0, 1} if column else set())
+    assert {kind for batch in batches for kind in batch.token_type_ids.tolist()} == (
+        {0, 1} if frame is BERT and name in PAIRED else {0}
+    )
+    assert all(special_tokens_are_marked(batch) for batch in batches)
+
+
+def special_tokens_are_marked(batch: Batch) -> bool:
+    return bool(((batch.input_ids > 1_000_000) == batch.columns["special_tokens_mask"]).all())
+
+
+def test_short_sequences_are_of_segment_pairs_alone(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+    store = make_store(number_tokens([[1] * 3000] * 2))
+    short = PackingSettings(max_length=16, short_sequence_prob=1)
+    few = open_loader(Split(store, 0, False), short, "none", BERT, seed=0, batch_size=500)
+    [batch] = next(few.steps()).batches
+    assert sum(batch.lengths) / 500 < 13
+
+
+# ------------------------------------------------------------------------------------------------------- too little
+
+
+@pytest.mark.parametrize(
+    ("name", "objective", "needed"),
+    [
+        ("segment_pair", "nsp", 2),
+        ("segment_pair", "none", 2),
+        ("segment_pair", "sop", 1),
+        ("sentence_pair", "nsp", 2),
+        ("sentence_pair", "sop", 1),
+        ("full_sentences", "none", 1),
+        ("doc_sentences", "none", 1),
+        ("single_segment", "none", 1),
+    ],
+)
+def test_too_few_documents_are_refused(
+    make_store: MakeStore, number_tokens: NumberTokens, name: str, objective: SentenceObjective, needed: int
+) -> None:
+    assert documents_needed(packing(name), objective) == needed
+    enough = make_store(number_tokens([[5, 4]] * needed))
+    assert next(loader(enough, name, objective).steps()).batches
+    store = make_store(number_tokens([[5]] * 3))
+    told = rf"{store.directory}: 0 held-out document.s., but .*a blank line ends one.*; or change held_out"
+    with pytest.raises(InputError, match=told):
+        loader(store, name, objective, held_out=0.1, held=True)
+    if needed == 2:
+        one = make_store(number_tokens([[5]]))
+        with pytest.raises(InputError) as refused:
+            loader(one, name, objective)
+        asked = " (objective.sentence_objective=nsp)" if objective == "nsp" else ""
+        assert f"1 training document(s), but packing.format={name}{asked} needs two" in str(refused.value)
+        assert str(refused.value).endswith("packing.format=single_segment, which makes do with one")
+
+
+def test_the_same_message_for_files_that_are_no_store_yet() -> None:
+    told = r"a\.txt, b\.txt: 1 training document.s., but packing.format=segment_pair \(objective.*=nsp\) needs two"
+    with pytest.raises(InputError, match=told):
+        check_documents(1, "training", "a.txt, b.txt", packing("segment_pair"), "nsp")
+    check_documents(1, "training", "a.txt", packing("single_segment"), "none")
+
+
+@pytest.mark.parametrize("name", ["segment_pair", "single_segment", "stream"])
+def test_a_text_without_documents_is_told_as_such(name: str) -> None:
+    with pytest.raises(InputError, match=r"^a\.txt: no document with text in it: give a text to learn from$"):
+        check_documents(0, "training", "a.txt", packing(name), "none")
+    with pytest.raises(InputError, match=rf"0 training document.s., but packing.format={name}.*; or change held_out"):
+        check_documents(0, "training", "a.txt", packing(name), "none", num_others=3)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_documents_shorter_than_anything(make_store: MakeStore, number_tokens: NumberTokens, name: str) -> None:
+    store = make_store(number_tokens([[1]] * 5))
+    batches = next(loader(store, name).steps()).batches
+    assert sum(batch.num_sequences for batch in batches) == 8
+
+
+def test_documents_without_anything_between_them_are_refused(
+    make_store: MakeStore, number_tokens: NumberTokens
+) -> None:
+    store = make_store(number_tokens([[5]] * 3))
+    with pytest.raises(SettingsError, match=r"format=full_sentences sets .*format=doc_sentences or single"):
+        loader(store, "full_sentences", frame=bare_frame())
+    assert next(loader(store, "doc_sentences", frame=bare_frame()).steps()).batches
+
+
+def test_a_frame_that_leaves_no_room_is_refused(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+    store = make_store(number_tokens([[5]] * 3))
+    wide = SequenceFrame(Framing(single=(Piece("", (CLS,) * 16, 0), A), pair=()))
+    with pytest.raises(SettingsError, match=r"packing\.max_length 16 has no room for the 16 special .* at least 17"):
+        loader(store, "single_segment", frame=wide)
+    assert BERT.room(5, 2) == ROBERTA.room(6, 2) == bare_frame().room(2, 2) == 2
+    with pytest.raises(SettingsError, match="at least 6"):
+        ROBERTA.room(5, 2)
+
+
+def test_a_sentence_objective_needs_two_segments(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+    store = make_store(number_tokens([[5]] * 3))
+    with pytest.raises(AssertionError, match="nsp needs two segments"):
+        loader(store, "full_sentences", "nsp")

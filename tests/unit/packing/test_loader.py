@@ -1,0 +1,362 @@
+"""Batches from planned sequences: packed as a plain re-telling packs them, and the same from wherever one resumes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import accumulate, islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from unmask.batch import Batch
+from unmask.chance import key
+from unmask.errors import InputError
+from unmask.packing import planning as packing
+from unmask.packing.loader import LoadedStep, Position, SequenceLoader, pack_sequences
+from unmask.packing.pair_formats import SegmentPairs
+from unmask.packing.planning import PlannedSequence, Planner, Span, Split
+from unmask.packing.single_formats import FullSentences
+from unmask.packing.templates import SequenceFrame, bare_frame
+from unmask.store.store import TokenStore
+from unmask.tokenization.definition import Framing, Piece
+
+CLS, SEP = 1_000_001, 1_000_002
+START, END = 1_000_003, 1_000_004
+A = Piece("A", (), 0)
+BERT = SequenceFrame(
+    Framing(
+        single=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0)),
+        pair=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0), Piece("B", (), 1), Piece("", (SEP,), 1)),
+    ),
+    document_separator_id=SEP,
+)
+ROBERTA = SequenceFrame(
+    Framing(
+        single=(Piece("", (START,), 0), A, Piece("", (END,), 0)),
+        pair=(Piece("", (START,), 0), A, Piece("", (END, END), 0), Piece("B", (), 0), Piece("", (END,), 0)),
+    ),
+    document_separator_id=END,
+)
+MakeStore = Callable[..., TokenStore]
+NumberTokens = Callable[[Sequence[Sequence[int]]], list[list[list[int]]]]
+Plainly = Callable[[PlannedSequence, TokenStore], tuple[list[int], list[int]]]
+
+
+@pytest.fixture(scope="module")
+def loader(make_store: MakeStore, number_tokens: NumberTokens) -> Iterator[SequenceLoader]:
+    """26 documents in blocks of 4, of which the last holds 2; every fifth document is held out."""
+    lengths = [[3 + number % 5] * (1 + number % 7) for number in range(26)]
+    store = make_store(number_tokens(lengths), hashes=[0 if n % 5 == 4 else 2**32 - 1 for n in range(26)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "BLOCK_DOCUMENTS", 4)
+        planner = Planner(Split(store, 0.1, False), SegmentPairs(13, "nsp", 0.1), seed=9)
+        yield SequenceLoader(planner, BERT, batch_size=6, micro_batch_size=4, label_column="next_sentence_label")
+
+
+def same(first: Batch, second: Batch) -> bool:
+    assert first.keys is not None
+    assert second.keys is not None
+    return (
+        first.lengths == second.lengths
+        and torch.equal(first.input_ids, second.input_ids)
+        and torch.equal(first.token_type_ids, second.token_type_ids)
+        and torch.equal(first.position_ids, second.position_ids)
+        and torch.equal(first.bounds, second.bounds)
+        and torch.equal(first.keys, second.keys)
+        and first.columns.keys() == second.columns.keys()
+        and all(torch.equal(first.columns[name], second.columns[name]) for name in first.columns)
+    )
+
+
+def sequences_of(step: LoadedStep) -> list[tuple[list[int], int]]:
+    """The ids of each sequence of a step, with its key."""
+    found = []
+    for batch in step.batches:
+        assert batch.keys is not None
+        parts = batch.input_ids.split(batch.lengths)
+        found += [(part.tolist(), chance_key) for part, chance_key in zip(parts, batch.keys.tolist(), strict=True)]
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- packing
+
+
+def text_of(segment: tuple[Span, ...], store: TokenStore, separator: int) -> list[int]:
+    """The tokens of a segment, with a separator between documents."""
+    tokens: list[int] = []
+    for number, span in enumerate(segment):
+        tokens += [separator] * (number > 0)
+        tokens += store.document(span.document).tokens[span.start : span.end].tolist()
+    return tokens
+
+
+def bert_plainly(sequence: PlannedSequence, store: TokenStore) -> tuple[list[int], list[int]]:
+    """The ids and segments of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`."""
+    a, *rest = (text_of(segment, store, SEP) for segment in sequence.segments)
+    ids, types = [CLS, *a, SEP], [0] * (len(a) + 2)
+    for b in rest:
+        ids, types = [*ids, *b, SEP], types + [1] * (len(b) + 1)
+    return ids, types
+
+
+def roberta_plainly(sequence: PlannedSequence, store: TokenStore) -> tuple[list[int], list[int]]:
+    """The ids of `<s> A </s>` or `<s> A </s></s> B </s>`, which have no segments."""
+    a, *rest = (text_of(segment, store, END) for segment in sequence.segments)
+    ids = [START, *a, END]
+    for b in rest:
+        ids += [END, *b, END]
+    return ids, [0] * len(ids)
+
+
+def bare_plainly(sequence: PlannedSequence, store: TokenStore) -> tuple[list[int], list[int]]:
+    """Text and nothing else, but for what stands between documents."""
+    ids = [token for segment in sequence.segments for token in text_of(segment, store, END)]
+    return ids, [0] * len(ids)
+
+
+@pytest.mark.parametrize(
+    ("frame", "plainly"),
+    [
+        pytest.param(BERT, bert_plainly, id="bert"),
+        pytest.param(ROBERTA, roberta_plainly, id="roberta"),
+        pytest.param(bare_frame(END), bare_plainly, id="bare"),
+    ],
+)
+@pytest.mark.parametrize("num_segments", [1, 2])
+@settings(max_examples=40)
+@given(data=st.data())
+def test_packed_arrays_are_the_plain_ones(
+    loader: SequenceLoader, frame: SequenceFrame, plainly: Plainly, num_segments: int, data: st.DataObject
+) -> None:
+    store = loader.planner.split.store
+    documents = st.integers(0, store.num_documents - 1)
+
+    def spans_of(document: int) -> st.SearchStrategy[Span]:
+        places = st.integers(0, len(store.document(document).tokens))
+        return st.tuples(places, places).filter(lambda p: p[0] < p[1]).map(lambda p: Span(document, *p))
+
+    segment = st.lists(documents.flatmap(spans_of), min_size=1, max_size=3).map(tuple)
+    segments = st.lists(segment, min_size=num_segments, max_size=num_segments).map(tuple)
+    sequences = st.lists(st.builds(PlannedSequence, segments, st.integers(0, 1)), min_size=1, max_size=5)
+    planned = [(sequence, key(number)) for number, sequence in enumerate(data.draw(sequences))]
+    batch = pack_sequences(planned, store, frame, "next_sentence_label")
+    plain = [plainly(sequence, store) for sequence, _ in planned]
+    assert batch.input_ids.tolist() == [token for ids, _ in plain for token in ids]
+    assert batch.token_type_ids.tolist() == [segment for _, types in plain for segment in types]
+    assert batch.position_ids.tolist() == [place for ids, _ in plain for place in range(len(ids))]
+    assert batch.columns["special_tokens_mask"].tolist() == [token > 1_000_000 for ids, _ in plain for token in ids]
+    assert batch.columns["next_sentence_label"].tolist() == [sequence.label for sequence, _ in planned]
+    assert batch.lengths == tuple(len(ids) for ids, _ in plain)
+    assert batch.bounds.tolist() == [0, *accumulate(batch.lengths)]
+    assert batch.keys is not None
+    assert batch.keys.tolist() == [chance_key for _, chance_key in planned]
+    assert (batch.input_ids.dtype, batch.token_type_ids.dtype, batch.position_ids.dtype) == (torch.int64,) * 3
+    assert (batch.bounds.dtype, batch.keys.dtype) == (torch.int32, torch.int64)
+    assert batch.columns["special_tokens_mask"].dtype == torch.bool
+    assert batch.columns["next_sentence_label"].dtype == torch.int64
+
+
+def test_a_sequence_worked_by_hand(make_store: MakeStore) -> None:
+    store = make_store([[[11, 12], [13]], [[21, 22, 23]]])
+    pair = PlannedSequence(((Span(0, 1, 3),), (Span(1, 0, 2),)), 1)
+    across = PlannedSequence(((Span(0, 0, 3), Span(1, 0, 1)),))
+    batch = pack_sequences([(pair, 5), (pair, 6)], store, ROBERTA)
+    assert batch.input_ids.tolist() == [START, 12, 13, END, END, 21, 22, END] * 2
+    assert batch.columns.keys() == {"special_tokens_mask"}
+    assert pack_sequences([(pair, 5)], store, bare_frame()).input_ids.tolist() == [12, 13, 21, 22]
+    batch = pack_sequences([(across, 5)], store, BERT)
+    assert batch.input_ids.tolist() == [CLS, 11, 12, 13, SEP, 21, SEP]
+    assert batch.columns["special_tokens_mask"].tolist() == [True, False, False, False, True, False, True]
+    assert batch.token_type_ids.tolist() == [0] * 7
+
+
+def test_further_columns_know_where_each_token_came_from(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+    def documents(store: TokenStore, spans: Sequence[Span], places: Sequence[int], num_tokens: int) -> NDArray[Any]:
+        column = np.full(num_tokens, -1)
+        for span, place in zip(spans, places, strict=True):
+            column[place : place + len(span)] = span.document
+        return column
+
+    store = make_store([[[100 * document + token for token in range(9)]] for document in range(8)], hashes=[0] * 8)
+    planner = Planner(Split(store, 0.5, True), FullSentences(14), seed=1)
+    loader = SequenceLoader(planner, BERT, 4, 4, token_columns={"document": documents})
+    [batch] = next(loader.steps()).batches
+    expected = [-1 if token > 1_000_000 else token // 100 for token in batch.input_ids.tolist()]
+    assert batch.columns["document"].tolist() == expected
+
+
+# ---------------------------------------------------------------------------------------------------------- the stream
+
+
+def test_the_stream_is_the_plan_epoch_after_epoch(loader: SequenceLoader) -> None:
+    planner = loader.planner
+    expected = []
+    for epoch in range(3):
+        for block in range(planner.num_blocks):
+            for place, sequence in enumerate(planner.plan_block(epoch, block)):
+                ids, _ = bert_plainly(sequence, planner.split.store)
+                expected.append((ids, key(9, epoch, block, place, 4)))
+    found: list[tuple[list[int], int]] = []
+    for step in islice(loader.steps(), len(expected) // loader.batch_size):
+        assert sum(batch.num_sequences for batch in step.batches) == loader.batch_size
+        found += sequences_of(step)
+    assert len(found) > 2 * len(expected) / 3
+    assert found == expected[: len(found)]
+
+
+@settings(max_examples=40)
+@given(start=st.integers(0, 60), batch_size=st.integers(1, 9))
+def test_resuming_anywhere_gives_the_same_stream(loader: SequenceLoader, start: int, batch_size: int) -> None:
+    """60 steps of up to 9 sequences are several epochs of 7 blocks, so starts fall on and across all their ends."""
+    loader = replace(loader, batch_size=batch_size)
+    straight = list(islice(loader.steps(), start, start + 3))
+    before = list(islice(loader.steps(), start))
+    position = Position(**asdict(before[-1].after)) if before else Position()
+    resumed = list(islice(loader.steps(position), 3))
+    for first, second in zip(straight, resumed, strict=True):
+        assert (first.after, first.epochs) == (second.after, second.epochs)
+        assert all(same(a, b) for a, b in zip(first.batches, second.batches, strict=True))
+
+
+def test_an_epoch_ends_where_its_documents_do(loader: SequenceLoader) -> None:
+    """Epochs count documents: after the first block of 4 of 26 documents, 4/26 of an epoch are done."""
+    planner = replace_batch(loader, 1)
+    by_block: dict[tuple[int, int], list[LoadedStep]] = {}
+    for step in planner.steps():
+        by_block.setdefault((step.after.epoch, step.after.block), []).append(step)
+        if step.after.epoch == 2:
+            break
+    assert list(by_block) == [(epoch, block) for epoch in (0, 1) for block in range(7)] + [(2, 0)]
+    for (epoch, block), steps in by_block.items():
+        if epoch < 2:
+            documents = min(26, 4 * (block + 1))
+            assert steps[-1].epochs == pytest.approx(epoch + documents / 26, abs=1e-12)
+            assert [step.after.sequence for step in steps] == list(range(1, len(steps) + 1))
+    assert by_block[0, 6][-1].epochs == 1
+    assert by_block[1, 6][-1].epochs == 2
+    counted = [step.epochs for steps in by_block.values() for step in steps]
+    assert counted == sorted(set(counted))
+
+
+def replace_batch(loader: SequenceLoader, size: int) -> SequenceLoader:
+    return replace(loader, batch_size=size, micro_batch_size=size)
+
+
+def test_a_step_may_hold_the_end_of_an_epoch_and_the_next_ones_beginning(loader: SequenceLoader) -> None:
+    total = sum(len(loader.planner.plan_block(0, block)) for block in range(7))
+    step = next(iter(replace_batch(loader, total + 2).steps()))
+    assert step.after == Position(epoch=1, block=0, sequence=2)
+    assert 1 < step.epochs < 1.2
+
+
+def test_a_block_without_training_documents_is_passed_over(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+    hashes = [0] * 18 + [2**32 - 1] * 2
+    store = make_store(number_tokens([[5, 5]] * 20), hashes=hashes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "BLOCK_DOCUMENTS", 2)
+        planner = Planner(Split(store, 0.5, False), SegmentPairs(13, "none", 0.1), seed=0)
+        steps = list(islice(SequenceLoader(planner, BERT, 2, 2).steps(), 20))
+        assert any(not planner.plan_block(0, block) for block in range(10))
+    assert all(step.batches[0].num_sequences == 2 for step in steps)
+
+
+def test_documents_too_short_for_any_sequence_are_told(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+    store = make_store(number_tokens([[1]] * 5))
+    planner = Planner(Split(store, 0, False), SegmentPairs(13, "sop", 0), seed=0)
+    with pytest.raises(InputError, match=rf"{store.directory}: none of its 5 training document.s. is long enough"):
+        next(SequenceLoader(planner, BERT, 2, 2).steps())
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 4, 6, 100])
+def test_micro_batches_are_the_batch_in_pieces(loader: SequenceLoader, micro_batch_size: int) -> None:
+    whole = list(islice(replace(loader, micro_batch_size=6).steps(), 8))
+    pieces = list(islice(replace(loader, micro_batch_size=micro_batch_size).steps(), 8))
+    for one, several in zip(whole, pieces, strict=True):
+        assert [batch.num_sequences for batch in several.batches] == {
+            1: [1] * 6,
+            4: [4, 2],
+            6: [6],
+            100: [6],
+        }[micro_batch_size]
+        assert sequences_of(several) == sequences_of(one)
+        for name in ("special_tokens_mask", "next_sentence_label"):
+            assert torch.equal(torch.cat([b.columns[name] for b in several.batches]), one.batches[0].columns[name])
+
+
+# ------------------------------------------------------------------------------------------------------------- copies
+
+
+def epochs_of(loader: SequenceLoader, num_epochs: int) -> list[list[tuple[list[int], int]]]:
+    """The sequences of each of the first epochs, with their keys."""
+    epochs: list[list[tuple[list[int], int]]] = [[] for _ in range(num_epochs)]
+    for step in replace_batch(loader, 1).steps():
+        if step.after.epoch == num_epochs:
+            return epochs
+        epochs[step.after.epoch] += sequences_of(step)
+    raise AssertionError("the stream ended")
+
+
+def test_without_copies_every_epoch_is_new(loader: SequenceLoader) -> None:
+    epochs = epochs_of(loader, 4)
+    plans = [[ids for ids, _ in epoch] for epoch in epochs]
+    assert all(first != second for i, first in enumerate(plans) for second in plans[:i])
+    keys = [chance_key for epoch in epochs for _, chance_key in epoch]
+    assert len(set(keys)) == len(keys)
+
+
+def test_copies_bring_the_sequences_back_with_new_masks(loader: SequenceLoader) -> None:
+    first, second, third, fourth = epochs_of(replace(loader, plan_copies=2), 4)
+    assert [ids for ids, _ in third] == [ids for ids, _ in first] != [ids for ids, _ in second]
+    assert [ids for ids, _ in fourth] == [ids for ids, _ in second]
+    keys = [chance_key for epoch in (first, second, third, fourth) for _, chance_key in epoch]
+    assert len(set(keys)) == len(keys)
+
+
+def test_static_masking_brings_sequences_and_masks_back(loader: SequenceLoader) -> None:
+    first, second, third, fourth = epochs_of(replace(loader, plan_copies=2, mask_copies=2), 4)
+    assert (third, fourth) == (first, second)
+    assert not {chance_key for _, chance_key in first} & {chance_key for _, chance_key in second}
+
+
+# --------------------------------------------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize("most", [1, 4, 9, 10_000])
+def test_an_evaluation_reads_the_first_copy_in_order(loader: SequenceLoader, most: int) -> None:
+    expected = epochs_of(loader, 1)[0][:most]
+    batches = list(loader.epoch(most))
+    assert [batch.num_sequences for batch in batches[:-1]] == [4] * (len(batches) - 1)
+    assert [found for batch in batches for found in sequences_of(LoadedStep([batch], Position(), 0))] == expected
+
+
+# ------------------------------------------------------------------------------------------------ passing over a block
+
+
+@given(skipped_at=st.integers(0, 80))
+@settings(max_examples=30)
+def test_after_a_block_comes_the_next_one_and_epochs_count_what_is_shown(
+    loader: SequenceLoader, skipped_at: int
+) -> None:
+    loader = replace_batch(loader, 1)
+    steps = list(islice(loader.steps(), skipped_at))
+    position, epochs = (steps[-1].after, steps[-1].epochs) if steps else (Position(), 0.0)
+    after = loader.after_block(position)
+    if position.sequence == 0:
+        assert after == position
+        return
+    number = position.epoch * 7 + position.block + 1
+    assert (after.epoch, after.block, after.sequence) == (number // 7, number % 7, 0)
+    share = position.sequence / len(loader.planner.plan_block(position.epoch, position.block))
+    assert after.passed_over == math.floor(len(loader.planner.places(position.block)) * (1 - share) + 1e-9)
+    first = next(loader.steps(after))
+    documents, sequences = len(loader.planner.places(after.block)), loader.planner.plan_block(after.epoch, after.block)
+    # A document is not counted in parts: up to one that has not been shown counts as if it had been.
+    assert 0 < first.epochs - epochs < (documents / len(sequences) + 1) / 26
+    assert first.after.passed_over == after.passed_over

@@ -1,0 +1,116 @@
+"""A run in stages: where each begins, whatever the module, and that resumed it begins where it would have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm, pack
+from unmask.errors import Interrupted
+from unmask.io.signals import Interruption
+from unmask.packing.loader import LoadedStep, Position
+from unmask.pretraining.run import stage_changer
+from unmask.training.device import Compute
+from unmask.training.memory import Cut
+from unmask.training.run.checkpoint import find_checkpoint
+from unmask.training.run.log import RunLog, read_metrics
+from unmask.training.session import run_session
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+
+
+class Staged(nn.Module):
+    """In each stage, one of its weights learns."""
+
+    def __init__(self, *stages: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weights = nn.ParameterList(torch.randn(3) for _ in stages)
+        self.stages, self.stage = stages, 0
+        self.begun: list[int] = []
+
+    def begin_stage(self, number: int) -> None:
+        self.stage = number
+        self.begun.append(number)
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.stage)
+
+    def set_extra_state(self, state: Any) -> None:
+        self.stage = int(state)
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        return [LossTerm(f"term{self.stage}", self.weights[self.stage].pow(2).sum() * batch.num_tokens, 5)]
+
+
+TRAIN = TrainSettings(steps=20, log_every=1, save_every=3)
+
+
+def pretrain(run: Path, module: nn.Module, stop_at: int | None = None) -> None:
+    """Twenty steps, resumed where they have been begun; a signal arrives with the batch `stop_at`."""
+    run.mkdir(exist_ok=True)
+    interruption = Interruption()
+    checkpoint = find_checkpoint(run / "checkpoints")
+    start = 0 if checkpoint is None else checkpoint.state["position"]["sequence"]
+
+    class Steps:
+        def cut(self, position: Any, most_tokens: int | None) -> Cut:
+            return Cut(1, 1, 3)
+
+        def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+            for number in range(start + 1, 100):
+                if number == stop_at:
+                    interruption.signal_number = 15
+                yield LoadedStep([pack([[1, 2, 3]])], Position(sequence=number), number / 10)
+
+    with RunLog(run) as log:
+        run_session(
+            "testing",
+            run,
+            module=module,
+            steps=Steps(),
+            prepare=lambda batch: batch,
+            counts=lambda batch: {f"term{stage}": 5 for stage in range(3)},
+            settings=TRAIN,
+            optimizer=OptimizerSettings(learning_rate=0.1),
+            schedule=ScheduleSettings(warmup_steps=2),
+            checkpoint=checkpoint,
+            evaluate=None,
+            compute=Compute(torch.device("cpu"), torch.float32, "a test"),
+            log=log,
+            interruption=interruption,
+            before_step=stage_changer(module, TRAIN),
+        )
+
+
+def test_each_stage_begins_where_the_one_before_ends_with_a_schedule_of_its_own(tmp_path: Path) -> None:
+    """Twenty steps: the stages have 4, 6 and 10, each with two of warm-up."""
+    module = Staged(0.2, 0.5, 1.0)
+    pretrain(tmp_path, module)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    terms = [next(key for key in row if key.startswith("loss/")) for row in rows]
+    assert terms == ["loss/term0"] * 4 + ["loss/term1"] * 6 + ["loss/term2"] * 10
+    rates = [rate for rest in (2, 4, 8) for rate in (0, 0.5, *(left / rest for left in range(rest, 0, -1)))]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.1 * rate for rate in rates])
+    assert module.begun == [1, 2]
+
+
+@pytest.mark.parametrize("stop_at", [3, 4, 5, 10, 11, 15])
+def test_resumed_the_stages_are_those_of_a_run_that_never_stopped(tmp_path: Path, stop_at: int) -> None:
+    whole, stopped, resumed = (Staged(0.2, 0.5, 1.0) for _ in range(3))
+    pretrain(tmp_path / "whole", whole)
+    with pytest.raises(Interrupted):
+        pretrain(tmp_path / "run", stopped, stop_at)
+    pretrain(tmp_path / "run", resumed)
+    assert stopped.begun + resumed.begun == [1, 2]  # each once
+    for one, other in zip(resumed.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_has_one_stage_is_left_alone() -> None:
+    assert stage_changer(Staged(1.0), TRAIN) is None
+    assert stage_changer(nn.Linear(2, 2), TRAIN) is None

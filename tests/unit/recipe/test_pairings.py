@@ -1,0 +1,337 @@
+"""What does not go together in a pre-training recipe is refused when it is read, naming both settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import TypeAdapter
+
+from unmask.errors import SettingsError
+from unmask.models.settings import AnyArchitecture
+from unmask.objectives.encoders import ARCHITECTURES, why_not_trained
+from unmask.objectives.settings import ObjectiveName, ObjectiveSettings
+from unmask.packing.segment_pairs import PAIRED
+from unmask.packing.settings import PackingSettings
+from unmask.recipe.pairings import BARE, contradiction, unasked_pairs
+from unmask.recipe.tree import load_pretrain_recipe
+
+FORMATS = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "single_segment", "stream")
+
+
+def objective(**values: Any) -> ObjectiveSettings:
+    settings: ObjectiveSettings = TypeAdapter(ObjectiveSettings).validate_python(values)
+    return settings
+
+
+def test_every_objective_says_what_it_trains() -> None:
+    assert ARCHITECTURES.keys() == set(get_args(ObjectiveName))
+
+
+@pytest.mark.parametrize("name", get_args(ObjectiveName))
+@pytest.mark.parametrize("architecture", get_args(AnyArchitecture))
+def test_a_family_is_trained_or_refused_by_name(architecture: AnyArchitecture, name: str) -> None:
+    alone = {"sentence_objective": "none"} if name == "masked_lm" else {}
+    asked = objective(name=name, **alone)
+    told = why_not_trained(asked, architecture, name == "causal_lm")
+    if architecture in ARCHITECTURES[name]:
+        assert told is None
+        return
+    assert told is not None
+    assert told.startswith(f"objective.name={name} and model.architecture={architecture} do not go together: ")
+    mend, _, others = told.partition("; take ")[2].partition(", or objective.name=")
+    assert mend == f"model.architecture={' or '.join(ARCHITECTURES[name])}"
+    assert all(architecture in ARCHITECTURES[other] for other in others.split(" or "))
+
+
+INIT_FROM: dict[str, tuple[dict[str, Any], AnyArchitecture, bool, str]] = {
+    "RTD from a RoBERTa": (
+        {"name": "replaced_token"},
+        "roberta",
+        False,
+        "objective.name=replaced_token and init_from=m, of the family roberta by its config.json, do not go together: "
+        "generator and discriminator share embeddings, which ELECTRA has apart from its layers; take a model of the "
+        "family electra or bert in init_from, or objective.name=masked_lm",
+    ),
+    "MLM from a GPT-1": (
+        {"sentence_objective": "none"},
+        "gpt1",
+        True,
+        "objective.name=masked_lm and init_from=m, of the family gpt1 by its config.json, do not go together: a masked "
+        "token is predicted from both sides; take a model of the family bert or roberta or electra in init_from, or "
+        "objective.name=causal_lm",
+    ),
+    "MLM from a left-to-right BERT": (
+        {},
+        "bert",
+        True,
+        "objective.name=masked_lm and init_from=m, left-to-right by its config.json, do not go together: a masked "
+        "token is predicted from both sides; take objective.name=causal_lm, or a model that reads in both directions",
+    ),
+    "left to right from a BERT": (
+        {"name": "causal_lm"},
+        "bert",
+        False,
+        "objective.name=causal_lm and init_from=m, bidirectional by its config.json, do not go together: the tokens of "
+        "a bidirectional encoder see the one to predict; take a model that was pre-trained left to right, or "
+        "objective.name=masked_lm",
+    ),
+    "NSP from a RoBERTa": (
+        {"sentence_objective": "nsp"},
+        "roberta",
+        False,
+        "objective.sentence_objective=nsp and init_from=m, of the family roberta by its config.json, do not go "
+        "together: of the families only bert has a head for it; take objective.sentence_objective=none, or a model of "
+        "the family bert in init_from",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INIT_FROM)
+def test_what_init_from_brings_is_not_called_a_setting_of_the_recipe(case: str) -> None:
+    """Neither model.architecture nor model.causal was written."""
+    values, architecture, is_causal, told = INIT_FROM[case]
+    assert why_not_trained(objective(**values), architecture, is_causal, "m") == told
+    assert "model." not in told
+
+
+def pack(packing_format: str) -> PackingSettings:
+    return PackingSettings.model_validate({"format": packing_format})
+
+
+@pytest.mark.parametrize("packing_format", FORMATS)
+@pytest.mark.parametrize("sentences", ["none", "nsp", "sop"])
+def test_a_sentence_objective_needs_two_segments(sentences: str, packing_format: str) -> None:
+    told = contradiction(objective(sentence_objective=sentences), "bert", False, pack(packing_format))
+    if packing_format == "stream":
+        assert told is not None
+        assert told.startswith("objective.name=masked_lm and packing.format=stream do not go together")
+    elif sentences == "none" or packing_format in PAIRED:
+        assert told is None
+    else:
+        assert told is not None
+        assert told.startswith(
+            f"objective.sentence_objective={sentences} needs two segments, and packing.format={packing_format} has one"
+        )
+
+
+@pytest.mark.parametrize("architecture", get_args(AnyArchitecture))
+def test_text_as_it_runs_has_no_two_segments(architecture: AnyArchitecture) -> None:
+    if architecture not in BARE:
+        return
+    for packing_format in FORMATS[:-1]:
+        for init_from, named in (
+            (None, f"model.architecture={architecture}"),
+            ("m", f"init_from=m, a {architecture},"),
+        ):
+            told = contradiction(objective(name="causal_lm"), architecture, True, pack(packing_format), init_from)
+            assert (told is not None) == (packing_format in PAIRED)
+            if told is None:
+                continue
+            assert told.startswith(f"packing.format={packing_format} and {named} do not go together")
+            _, _, offered = told.partition("; take packing.format=")
+            assert offered.split(" or ") == ["single_segment", "doc_sentences"], "no separator token is needed there"
+
+
+@pytest.mark.parametrize(
+    ("values", "architecture", "packing_format", "root"),
+    [
+        ({}, "gpt1", "segment_pair", "objective.name=masked_lm and model.architecture=gpt1"),
+        ({}, "roberta", "full_sentences", "objective.sentence_objective=nsp and model.architecture=roberta"),
+        ({"name": "bilm"}, "bert", "segment_pair", "objective.name=bilm and model.architecture=bert"),
+        ({"name": "replaced_token"}, "bert", "stream", "objective.name=replaced_token and model.architecture=bert"),
+        ({}, "elmo", "segment_pair", "objective.name=masked_lm and model.architecture=elmo"),
+    ],
+)
+def test_the_root_is_told_before_what_follows_from_it(
+    values: dict[str, Any], architecture: AnyArchitecture, packing_format: str, root: str
+) -> None:
+    told = contradiction(objective(**values), architecture, False, pack(packing_format))
+    assert told is not None
+    assert told.startswith(f"{root} do not go together")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "packing_format"), [("electra", "single_segment"), ("bert", "full_sentences")]
+)
+@pytest.mark.parametrize(("values", "is_told"), [({}, True), ({"sentence_objective": "nsp"}, False)], ids=str)
+def test_a_sentence_objective_that_nobody_asked_for_is_called_the_default(
+    values: dict[str, Any], is_told: bool, architecture: AnyArchitecture, packing_format: str
+) -> None:
+    told = contradiction(objective(**values), architecture, False, pack(packing_format))
+    assert told is not None
+    assert told.startswith("objective.sentence_objective=nsp ")
+    assert "take objective.sentence_objective=none" in told
+    assert ("(nsp is the default of objective.name=masked_lm" in told) == is_told
+
+
+@pytest.mark.parametrize("packing_format", FORMATS[:-1])
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        ({"sentence_objective": "nsp"}, None),
+        ({"sentence_objective": "sop"}, None),
+        ({"sentence_objective": "none"}, "objective.sentence_objective=none"),
+        ({"name": "causal_lm"}, "objective.name=causal_lm"),
+    ],
+)
+def test_pairs_that_nothing_is_asked_about_are_told(
+    values: dict[str, Any], asked: str | None, packing_format: str
+) -> None:
+    told = unasked_pairs(objective(**values), pack(packing_format))
+    if asked is None or packing_format not in PAIRED:
+        assert told is None
+    else:
+        assert told is not None
+        assert told.startswith(f"packing.format={packing_format} makes {PAIRED[packing_format]}")
+        assert f"{asked} asks nothing about the two" in told
+
+
+RTD = ("objective.name=replaced_token", "model.architecture=electra")
+
+REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "NSP with one segment": (
+        ("packing.format=single_segment",),
+        ("objective.sentence_objective=nsp", "packing.format=single_segment"),
+    ),
+    "sentence order in full sentences": (
+        ("objective.sentence_objective=sop", "packing.format=full_sentences"),
+        ("objective.sentence_objective=sop", "packing.format=full_sentences"),
+    ),
+    "NSP on RoBERTa": (
+        ("model.architecture=roberta",),
+        ("objective.sentence_objective=nsp", "model.architecture=roberta"),
+    ),
+    "a generator wider than the discriminator": (
+        (*RTD, "objective.generator_size=1.5"),
+        (
+            "objective.generator_size: 1.5 makes the generator",
+            "wider than the discriminator, whose width is model.hidden_size",
+        ),
+    ),
+    "unequal sizes in two stages": (
+        (*RTD, "objective.schedule=two_stage"),
+        ("schedule two_stage", "generator_size 0.25", "set objective.generator_size=1"),
+    ),
+    "RTD on a BERT": (
+        RTD[:1],
+        ("objective.name=replaced_token", "model.architecture=bert", "take model.architecture=electra"),
+    ),
+    "RTD with NSP": (
+        (*RTD, "objective.sentence_objective=nsp"),
+        ("objective.sentence_objective belongs to objective.name=masked_lm: leave it out, or change objective.name",),
+    ),
+    "a causal model with MLM": (
+        ("model.causal=true", "objective.sentence_objective=none"),
+        ("objective.name=masked_lm", "model.causal=true"),
+    ),
+    "[CLS] pooling with a causal mask": (
+        ("model.causal=true", "objective.sentence_objective=nsp"),
+        ("objective.name=masked_lm", "model.causal=true"),
+    ),
+    "GPT-1 with MLM": (
+        ("model={architecture: gpt1}", "objective.sentence_objective=none", "packing.format=single_segment"),
+        ("objective.name=masked_lm", "model.architecture=gpt1"),
+    ),
+    "left to right on both sides": (
+        ("objective.name=causal_lm",),
+        ("objective.name=causal_lm", "model.causal=false"),
+    ),
+    "GPT-1 on segment pairs": (
+        ("objective.name=causal_lm", "model={architecture: gpt1}"),
+        ("packing.format=segment_pair and model.architecture=gpt1 do not go together",),
+    ),
+    "bilm without a stream": (
+        ("objective.name=bilm", "model.architecture=elmo"),
+        ("objective.name=bilm", "packing.format=segment_pair", "take packing.format=stream"),
+    ),
+    "a stream without bilm": (
+        ("packing.format=stream", "objective.sentence_objective=none"),
+        ("objective.name=masked_lm", "packing.format=stream"),
+    ),
+    "length over the positions": (
+        ("model.max_position_embeddings=64",),
+        ("packing.max_length 128", "model.max_position_embeddings 64"),
+    ),
+    "length over the positions in a phase": (
+        ("model.max_position_embeddings=128", "phases=[{until: .9}, {until: 1, max_length: 512}]"),
+        ("phases.1.max_length 512 is over model.max_position_embeddings 128",),
+    ),
+    "phases in minutes": (
+        ("train.minutes=3", "phases=[{until: .9}, {until: 1, max_length: 512}]"),
+        ("train.minutes", "phases"),
+    ),
+    "phases that do not ascend": (
+        ("phases=[{until: .9}, {until: .5}, {until: 1}]",),
+        ("phases end at [0.9, 0.5, 1.0]",),
+    ),
+    "a last phase that is not the end": (("phases=[{until: .9}]",), ("the last phase ends at 0.9",)),
+    "a phase with short sequences of one segment": (
+        (
+            *("packing.format=single_segment", "objective.sentence_objective=none"),
+            "phases=[{until: 1, short_sequence_prob: .1}]",
+        ),
+        ("short_sequence_prob 0.1", "single_segment"),
+    ),
+    "static masks and copies": (
+        ("objective.masking_mode=static", "packing.copies=5"),
+        ("objective.masking_mode=static", "packing.copies"),
+    ),
+    "static masks and copies, RTD": (
+        (*RTD, "objective.masking_mode=static", "packing.copies=5"),
+        ("objective.masking_mode=static", "packing.copies"),
+    ),
+    "lengths of spans without spans": (
+        ("objective.span_length_prob=0.3",),
+        ("objective.span_length_prob=0.3", "objective.masking is token", "set objective.masking=span"),
+    ),
+    "a key of another family": (
+        ("model.cell_size=64",),
+        ("model.cell_size belongs to model.architecture=elmo: leave it out, or change model.architecture",),
+    ),
+    "a key of all families but one": (
+        ("objective.name=bilm", "model={architecture: elmo, hidden_size: 64}", "packing.format=stream"),
+        ("model.hidden_size belongs to model.architecture=bert or roberta or electra or gpt1 or lstm: leave it out",),
+    ),
+    "a key of two other objectives": (
+        ("objective.name=causal_lm", "model.causal=true", "objective.target_prob=0.2"),
+        ("objective.target_prob belongs to objective.name=masked_lm or replaced_token: leave it out",),
+    ),
+    "decaying with Adagrad": (("optimizer.name=adagrad",), ("adagrad", "weight_decay")),
+}
+"""What a recipe says, and what its refusal names."""
+
+
+@pytest.mark.parametrize("pairing", REFUSED)
+def test_an_impossible_pairing_is_refused_naming_both(pairing: str, tmp_path: Path) -> None:
+    words, names = REFUSED[pairing]
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("store: s\ntrain: {steps: 10}\n")
+    with pytest.raises(SettingsError) as refused:
+        load_pretrain_recipe(str(recipe), words)
+    for name in names:
+        assert name in str(refused.value)
+
+
+POSSIBLE: dict[str, tuple[str, ...]] = {
+    "sentence order on sentence pairs": ("objective.sentence_objective=sop", "packing.format=sentence_pair"),
+    "left-to-right BERT on segment pairs": ("objective.name=causal_lm", "model.causal=true"),
+    "spans with NSP": ("objective.masking=span", "objective.span_boundary=true"),
+    "MLM on an ELECTRA": ("model.architecture=electra", "objective.sentence_objective=none"),
+    "untied stages": (*RTD, "objective.schedule=two_stage", "objective.generator_size=1"),
+    "causal LSTM on full sentences": (
+        *("objective.name=causal_lm", "model.architecture=lstm", "packing.format=full_sentences"),
+    ),
+}
+
+
+@pytest.mark.parametrize("pairing", POSSIBLE)
+def test_a_possible_pairing_is_not(pairing: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("store: s\ntrain: {steps: 10}\n")
+    settings = load_pretrain_recipe(str(recipe), POSSIBLE[pairing]).model_dump()
+    for word in POSSIBLE[pairing]:
+        key, _, value = word.partition("=")
+        section, name = key.split(".")
+        assert str(settings[section][name]).lower().removesuffix(".0") == value

@@ -1,0 +1,77 @@
+"""What a recipe says of text, tokenizer and model at once; and settings that are another recipe's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from unmask.config import changed_keys, dump_settings
+from unmask.errors import SettingsError
+from unmask.recipe.pairings import unusual_tokenizer
+from unmask.recipe.tree import load_finetune_recipe, load_pretrain_recipe
+from unmask.tokenization.settings import TokenizerSettings
+
+
+def test_beside_a_store_no_other_tokenizer_is_stated(tmp_path: Path) -> None:
+    """That of the recipe is for training one on a corpus; in a run's recipe it would be untrue."""
+    with_corpus = load_pretrain_recipe("pretrain/gpt1_tiny", ["corpus=a.txt"])
+    with_store = load_pretrain_recipe("pretrain/gpt1_tiny", ["store=s"])
+    assert isinstance(with_corpus.tokenizer, TokenizerSettings)
+    assert with_corpus.tokenizer.kind == "bpe"
+    assert "tokenizer" in yaml.safe_load(dump_settings(with_corpus))
+    assert "tokenizer" not in yaml.safe_load(dump_settings(with_store))
+    (tmp_path / "recipe.yaml").write_text(dump_settings(with_store), encoding="utf-8")
+    read_back = load_pretrain_recipe(str(tmp_path / "recipe.yaml"))
+    assert not changed_keys(read_back, with_store)
+    other = load_pretrain_recipe("pretrain/gpt1_tiny", ["corpus=a.txt", "tokenizer.vocab_size=99"])
+    assert changed_keys(with_corpus, other) == ["tokenizer.vocab_size"]
+
+
+@pytest.mark.parametrize("tokenizer", ["{vocab_sise: 5}", "{vocab_size: banana}", "[a]"])
+def test_beside_a_store_a_tokenizer_is_checked_all_the_same(tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(f"store: s\ntokenizer: {tokenizer}\ntrain: {{steps: 1}}\n")
+    with pytest.raises(SettingsError, match="tokenizer"):
+        load_pretrain_recipe(str(tmp_path / "recipe.yaml"))
+
+
+@pytest.mark.parametrize("name", ["continued", "continued_electra", "continued_electra_short"])
+def test_a_recipe_that_goes_on_from_a_model_asks_for_it(name: str) -> None:
+    for words in ([], ["init_from="], ["init_from=null"]):
+        with pytest.raises(SettingsError, match=rf"^pretrain/{name} goes on from a model: give init_from=MODEL"):
+            load_pretrain_recipe(f"pretrain/{name}", ["store=s", *words])
+    assert load_pretrain_recipe(f"pretrain/{name}", ["store=s", "init_from=m"]).init_from == "m"
+
+
+def test_settings_of_the_other_program_are_told_apart_from_slips() -> None:
+    with pytest.raises(SettingsError, match=r"^task is set in recipes of `unmask finetune`, and pretrain/bert_tiny is"):
+        load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", "task.max_length=8"])
+    with pytest.raises(SettingsError, match=r"^packing is set in recipes of `unmask pretrain`, and finetune/sst2 is"):
+        load_finetune_recipe("finetune/sst2", ["init_from=m", "packing.max_length=8"])
+
+
+def test_a_phase_of_a_recipe_without_phases_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"^pretrain/bert_tiny has no phases, so there is no phases.0 to change"):
+        load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", "phases.0.max_length=64"])
+    for words in ("phases={}", "phases={until: 1}"):
+        with pytest.raises(SettingsError, match=r"^pretrain/bert_tiny: phases=.*: expected a list"):
+            load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", words])
+    told = r"unknown key phases\.0\.max_lenght; did you mean phases\.0\.max_length\?$"
+    with pytest.raises(SettingsError, match=told):
+        load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", "phases=[{until: 0.5, max_lenght: 64}, {until: 1}]"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kind"),
+    [("bert_tiny", "wordpiece"), ("electra_tiny", "wordpiece"), ("roberta_tiny", "byte_bpe"), ("gpt1_tiny", "bpe")],
+)
+def test_a_tokenizer_of_another_kind_is_told(recipe: str, kind: str) -> None:
+    """The usual kind is the one that the family's own recipes train."""
+    settings = load_pretrain_recipe(f"pretrain/{recipe}", ["corpus=a"])
+    assert isinstance(settings.tokenizer, TokenizerSettings)
+    assert settings.tokenizer.kind == kind
+    assert unusual_tokenizer(settings.model.architecture, kind) is None
+    told = unusual_tokenizer(settings.model.architecture, "word")
+    assert told is not None
+    assert told.endswith(f"`unmask tokenizer train --kind {kind}`")

@@ -1,0 +1,404 @@
+"""Recipes: found, laid on a base, overridden, checked for contradictions, and written so that they read back equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.config import KEYS_ELSEWHERE, build_settings, dump_settings, read_settings_file, valid_keys
+from unmask.errors import SettingsError
+from unmask.models.settings import ModelSettings, Preset
+from unmask.objectives.settings import CALLED_OTHERWISE, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
+from unmask.packing.settings import PackingSettings, PhaseSettings
+from unmask.recipe.tree import ALTERNATIVES, FinetuneRecipe, PretrainRecipe, load_finetune_recipe, load_pretrain_recipe
+from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
+
+PLAIN = "corpus: [a.txt]\ntrain: {steps: 10}\n"
+
+
+def write(tmp_path: Path, text: str, name: str = "recipe.yaml") -> str:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> PretrainRecipe:
+    return load_pretrain_recipe(write(tmp_path, text), overrides)
+
+
+def refusal(tmp_path: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(SettingsError) as refused:
+        load(tmp_path, text, *overrides)
+    return str(refused.value).removeprefix(f"{tmp_path / 'recipe.yaml'}: ")
+
+
+# ------------------------------------------------------------------------------------------------------------- found
+
+
+def test_recipes_are_found_by_path_and_by_name(tmp_path: Path) -> None:
+    by_name = load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a.txt"])
+    assert by_name.model.preset == "tiny"
+    assert by_name.corpus == ["a.txt"]
+    assert load(tmp_path, PLAIN).train.steps == 10
+
+
+def test_a_missing_recipe_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no recipe 'pretrain/bert_tinny'.*did you mean pretrain/bert_tiny or "):
+        load_pretrain_recipe("pretrain/bert_tinny")
+    with pytest.raises(
+        SettingsError, match=r"did you mean pretrain/roberta_mini or .*\(`ls .*/recipes/pretrain` lists"
+    ):
+        load_pretrain_recipe("roberta_min.yaml")
+    with pytest.raises(SettingsError, match=r"no recipe 'sst': .*did you mean finetune/sst2\?"):
+        load_finetune_recipe("sst")
+    with pytest.raises(
+        SettingsError, match=r"no recipe '.*': expected a YAML file, or the name of .*: pretrain/bert_base, "
+    ):
+        load_pretrain_recipe(str(tmp_path))
+    with pytest.raises(SettingsError) as refused:
+        load_finetune_recipe("zzz")
+    assert "finetune/sst2" in str(refused.value)
+    assert "pretrain/" not in str(refused.value)
+
+
+# -------------------------------------------------------------------------------------------------------------- base
+
+
+def test_a_base_is_overridden_key_by_key(tmp_path: Path) -> None:
+    write(tmp_path, "model: {preset: mini, hidden_act: relu}\ntrain: {steps: 5, batch_size: 7}\n", "base.yaml")
+    recipe = load(tmp_path, "base: base.yaml\ncorpus: a.txt\nmodel: {hidden_act: tanh}\ntrain: {tokens: 9}\n")
+    assert (recipe.model.preset, recipe.model.hidden_act) == ("mini", "tanh")
+    assert (recipe.train.steps, recipe.train.tokens, recipe.train.batch_size) == (None, 9, 7)
+
+
+def test_a_base_is_named_from_the_recipes_folder_or_as_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "train: {steps: 1}\ncorpus: a", "recipes/base.yaml")
+    write(tmp_path, "base: base.yaml", "recipes/recipe.yaml")
+    assert load_pretrain_recipe(str(tmp_path / "recipes" / "recipe.yaml")).train.steps == 1
+    monkeypatch.chdir(tmp_path)
+    assert load(tmp_path, "base: recipes/base.yaml").train.steps == 1
+    assert load(tmp_path, "base: pretrain/bert_tiny\ncorpus: a").model.preset == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: middle.yaml", "its base middle.yaml has a base of its own: a recipe has one base at most"),
+        ("base: missing.yaml", "no recipe 'missing.yaml': expected a YAML file"),
+        ("base: [middle.yaml]", r"base=\['middle.yaml'\]: expected the path or the name of one recipe"),
+        ("base: broken.yaml", "broken.yaml, line 1, column 5: not valid YAML"),
+    ],
+)
+def test_a_wrong_base_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    write(tmp_path, PLAIN, "bottom.yaml")
+    write(tmp_path, "base: bottom.yaml", "middle.yaml")
+    write(tmp_path, "a: b: c", "broken.yaml")
+    with pytest.raises(SettingsError, match=message):
+        load(tmp_path, text)
+
+
+def test_a_base_on_the_command_line_is_refused(tmp_path: Path) -> None:
+    assert "base cannot be given on the command line: name it in the recipe" in refusal(tmp_path, PLAIN, "base=x.yaml")
+
+
+# --------------------------------------------------------------------------------------------------------- overrides
+
+
+def test_overrides_win(tmp_path: Path) -> None:
+    recipe = load(
+        tmp_path,
+        PLAIN,
+        "optimizer.learning_rate=1e-4",
+        "optimizer.betas=[0.9, 0.98]",
+        "optimizer.bias_correction=no",
+        "train.save_every=null",
+        "train.steps=1_000",
+        "corpus=*.txt",
+    )
+    assert recipe.optimizer == OptimizerSettings(learning_rate=1e-4, betas=(0.9, 0.98), bias_correction=False)
+    assert (recipe.train.save_every, recipe.train.steps) == (None, 1000)
+    assert recipe.corpus == ["*.txt"]
+
+
+def test_a_phase_is_changed_by_its_number(tmp_path: Path) -> None:
+    text = PLAIN + "phases: [{until: .5, max_length: 32}, {until: 1, max_length: 64}]"
+    phases = load(tmp_path, text, "phases.0.max_length=16", "phases.1.micro_batch_size=2").phases
+    assert [(phase.until, phase.max_length, phase.micro_batch_size) for phase in phases] == [
+        (0.5, 16, None),
+        (1, 64, 2),
+    ]
+    assert "phases.2: phases holds 2 values, phases.0 to phases.1" in refusal(tmp_path, text, "phases.2.max_length=16")
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_budget_on_the_command_line_takes_the_place_of_the_recipes(tmp_path: Path, budget: str) -> None:
+    train = load(tmp_path, PLAIN, f"train.{budget}=3").train
+    assert {name: getattr(train, name) for name in BUDGETS} == {**dict.fromkeys(BUDGETS), budget: 3}
+
+
+def test_other_alternatives_take_each_others_place(tmp_path: Path) -> None:
+    assert load(tmp_path, PLAIN, "store=s").corpus is None
+    assert load(tmp_path, "store: s\ntrain: {steps: 1}", "corpus=[a, b]").store is None
+    warm = load(tmp_path, PLAIN + "schedule: {warmup_steps: 5}", "schedule.warmup_ratio=.5").schedule
+    assert (warm.warmup_steps, warm.warmup_ratio) == (None, 0.5)
+    data = "init_from: m\ndata: {train: t, columns: {text: x}}"
+    words = ["data.columns.text_a=p", "data.columns.text_b=q"]
+    assert load_finetune_recipe(write(tmp_path, data), words).data.columns.texts == ("p", "q")
+
+
+def test_every_alternative_is_a_key() -> None:
+    known = {*valid_keys(PretrainRecipe), *valid_keys(FinetuneRecipe)}
+    assert {key for group in ALTERNATIVES for key in group} <= known
+    assert set(KEYS_ELSEWHERE.values()) <= {key.rpartition(".")[2] for key in known}
+    assert not KEYS_ELSEWHERE.keys() & {key.rpartition(".")[2] for key in known}
+
+
+def test_a_micro_batch_is_the_batch_at_most(tmp_path: Path) -> None:
+    text = PLAIN.replace("10}", "10, micro_batch_size: 64}")
+    assert load(tmp_path, text).train.micro_batch_size == 64
+    assert load(tmp_path, text, "train.batch_size=8").train.micro_batch_size == 8
+    assert load_pretrain_recipe("pretrain/bert_base", ["store=s", "train.batch_size=8"]).train.batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name", "words"),
+    [("pretrain/elmo_tiny", "muon", []), ("pretrain/elmo_tiny", "adamw", ["optimizer.betas=[.9, .98]"])],
+)
+def test_another_optimizer_leaves_the_keys_of_the_former_behind(recipe: str, name: str, words: list[str]) -> None:
+    given = ["corpus=a", f"optimizer.name={name}", "optimizer.learning_rate=1e-3", *words]
+    optimizer = load_pretrain_recipe(recipe, given).optimizer
+    assert (optimizer.name, optimizer.learning_rate, optimizer.weight_decay) == (name, 1e-3, 0)
+    assert optimizer.initial_accumulator == OptimizerSettings().initial_accumulator
+    with pytest.raises(SettingsError, match=r"initial_accumulator=0\.1 is for adagrad, and name is"):
+        load_pretrain_recipe(recipe, [*given, "optimizer.initial_accumulator=0.1"])
+
+
+def test_the_same_optimizer_keeps_its_keys(tmp_path: Path) -> None:
+    words = ["corpus=a", "optimizer.name=adagrad"]
+    assert load_pretrain_recipe("pretrain/elmo_tiny", words).optimizer.initial_accumulator == 0.0025
+    wrong = PLAIN + "optimizer: {name: muon, initial_accumulator: 0.5}"
+    assert "initial_accumulator=0.5 is for adagrad" in refusal(tmp_path, wrong, "optimizer.name=muon")
+    assert load(tmp_path, PLAIN + "optimizer:", "optimizer.name=muon").optimizer.name == "muon"
+    assert "optimizer=muon: expected `key: value` lines under it" in refusal(tmp_path, PLAIN, "optimizer=muon")
+
+
+def test_another_schedule_leaves_the_keys_of_the_former_behind(tmp_path: Path) -> None:
+    text = PLAIN + "schedule: {name: wsd, warmup_ratio: 0.05, decay_ratio: 0.3}"
+    schedule = load(tmp_path, text, "schedule.name=cosine").schedule
+    assert (schedule.name, schedule.warmup_ratio, schedule.decay_ratio) == ("cosine", 0.05, 0.1)
+    assert load(tmp_path, text).schedule.decay_ratio == 0.3
+    told = refusal(tmp_path, text, "schedule.name=cosine", "schedule.decay_ratio=0.2")
+    assert "decay_ratio=0.2 is for wsd, and name is cosine" in told
+
+
+# ----------------------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("hidden_size=3", "unknown key hidden_size; did you mean model.hidden_size?"),
+        ("model.hidden_sizes=3", "unknown key model.hidden_sizes; did you mean model.hidden_size?"),
+        ("train.learning_rate=3", "unknown key train.learning_rate; did you mean optimizer.learning_rate?"),
+        ("trian.log_every=3", "unknown key trian; did you mean train?"),
+        (
+            "objective.mask_prob=0",
+            "unknown key objective.mask_prob; did you mean objective.target_prob or objective.mask_token_prob?",
+        ),
+        ("mlm_probability=.2", "unknown key mlm_probability; did you mean objective.target_prob?"),
+        ("optimizer.lr=1", "unknown key optimizer.lr; did you mean optimizer.learning_rate?"),
+        ("tokenizer.vocabsize=9", "unknown key tokenizer.vocabsize; did you mean tokenizer.vocab_size?"),
+        ("tokenizer.vocab_size=x", "tokenizer.vocab_size=x: expected a whole number, such as 1000"),
+        ("model.hidden_size=big", "model.hidden_size=big: expected a whole number, such as 1000"),
+        ("model=base", "model=base: expected `key: value` lines under it"),
+        ("device=tpu", "device=tpu: expected auto, cpu or cuda"),
+        ("held_out=1", "held_out=1: expected less than 1.0"),
+        ("seed=-1", "seed=-1: expected at least 0"),
+        ("train.minutes=inf", "train.minutes=inf: expected a finite number"),
+    ],
+)
+def test_a_wrong_key_or_value_is_told(tmp_path: Path, word: str, message: str) -> None:
+    assert refusal(tmp_path, PLAIN, word) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("train: {steps: 1}", [], "comes from `corpus` (files) or from `store` (made by `unmask prepare`): neither is"),
+        (PLAIN + "store: s", [], "both are given"),
+        ("corpus: []\nstore: s\ntrain: {steps: 1}", [], "both are given"),
+        (PLAIN, ["store=s", "corpus=a"], "both are given"),
+        ("corpus: a", [], "train is required"),
+        (PLAIN, ["train.steps=null"], "exactly one of steps, tokens, epochs, minutes sets the length of the run; none"),
+        (PLAIN, ["train.steps=1", "train.tokens=2"], "train: exactly one of steps, tokens, epochs, minutes sets the"),
+        (PLAIN, ["train.steps=1", "train.tokens=2"], "steps=1 and tokens=2"),
+        ("store: s\ntrain: {steps: 1}", ["tokenizer=t"], "store='s' brings its own tokenizer: leave out tokenizer='t'"),
+        (
+            PLAIN,
+            ["model.max_position_embeddings=64"],
+            "packing.max_length 128 is over model.max_position_embeddings 64",
+        ),
+        (
+            PLAIN + "init_from: m",
+            ["model.max_position_embeddings=64", "phases=[{until: .5, max_length: 32}, {until: 1, max_length: 128}]"],
+            "phases.1.max_length 128 is over model.max_position_embeddings 64",
+        ),
+        (PLAIN, ["packing.copies=3", "objective.masking_mode=static"], "leave out packing.copies"),
+        (
+            PLAIN,
+            ["objective.name=electra"],
+            "objective: there is no objective 'electra'; did you mean objective.name=repl",
+        ),
+        (
+            PLAIN,
+            ["objective.name=SpanBERT"],
+            "did you mean objective.name=masked_lm objective.masking=span objective.sp",
+        ),
+        (
+            PLAIN,
+            ["tokenizer.segmenter=kiwi", "objective.masking=entity"],
+            "tokenizer.segmenter=kiwi and objective.masking=entity do not go together",
+        ),
+        (PLAIN, ["objective.name=elmo"], "did you mean objective.name=bilm?"),
+        (PLAIN, ["objective.name=maskedlm"], "did you mean masked_lm?"),
+        (PLAIN, ["objective.name=word2vec"], "expected one of masked_lm, causal_lm, bilm, replaced_token"),
+        (PLAIN, ["schedule.warmup_steps=1", "schedule.warmup_ratio=.1"], "schedule: warmup_steps and warmup_ratio say"),
+        (PLAIN, ["objective.mask_token_prob=.95"], "mask_token_prob 0.95 + random_token_prob 0.1 is over 1"),
+    ],
+)
+def test_a_contradiction_is_told(tmp_path: Path, text: str, words: list[str], message: str) -> None:
+    assert message in refusal(tmp_path, text, *words)
+
+
+def test_a_refusal_begins_with_the_recipe(tmp_path: Path) -> None:
+    name = write(tmp_path, PLAIN)
+    with pytest.raises(SettingsError, match=rf"^{name}: seed=x: expected a whole number"):
+        load_pretrain_recipe(name, ["seed=x"])
+
+
+# ---------------------------------------------------------------------------------------------------- there and back
+
+PATHS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8) | st.sampled_from(["no", "1e-4", "~"])
+POSITIVE = st.floats(min_value=1e-12, max_value=1e12)
+SHARES = st.floats(min_value=0, max_value=1, exclude_max=True)
+COUNTS = st.integers(1, 10**12)
+
+
+def optional(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+TRAIN = st.tuples(st.sampled_from(BUDGETS), COUNTS, st.integers(1, 10**6), st.integers(1, 10**6)).map(
+    lambda drawn: TrainSettings(
+        **{drawn[0]: drawn[1]}, batch_size=max(drawn[2:]), micro_batch_size=min(drawn[2:]), max_grad_norm=None
+    )
+)
+OPTIMIZER = st.builds(
+    OptimizerSettings,
+    learning_rate=POSITIVE,
+    betas=st.tuples(SHARES, SHARES),
+    epsilon=POSITIVE,
+    bias_correction=st.booleans(),
+)
+SCHEDULE = st.builds(ScheduleSettings, warmup_steps=optional(COUNTS)) | st.builds(ScheduleSettings, warmup_ratio=SHARES)
+PHASES = st.lists(
+    st.tuples(st.floats(min_value=1e-3, max_value=0.99), optional(st.integers(8, 512)), optional(COUNTS)),
+    max_size=3,
+    unique_by=lambda phase: phase[0],
+).map(
+    lambda drawn: (
+        *(
+            PhaseSettings(until=until, max_length=length, batch_size=size)
+            for until, length, size in sorted(drawn, key=lambda phase: phase[0])
+        ),
+        PhaseSettings(until=1),
+    )
+)
+PRETRAIN = st.builds(
+    PretrainRecipe,
+    seed=st.integers(0, 2**63 - 1),
+    precision=st.sampled_from(["auto", "fp32", "bf16"]),
+    tokenizer=PATHS | st.builds(TokenizerSettings, alphabet_size=optional(COUNTS), lowercase=st.booleans()),
+    corpus=st.lists(PATHS, min_size=1, max_size=3),
+    held_out=SHARES,
+    init_from=optional(PATHS),
+    model=st.builds(ModelSettings, preset=st.sampled_from(get_args(Preset)), hidden_size=optional(COUNTS)),
+    objective=st.builds(MaskedLMSettings, target_prob=st.floats(min_value=1e-3, max_value=1)),
+    packing=st.builds(PackingSettings, max_length=st.integers(8, 512), copies=optional(COUNTS)),
+    optimizer=OPTIMIZER,
+    schedule=SCHEDULE,
+    train=TRAIN,
+)
+IN_PHASES = st.builds(
+    PretrainRecipe,
+    corpus=st.just(["a"]),
+    phases=PHASES,
+    model=st.just(ModelSettings(causal=True)),
+    objective=st.just(CausalLMSettings()),
+    train=TRAIN.filter(lambda train: train.minutes is None),
+)
+REPLACED = st.builds(
+    PretrainRecipe,
+    corpus=st.just(["a"]),
+    model=st.builds(ModelSettings, architecture=st.just("electra"), embedding_size=optional(COUNTS)),
+    objective=st.builds(ReplacedTokenSettings, mask_token_prob=SHARES, tie_embeddings=st.sampled_from(["all", "none"]))
+    | st.just(ReplacedTokenSettings(schedule="two_stage", generator_size=1)),
+    train=TRAIN,
+)
+FINETUNE = st.builds(
+    FinetuneRecipe,
+    init_from=PATHS,
+    task=st.builds(TaskSettings, labels=optional(st.lists(PATHS, min_size=2, max_size=4, unique=True))),
+    data=st.builds(DataSettings, train=PATHS, columns=st.builds(ColumnSettings, text=optional(PATHS), label=PATHS)),
+    optimizer=OPTIMIZER,
+    schedule=SCHEDULE,
+    train=TRAIN,
+)
+
+
+@given(recipe=PRETRAIN | IN_PHASES | REPLACED | FINETUNE)
+def test_what_is_written_is_a_valid_recipe_and_equal(
+    tmp_path_factory: pytest.TempPathFactory, recipe: PretrainRecipe | FinetuneRecipe
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "written.yaml"
+    path.write_bytes(dump_settings(recipe).encode())
+    assert build_settings(type(recipe), read_settings_file(path), "here") == recipe
+
+
+@pytest.mark.parametrize("called", CALLED_OTHERWISE)
+def test_what_an_objective_is_also_called_leads_to_one_that_is(called: str, tmp_path: Path) -> None:
+    words = CALLED_OTHERWISE[called].split()
+    name = words[0].removeprefix("objective.name=")
+    others = {
+        "masked_lm": [],
+        "replaced_token": ["model.architecture=electra"],
+        "causal_lm": ["model.causal=true"],
+        "bilm": ["model.architecture=elmo", "packing.format=stream", "tokenizer.kind=word"],
+    }[name]
+    if "objective.sentence_objective=none" in words:
+        others = ["packing.format=single_segment"]
+    assert load(tmp_path, PLAIN, *words, *others).objective.name == name
+
+
+def test_another_objective_leaves_the_keys_of_the_former_behind(tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text("objective: {masking: whole_word, sentence_objective: none}\ntrain: {steps: 1}\nstore: s\n")
+    words = ["objective.name=replaced_token", "model.architecture=electra"]
+    assert load_pretrain_recipe(str(base), words).objective.name == "replaced_token"
+    derived = tmp_path / "derived.yaml"
+    derived.write_text("base: base.yaml\nobjective: {name: causal_lm}\nmodel: {causal: true}\n")
+    assert load_pretrain_recipe(str(derived)).objective.name == "causal_lm"
+    same = load_pretrain_recipe(str(base), ["objective.name=masked_lm"]).objective
+    assert same.name == "masked_lm"
+    assert same.masking == "whole_word"
+    with pytest.raises(SettingsError, match=r"objective\.masking belongs to objective\.name=masked_lm: leave it out"):
+        load_pretrain_recipe(str(base), [*words, "objective.masking=span"])

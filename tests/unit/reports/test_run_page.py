@@ -1,0 +1,348 @@
+"""The report of a run: complete, self-contained, escaped, and made from whatever a run directory holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import InputError
+from unmask.reports.run_page import flatten, last_evaluation, number, panels, parts_of, write_report
+from unmask.training.run.log import write_environment
+
+VOID = {"meta", "br", "use", "path", "rect"}
+
+
+class Page(HTMLParser):
+    """Reads a page strictly: every element closed in order, and what it refers to outside itself kept."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.titles: list[str] = []
+        self.outside: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value or "")
+            if name == "title":
+                self.titles.append(value or "")
+            if name in ("src", "href", "xlink:href", "data", "action") and not (value or "").startswith("#"):
+                self.outside.append(value or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def training_row(step: int, **changed: Any) -> dict[str, Any]:
+    row = {"step": step, "tokens": step * 1000, "loss": 9.0 / step, "loss/mlm": 8.5 / step, "loss/nsp": 0.5 / step}
+    return row | {"learning_rate": 1e-4, "gradient_norm": 1.0, "tokens_per_s": 500.0} | changed
+
+
+def without_loss(step: int) -> dict[str, Any]:
+    """A row of steps that had no target."""
+    return {name: value for name, value in training_row(step).items() if not name.startswith("loss")}
+
+
+def run_directory(path: Path, rows: list[dict[str, Any]], **files: Any) -> Path:
+    path.mkdir()
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for name, value in files.items():
+        (path / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def report_of(path: Path) -> tuple[str, Page]:
+    written = write_report(path)
+    assert written == path / "report.html"
+    text = written.read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    rows = [training_row(step) for step in range(1, 201)]
+    rows += [{"step": 200, "eval/loss": 0.05, "eval/mlm_loss": 0.04, "eval/nsp_accuracy": 0.625}]
+    samples = [
+        {
+            "title": "사전 학습",
+            "text": [
+                {"token": "[CLS]", "kind": "special"},
+                {"token": "말", "kind": "plain"},
+                {"token": "##뭉치", "kind": "plain"},
+                {"token": "[MASK]", "kind": "masked", "label": "에서", "prediction": "에서", "probability": 0.9}
+                | {"correct": True},
+                {"token": "[MASK]", "kind": "masked", "label": "north", "prediction": "south", "probability": 0.25}
+                | {"correct": False},
+            ],
+        },
+        {"title": "review", "input": {"text": "fine <b>"}, "label": "1", "prediction": "0", "probability": 0.5},
+    ]
+    floors = {"loss/mlm": {"no context": 6.5, "unigram entropy": 7.125}}
+    results = {"num_parameters": 4_400_000, "dev": {"f1": 0.875}, "floors": floors}
+    directory = run_directory(tmp_path / "run", rows, samples=samples, results=results)
+    (directory / "recipe.yaml").write_text("seed: 12345\nmodel:\n  hidden_size: 128\n", encoding="utf-8")
+    for extra in ([], ["--resume"]):
+        command = ["unmask", "pretrain", "bert_tiny", "corpus=my text", *extra]
+        write_environment(directory, recipe="bert_tiny", command=command, seed=1, device="cpu", num_threads=2)
+
+    text, page = report_of(directory)
+    assert re.findall("<h2>(.*?)</h2>", text) == [
+        *("Curves", "Results", "Sample predictions", "Settings", "Environment"),
+    ]
+    tiles = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
+    # 200 thousand tokens at 500 a second are 400 seconds; the loss is the mean of the last four of 200 rows.
+    loss = number(sum(9.0 / step for step in range(197, 201)) / 4)
+    assert tiles == {
+        "Parameters": "4.4M",
+        "Steps": "200",
+        "Tokens": "200k",
+        "Time training": "6 min 40 s",
+        "Training loss": loss,
+        "Held-out loss": "0.05",
+        "Held-out MLM loss": "0.04",
+        "Held-out NSP accuracy": "0.625",
+        "Dev.f1": "0.875",
+    }
+    assert "unmask pretrain bert_tiny &#x27;corpus=my text&#x27; --resume" in text
+    assert text.count("unigram entropy 7.125") == 2  # the legend of the curve, and beside the held-out loss
+    assert text.count("no context 6.5, unigram entropy 7.125") == 1
+    assert "<td>12345</td>" in text
+    assert "<td>hidden_size</td><td>128</td>" in text
+    assert "말뭉치" in text
+    assert '<mark class="right"' in text
+    assert "<del>south</del> <ins>north</ins>" in text
+    assert page.titles[1] == "input [MASK] · original north · predicted south with probability 0.25"
+    assert "fine &lt;b&gt;" in text
+    assert page.tags.count("figure") == page.tags.count("svg") == 6
+    assert "<td>Held-out NSP accuracy</td><td>0.625</td><td>chance 0.5</td>" in text  # measured once: no curve
+
+
+def test_nothing_comes_from_outside_and_no_id_stands_twice(tmp_path: Path) -> None:
+    rows = [training_row(step) for step in range(1, 150)] + [{"step": 10, "eval/mlm_accuracy": 0.1}]
+    text, page = report_of(run_directory(tmp_path / "run", rows))
+    assert page.outside == []
+    assert not re.search(r"https?:|//|url\((?!#)|@import|@font-face|<script|<link", text)
+    assert len(page.ids) == len(set(page.ids))
+    assert page.tags.count("svg") > 3
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    directory = run_directory(tmp_path / "run", [training_row(1), training_row(2)])
+    assert report_of(directory)[0] == report_of(directory)[0]
+
+
+NASTY = "<script>alert('1')</script> & \"$x$\""
+
+
+def test_everything_is_escaped(tmp_path: Path) -> None:
+    masked = {"token": NASTY, "kind": "masked", "label": NASTY, "prediction": NASTY, "probability": 0.5}
+    samples = [
+        {"title": NASTY, "text": [{"token": NASTY, "kind": kind} for kind in ("plain", "special")]},
+        {"title": NASTY, "text": [masked | {"correct": True}, masked | {"correct": False}]},
+        {"title": NASTY, "input": {NASTY: NASTY}, "label": NASTY, "prediction": NASTY, "probability": 0.5},
+    ]
+    rows = [training_row(1, **{f"loss/{NASTY}": 1.0}), {"step": 1, f"eval/{NASTY}": 1.0}]
+    results = {NASTY: NASTY, "floors": {NASTY: 1.0, f"eval/{NASTY}": {NASTY: 2.0}}}
+    directory = run_directory(tmp_path / NASTY.replace("/", ""), rows, samples=samples, results=results)
+    (directory / "recipe.yaml").write_text(json.dumps({NASTY: NASTY, "model": {NASTY: [NASTY]}}), encoding="utf-8")
+    write_environment(directory, recipe=NASTY, command=[NASTY, "\udc80"], seed=1, device=NASTY, num_threads=1)
+    text, page = report_of(directory)
+    assert "script" not in page.tags
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") > 15
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_figures"),
+    [
+        ([], 0),
+        ([{"step": 3, "eval/accuracy": 0.5}, {"step": 6, "eval/accuracy": 0.75}], 1),
+        ([training_row(1)], 0),
+        ([training_row(1), training_row(2)], 6),
+        ([training_row(1, loss=None, gradient_norm=None), training_row(2, loss=None, gradient_norm=None)], 4),
+        ([training_row(step, loss=None if step % 2 else 1.0) for step in range(1, 300)], 6),
+        ([{"step": 0, "eval/loss": None}], 0),
+        ([without_loss(1), without_loss(2)], 3),
+        ([without_loss(1), training_row(2), without_loss(3), training_row(4)], 6),
+    ],
+    ids=[
+        "none",
+        "only evaluation",
+        "one",
+        "two",
+        "never finite",
+        "at times not finite",
+        "evaluation not finite",
+        "no targets",
+        "at times none",
+    ],
+)
+def test_rows_of_every_kind(tmp_path: Path, rows: list[dict[str, Any]], num_figures: int) -> None:
+    text, page = report_of(run_directory(tmp_path / "run", rows))
+    assert page.tags.count("svg") == num_figures
+    assert "nan" not in text.lower()
+
+
+def test_what_was_logged_once_is_a_table(tmp_path: Path) -> None:
+    rows = [training_row(2, loss=0.5), {"step": 2, "eval/loss": 0.75, "eval/accuracy": 0.25}]
+    results = {"floors": {"eval/accuracy": {"most frequent label": 0.5}}}
+    text, _ = report_of(run_directory(tmp_path / "run", rows, results=results))
+    assert "Logged once, so that there is no curve to draw" in text
+    assert "<td>Tokens per second</td><td>500</td><td></td>" in text
+    assert "<td>Loss in training</td>" not in text
+    # What is held out stands among the results, and nowhere else than in the headline.
+    assert re.findall("<td>Held-out accuracy</td>.*?</tr>", text) == [
+        "<td>Held-out accuracy</td><td>0.25</td><td>most frequent label 0.5</td></tr>"
+    ]
+    two = [training_row(2), training_row(4), *({"step": step, "eval/accuracy": 0.25} for step in (2, 4))]
+    assert "Logged once" not in report_of(run_directory(tmp_path / "two", two))[0]
+
+
+def test_a_run_without_metrics_yet(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("seed: 1\n")
+    assert "<td>seed</td><td>1</td>" in report_of(tmp_path)[0]
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a run directory"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("recipe.yaml", "a: [1"), ("recipe.yaml", "- 1"), ("recipe.yaml", b"\xff\xfe\x00"), ("samples.json", "{}")),
+        *(("samples.json", "[3]"), ("samples.json", '[{"text": "x"}]'), ("samples.json", '[{"text": ["x"]}]')),
+        *(("results.json", "[]"), ("results.json", "{"), ("results.json", '{"floors": 3}')),
+        *(("metrics.jsonl", '{"step": 1, "loss": "x"}\n'), ("environment.json", "[]")),
+        ("recipe.yaml", "train: {steps: 5}\nphases: [1, 2]"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str | bytes) -> None:
+    directory = run_directory(tmp_path / "run", [training_row(1)])
+    (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=re.escape(name)):
+        write_report(directory)
+
+
+def test_a_loss_of_one_term_is_one_figure() -> None:
+    rows = [{"step": 1, "loss": 1.0, "loss/task": 1.0}, {"step": 1, "eval/loss": 2.0, "eval/accuracy": 0.5}]
+    found = panels(rows, {"loss": {"majority": 0.7}})
+    assert [panel.title for panel in found] == ["Task loss", "Held-out accuracy"]
+    assert found[0].held_out.values.tolist() == [2.0]
+    assert found[0].floors == {"majority": 0.7}
+
+
+def stage_row(step: int, term: str) -> dict[str, Any]:
+    return {"step": step, "tokens": step * 100, "loss": 1.0, f"loss/{term}": 1.0}
+
+
+def test_the_stages_of_a_run_have_no_common_loss() -> None:
+    rows = [stage_row(2, "generator"), stage_row(4, "generator"), stage_row(6, "discriminator")]
+    rows.append({"step": 6, "eval/generator_loss": 1.5, "eval/replaced_share": 0.25})
+    found = panels(rows, {}, parts_of({}, rows))
+    assert [panel.title for panel in found] == [
+        *("Generator loss", "Discriminator loss in training", "Held-out replaced share")
+    ]
+    assert all(panel.parts == {"second stage": 4} for panel in found)
+    assert all(panel.last_step == 6 for panel in found)
+    together = stage_row(2, "generator") | stage_row(2, "discriminator")
+    assert panels([together], {})[0].title == "Loss in training"
+    assert parts_of({}, [together]) == {}
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        # 100 tokens a step: 90 % of 50 steps are 45, and of 4,500 tokens 4,050, which are reached in step 41.
+        ({"steps": 50}, {"phase 2": 45}),
+        ({"steps": 60}, {}),
+        ({"tokens": 4500}, {"phase 2": 41}),
+        ({"tokens": 5000, "steps": None}, {"phase 2": 45}),
+        ({"tokens": 6000}, {}),
+        ({"epochs": 1}, {}),
+    ],
+    ids=["steps", "not yet by steps", "tokens", "tokens of a resolved recipe", "not yet by tokens", "epochs"],
+)
+def test_where_a_phase_begins(budget: dict[str, Any], expected: dict[str, int]) -> None:
+    recipe = {"train": budget, "phases": [{"until": 0.9, "max_length": 128}, {"until": 1, "max_length": 512}]}
+    rows = [{"step": step, "tokens": step * 100} for step in range(10, 51, 10)]
+    assert parts_of(recipe, rows) == expected
+
+
+def test_a_part_of_the_run_is_a_line_in_every_figure(tmp_path: Path) -> None:
+    rows = [stage_row(step, "generator" if step < 1500 else "discriminator") for step in range(500, 3001, 500)]
+    text, page = report_of(run_directory(tmp_path / "run", rows))
+    assert page.tags.count("svg") == text.count('<span class="key part">second stage from step 1,001</span>') == 2
+    assert text.count("stroke: var(--muted)") == 2
+
+
+def test_what_a_discriminator_reaches_by_guessing(tmp_path: Path) -> None:
+    measured = {"discriminator_loss": 0.5, "discriminator_accuracy": 0.75, "replaced_share": 0.125}
+    row = {"step": 1, **{f"eval/{name}": value for name, value in measured.items()}}
+    text, _ = report_of(run_directory(tmp_path / "run", [row]))
+    # -1/8 ln 1/8 - 7/8 ln 7/8 = .37677
+    assert "<td>Held-out discriminator loss</td><td>0.5</td><td>only the share known 0.3768</td>" in text
+    assert "<td>Held-out discriminator accuracy</td><td>0.75</td><td>always original 0.875</td>" in text
+
+
+def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
+    rows = [training_row(1), training_row(2), {"step": 1, "eval/loss": 1.0, "eval/f1": 0.5}, {"step": 2, "eval/f1": 1}]
+    text, _ = report_of(run_directory(tmp_path / "run", rows))
+    legends = dict(re.findall("<figcaption><b>(.*?)</b>(.*?)</figcaption>", text))
+    assert legends.pop("Loss") == '<span class="key training">training</span><span class="key held-out">held-out</span>'
+    assert legends.pop("NSP loss in training") == (
+        '<span class="key training">training</span><span class="key floor">chance 0.6931</span>'
+    )
+    assert set(legends.values()) == {""}
+    assert "Held-out f1" in legends
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(1234.5678, "1,235"), (999.96, "1000"), (0.12345, "0.1235"), (12345, "12,345"), (2.5e12, "2.5e+12"), (None, "–")],
+)
+def test_numbers_for_people(value: float | None, told: str) -> None:
+    assert number(value) == told
+
+
+def test_the_last_evaluation_has_every_metric_once() -> None:
+    rows = [{"step": 1, "eval/a": 1, "eval/b": 2}, {"step": 2, "loss": 0.5}, {"step": 3, "eval/a": 3}]
+    assert last_evaluation(rows) == {"eval/a": 3, "eval/b": 2}
+
+
+def test_a_final_figure_takes_the_place_of_the_held_out_one_of_its_name(tmp_path: Path) -> None:
+    rows = [training_row(1), {"step": 1, "eval/mlm_loss": 3.0}]
+    directory = run_directory(tmp_path / "run", rows, results={"mlm_loss": 2.5})
+    assert re.findall("<dt>(.*MLM loss)</dt><dd>(.*?)</dd>", report_of(directory)[0].replace("<div>", "\n")) == [
+        ("Held-out MLM loss", "2.5")
+    ]
+
+
+def test_flatten() -> None:
+    assert flatten({"a": 1, "b": {"c": [2], "d": {"e": None}, "f": {}}}) == {
+        "a": 1,
+        "b.c": [2],
+        "b.d.e": None,
+        "b.f": {},
+    }

@@ -1,0 +1,207 @@
+"""Shards are whole or not there, records say what they hold, and what is half-written is found and removed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unmask.errors import OutputError, StoreError
+from unmask.io.writing import sha256
+from unmask.store.shard_writer import (
+    EncodedChunk,
+    ShardWriter,
+    TextDigest,
+    describe_file,
+    num_records,
+    read_record,
+    record_path,
+    remove_records,
+    remove_unfinished,
+    write_manifest,
+)
+from unmask.store.store import DOCUMENT, TokenStore
+
+U16 = np.dtype("<u2")
+
+
+def chunk(*documents: list[list[int]], unknown: int = 0, dropped: int = 0) -> EncodedChunk:
+    return EncodedChunk(
+        tokens=np.array([t for d in documents for s in d for t in s], dtype=U16),
+        sentence_lengths=np.array([len(s) for d in documents for s in d], dtype=np.uint32),
+        document_sentences=np.array([len(d) for d in documents], dtype=np.uint32),
+        text_hashes=np.arange(len(documents), dtype=np.uint32) + 77,
+        unknown_tokens=unknown,
+        documents_without_tokens=dropped,
+    )
+
+
+def write_shard(directory: Path, number: int, *chunks: EncodedChunk) -> dict[str, Any]:
+    with ShardWriter(directory, number, U16) as writer:
+        for each in chunks:
+            writer.add(each)
+        return writer.finish({"text": "digest"})
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+SHARD_0 = ["documents-00000.bin", "sentences-00000.bin", "shard-00000.json", "tokens-00000.bin"]
+
+
+def test_the_bytes_of_a_shard(tmp_path: Path) -> None:
+    record = write_shard(
+        tmp_path, 0, chunk([[1, 2, 3], [4]], [[65535]], unknown=2), chunk(), chunk([[6], [7, 8]], dropped=1)
+    )
+    assert names(tmp_path) == SHARD_0
+    assert (tmp_path / "tokens-00000.bin").read_bytes() == np.array([1, 2, 3, 4, 65535, 6, 7, 8], "<u2").tobytes()
+    assert (tmp_path / "sentences-00000.bin").read_bytes() == np.array([3, 4, 5, 6, 8], "<u4").tobytes()
+    documents = np.frombuffer((tmp_path / "documents-00000.bin").read_bytes(), DOCUMENT)
+    assert documents["sentence_end"].tolist() == [2, 3, 5]
+    assert documents["text_hash"].tolist() == [77, 78, 77]
+    counts = {"documents": 3, "sentences": 5, "tokens": 8, "unknown_tokens": 2, "documents_without_tokens": 1}
+    assert record.items() >= counts.items()
+    assert record["files"]["tokens-00000.bin"] == {"bytes": 16, "sha256": sha256(tmp_path / "tokens-00000.bin")}
+    assert record["made_from"] == {"text": "digest"}
+    assert json.loads(record_path(tmp_path, 0).read_text()) == record == read_record(tmp_path, 0)
+
+
+def test_a_shard_has_its_names_only_once_it_is_finished(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path, 0, U16) as writer:
+        writer.add(chunk([[1]]))
+        assert all(name.startswith(".unfinished-") for name in names(tmp_path))
+        writer.finish({})
+    assert names(tmp_path) == SHARD_0
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), KeyboardInterrupt()])
+def test_a_shard_that_fails_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    with pytest.raises((ValueError, KeyboardInterrupt)):  # noqa: PT012, SIM117
+        with ShardWriter(tmp_path, 0, U16) as writer:
+            writer.add(chunk([[1]]))
+            raise error
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_while_finishing_leaves_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fsync)
+    with pytest.raises(OutputError, match="the disk is full"):
+        write_shard(tmp_path, 0, chunk([[1]]))
+    assert read_record(tmp_path, 0) is None
+    assert not any(name.startswith(".unfinished-") for name in names(tmp_path))
+    assert remove_unfinished(tmp_path) == 0
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["no record", "not JSON", "a list", "a key missing", "a count missing", "a byte", "a file missing", "longer"],
+)
+def test_a_record_counts_only_with_sound_files(tmp_path: Path, damage: str) -> None:
+    record = write_shard(tmp_path, 3, chunk([[1, 2]]))
+    tokens = tmp_path / "tokens-00003.bin"
+    path = record_path(tmp_path, 3)
+    assert read_record(tmp_path, 3) == record
+    match damage:
+        case "no record":
+            path.unlink()
+        case "not JSON":
+            path.write_bytes(path.read_bytes()[:-5])
+        case "a list":
+            path.write_text("[]")
+        case "a key missing":
+            path.write_text(json.dumps({key: value for key, value in record.items() if key != "made_from"}))
+        case "a count missing":
+            path.write_text(json.dumps({key: value for key, value in record.items() if key != "sentences"}))
+        case "a byte":
+            tokens.write_bytes(b"\x00" + tokens.read_bytes()[1:])
+        case "a file missing":
+            tokens.unlink()
+        case "longer":
+            tokens.write_bytes(tokens.read_bytes() + b"\x00")
+    assert read_record(tmp_path, 3) is None
+
+
+def test_only_finished_shards_are_kept(tmp_path: Path) -> None:
+    write_shard(tmp_path, 0, chunk([[1]]))
+    write_shard(tmp_path, 1, chunk([[2]]))
+    (tmp_path / "tokens-00002.bin").touch()  # killed between the files of a shard
+    (tmp_path / ".unfinished-sentences-00002.bin").touch()
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.txt").touch()
+    assert num_records(tmp_path) == 2
+    assert remove_unfinished(tmp_path) == 2
+    assert names(tmp_path) == sorted([*SHARD_0, *(name.replace("00000", "00001") for name in SHARD_0)])
+    remove_records(tmp_path)
+    assert num_records(tmp_path) == 0
+    assert remove_unfinished(tmp_path) == 0
+    assert names(tmp_path) == []
+
+
+def test_a_digest_is_of_documents_in_order() -> None:
+    def digest(*texts: str) -> str:
+        made = TextDigest()
+        for text in texts:
+            made.add(hashlib.sha256(text.encode()).digest())
+        return made.hexdigest()
+
+    assert digest("a", "b") == digest("a", "b")
+    assert len({digest("a", "b"), digest("b", "a"), digest("ab"), digest("a", "b", ""), digest("a"), digest()}) == 6
+
+
+def test_the_manifest_makes_the_store(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.txt").write_text("a\n")
+    records = [
+        write_shard(tmp_path, 0, chunk([[1, 2]], [[3]], unknown=1)),
+        write_shard(tmp_path, 1, chunk(dropped=2)),
+        write_shard(tmp_path, 2, chunk([[4], [5, 6]])),
+    ]
+    manifest = write_manifest(tmp_path, records, {"vocab_size": 100})
+    assert num_records(tmp_path) == 0
+    assert json.loads((tmp_path / "manifest.json").read_text()) == manifest
+    counts = {"documents": 3, "sentences": 4, "tokens": 6, "unknown_tokens": 1, "documents_without_tokens": 2}
+    assert manifest.items() >= {**counts, "vocab_size": 100, "format_version": 1}.items()
+    assert [shard["documents"] for shard in manifest["shards"]] == [2, 0, 1]
+    stored = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert manifest["files"].keys() == stored - {"manifest.json"}
+    assert manifest["files"]["tokenizer/vocab.txt"] == describe_file(tmp_path / "tokenizer" / "vocab.txt")
+    store = TokenStore(tmp_path)
+    store.verify()
+    assert [store.document(number).tokens.tolist() for number in range(3)] == [[1, 2], [3], [4, 5, 6]]
+
+
+def test_every_flipped_byte_of_the_manifest_is_found(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.txt").write_text("a\n")
+    write_manifest(tmp_path, [write_shard(tmp_path, 0, chunk([[1, 2]], [[3]]))], {"vocab_size": 10, "text": {"ü": 1}})
+    TokenStore(tmp_path).verify()
+    path = tmp_path / "manifest.json"
+    content = path.read_bytes()
+    said = json.loads(content)
+    for place in range(len(content)):
+        changed = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        path.write_bytes(changed)
+        try:
+            if json.loads(changed) == said:  # white space alone
+                continue
+        except ValueError:
+            pass
+        with pytest.raises(StoreError):
+            TokenStore(tmp_path).verify()

@@ -1,0 +1,63 @@
+"""A store that its tokenizer can hardly spell is told before pre-training, by the share counted in its manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.store.store import TokenStore
+from unmask.store.unknown_tokens import tell_unknown, unknown_share
+
+
+class Counted(TokenStore):
+    """A store of which only the counts are known."""
+
+    def __init__(self, unknown: int | None, words: bool = False) -> None:
+        self.directory = Path("st")
+        arrays = {"word_ids": "<u2", "word_ends": "<u4"} if words else {}
+        self.manifest: dict[str, Any] = {"tokens": 1000, "side_arrays": arrays}
+        if unknown is not None:
+            self.manifest["unknown_tokens"] = unknown
+
+
+def test_the_share_is_that_of_the_manifest() -> None:
+    assert unknown_share(Counted(329)) == 0.329
+    assert unknown_share(Counted(0)) == 0
+    assert unknown_share(Counted(None)) == 0  # an older store, in which they were not counted
+
+
+@pytest.mark.parametrize(
+    ("words", "unknown", "told"),
+    [
+        (False, 20, None),
+        (False, 21, "2.1% of the tokens of st are unknown to its tokenizer, and [UNK] is all that is learnt of them"),
+        (True, 150, None),
+        (True, 329, "32.9% of the words of st are unknown to its tokenizer, and <UNK> is all that is learnt of them"),
+    ],
+)
+def test_much_is_told_with_what_to_do(words: bool, unknown: int, told: str | None) -> None:
+    line = tell_unknown(Counted(unknown, words))
+    if told is None:
+        assert line is None
+        return
+    assert line is not None
+    assert line.startswith(told)
+    assert ("`unmask tokenizer train TEXT --kind word --out DIR`" in line) == words
+    assert "`unmask prepare TEXT --tokenizer DIR --out STORE`" in line
+
+
+def test_what_to_do_depends_on_whose_tokenizer_it_is() -> None:
+    own, words = tell_unknown(Counted(329), is_own=True), tell_unknown(Counted(329, words=True), is_own=True)
+    assert own is not None
+    assert words is not None
+    assert "give more text, or set a larger tokenizer.alphabet_size;" in own
+    assert "give more text, or set a larger tokenizer.vocab_size;" in words
+    for is_own in (False, True):
+        for of_words in (False, True):  # words are not added to a tokenizer of words
+            line = tell_unknown(Counted(329, of_words), is_own=is_own, goes_on=True)
+            assert line is not None
+            assert ("`unmask tokenizer extend MODEL --words FILE --out DIR`" in line) != of_words
+            assert "take a model of such text;" in line
+            assert "train TEXT" not in line

@@ -1,0 +1,235 @@
+"""Multiple choice: cutting, the softmax over a unit's rows, scores, and that it learns."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from unmask.errors import InputError, SettingsError
+from unmask.models.encoder import new_encoder
+from unmask.models.hub.directory import load_encoder
+from unmask.models.settings import EncoderSettings
+from unmask.tasks.base import ExampleCounts, Task
+from unmask.tasks.choice.layouts import ChoiceExample
+from unmask.tasks.choice.task import ChoiceModule, ChoiceScore, open_task
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+
+TASK = open_task(TaskSettings(name="choice", max_length=12), ColumnSettings())
+
+
+def example(context: str, *choices: str, label: int | None = None, group: str | None = None) -> ChoiceExample:
+    return ChoiceExample(context, "", choices, label, group, {}, "x:1")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> TextTokenizer:
+    return load_tokenizer(tiny_model)
+
+
+# ---- Files
+
+
+# ---- Rows of tokens
+
+
+def test_a_row_is_the_context_and_a_choice_with_its_question(tokenizer: TextTokenizer) -> None:
+    one = ChoiceExample("A man", "Who ?", ("a dog", "a man walks"), 1, None, {}, "x:1")
+    two = example("", "a", "a dog", "the man")
+    counts = ExampleCounts()
+    wide = open_task(TaskSettings(name="choice", max_length=64), ColumnSettings())
+    coded = wide.encode([one, two], tokenizer, counts)
+    pairs = [("A man", "Who ? a dog"), ("A man", "Who ? a man walks"), ("", "a"), ("", "a dog"), ("", "the man")]
+    expected = tokenizer.encode_inputs(pairs)
+    assert coded.input_ids.tolist() == [index for row in expected for index in row.input_ids]
+    assert coded.unit_bounds.tolist() == [0, 2, 5]
+    batch = coded.batch([1, 0])
+    assert batch.columns["unit_bounds"].tolist() == [0, 3, 5]
+    assert batch.columns["labels"].tolist() == [-100, 1]
+    segments = [segment for row in (*expected[2:], *expected[:2]) for segment in row.token_type_ids]
+    assert batch.token_type_ids.tolist() == segments
+    assert counts == ExampleCounts(examples=2)
+    assert not wide.encode([one], tokenizer, counts, num_segments=1).batch([0]).token_type_ids.any()
+
+
+def test_only_the_context_is_cut_and_the_example_counted_once(tokenizer: TextTokenizer) -> None:
+    counts = ExampleCounts()
+    long = example("a man " * 20, "a dog", "a dog and a man and a", label=0)
+    coded = TASK.encode([long, example("a", "a", "a dog")], tokenizer, counts)
+    assert counts == ExampleCounts(examples=2, truncated=1)
+    rows = [coded.input_ids[start:end].tolist() for start, end in zip(coded.bounds, coded.bounds[1:], strict=False)]
+    choices = tokenizer.encode_batch(long.choices)
+    context = tokenizer.encode_batch(["a man " * 20])[0]
+    for row, choice, second in zip(rows[:2], choices, coded.second_starts[:2], strict=True):
+        room = 12 - 3 - len(choice)
+        assert row == [tokenizer.cls_id, *context[:room], tokenizer.sep_id, *choice, tokenizer.sep_id]
+        assert second == 2 + room
+
+
+def test_what_cannot_be_cut_is_refused(tokenizer: TextTokenizer) -> None:
+    with pytest.raises(InputError, match=r"x:1: a choice and its question have 23 tokens.* task\.max_length is 12"):
+        TASK.encode([example("a man", "a dog", "a man " * 10)], tokenizer, ExampleCounts())
+    never = open_task(TaskSettings(name="choice", max_length=12, truncation=False), ColumnSettings())
+    with pytest.raises(InputError, match=r"x:1: 25 tokens, over task\.max_length 12, and task\.truncation is false"):
+        never.encode([example("a man " * 10, "a dog", "a man")], tokenizer, ExampleCounts())
+
+
+def test_choices_that_encode_to_nothing_are_kept_and_counted(tokenizer: TextTokenizer) -> None:
+    counts = ExampleCounts()
+    coded = TASK.encode([example("a man", "\u200b", "a dog")], tokenizer, counts)
+    assert len(coded) == 1
+    assert counts.notes == {"choices without any token": 1}
+
+
+# ---- The module
+
+
+def new_module(tiny_model: Path) -> ChoiceModule:
+    torch.manual_seed(1)
+    return TASK.module(load_encoder(tiny_model).encoder)
+
+
+def test_the_loss_is_cross_entropy_over_the_choices_of_each_example(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    module = new_module(tiny_model).eval()
+    examples = [example("a man", "a dog", "a", label=1), example("the", "a man", "a dog", "a cat", label=0)]
+    coded = TASK.encode(examples, tokenizer, ExampleCounts())
+    batch = coded.batch([0, 1])
+    outputs = module.outputs(batch)
+    scores = module.head(module.encoder.summary(batch)).flatten()
+    assert outputs[0].tolist() == [*scores[:2].tolist(), -math.inf]
+    assert outputs[1].tolist() == scores[2:].tolist()
+    (term,) = module(batch)
+    by_hand = -scores[:2].log_softmax(0)[1] - scores[2:].log_softmax(0)[0]
+    assert (term.name, term.count) == ("task", 2)
+    assert term.total.item() == pytest.approx(by_hand.item(), abs=1e-6)  # the same sums in another order, fp32
+    term.total.backward()
+    assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
+
+
+def test_next_tokens_are_learned_beside_the_task_by_causal_models(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    task = open_task(TaskSettings(name="choice", max_length=16, auxiliary_lm_weight=0.5), ColumnSettings())
+    torch.manual_seed(0)
+    settings = EncoderSettings(
+        architecture="gpt1", vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=16,
+    )  # fmt: skip
+    module = task.module(new_encoder(settings)).eval()
+    examples = [example("a man", "a dog", "a", label=1), example("the", "a man", "a dog and a cat", "a", label=0)]
+    batch = task.encode(examples, tokenizer, ExampleCounts()).batch([0, 1])
+    right, language = module(batch)
+    (measured,) = module.loss(module.outputs(batch), batch)
+    torch.testing.assert_close(right.total, measured.total)  # one pass or two, without dropout
+    hidden, expected = module.encoder(batch), torch.zeros(())
+    for start, end in zip(batch.bounds[:-1].tolist(), batch.bounds[1:].tolist(), strict=True):
+        logits = hidden[start : end - 1] @ module.encoder.word_embeddings.T
+        expected = expected + functional.cross_entropy(logits, batch.input_ids[start + 1 : end])  # the mean
+    torch.testing.assert_close(language.total, expected)
+    assert (language.name, language.coefficient, language.count) == ("lm", 0.5, 5)
+    assert module.counts(batch) == {"task": 2, "lm": 5}
+    with pytest.raises(SettingsError, match=r"task\.auxiliary_lm_weight 0\.5 asks .* init_from's \(bert\) see it"):
+        task.module(load_encoder(tiny_model).encoder)
+
+
+def test_the_module_has_the_children_that_saving_relies_on(tiny_model: Path) -> None:
+    assert [name for name, _ in new_module(tiny_model).named_children()] == ["encoder", "head"]
+    task: Task[ChoiceExample] = TASK
+    assert (task.kind, task.head_kind, task.labels, task.per_token) == ("choice", "multiple_choice", (), False)
+
+
+def test_it_learns_which_choice_is_right(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    others = ["a man", "a woman", "a child", "a ball", "a street"]
+    examples = [example("", "a dog", other, label=0) for other in others]
+    examples += [example("", other, "a dog", label=1) for other in others]
+    coded = TASK.encode(examples, tokenizer, ExampleCounts())
+    module = new_module(tiny_model)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
+    batch = coded.batch(range(len(coded)))
+    for _ in range(40):
+        (term,) = module(batch)
+        optimizer.zero_grad()
+        term.total.backward()
+        optimizer.step()
+    score = TASK.score()
+    score.add(examples, TASK.decode(examples, coded, module.eval().outputs(batch).detach()))
+    assert score.metrics() == {"accuracy": 1.0}
+
+
+# ---- Predictions and figures
+
+
+def test_predictions_are_over_an_examples_own_choices() -> None:
+    examples = [example("", "a", "b"), example("", "a", "b", "c")]
+    coded: Any = None
+    outputs = torch.tensor([[0.0, math.log(3), -math.inf], [0.0, 0.0, math.log(2)]])
+    first, second = TASK.decode(examples, coded, outputs)
+    assert (first["choice"], second["choice"]) == (1, 2)
+    assert first["probabilities"] == pytest.approx([0.25, 0.75])
+    assert second["probabilities"] == pytest.approx([0.25, 0.25, 0.5])
+
+
+@given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=1, max_size=4), st.booleans())
+def test_an_ensemble_averages_probabilities(members: list[list[float]], narrow: bool) -> None:
+    outputs = torch.tensor(members)
+    if narrow:
+        outputs[:, 2] = -math.inf
+    together = TASK.combine([row[None] for row in outputs])[0]
+    assert torch.allclose(together.exp(), outputs.softmax(-1).mean(0), atol=1e-6)  # fp32
+
+
+def test_accuracy_of_all_and_of_each_group() -> None:
+    score = ChoiceScore()
+    assert score.metrics() == {"accuracy": 0.0}
+    examples = [example("", "a", "b", label=n % 2, group=group) for n, group in enumerate(["middle", "high", "high"])]
+    score.add(examples, [{"choice": 0}, {"choice": 0}, {"choice": 0}])
+    assert score.metrics() == {"accuracy": 2 / 3, "accuracy_high": 0.5, "accuracy_middle": 1.0}
+    assert score.degenerate() == "all 3 predictions are choice 0"
+    score.add(examples[:1], [{"choice": 1}])
+    assert score.degenerate() is None
+
+
+def test_examples_without_label_are_passed_over() -> None:
+    score = ChoiceScore()
+    score.add([example("", "a", "b"), example("", "a", "b", label=1)], [{"choice": 0}, {"choice": 1}])
+    assert (score.num_examples, score.metrics()) == (1, {"accuracy": 1.0})
+
+
+@pytest.mark.parametrize("prediction", [{}, {"choice": 2}, {"choice": "1"}, {"choice": -1}, {"choice": True}])
+def test_a_prediction_that_names_no_choice_is_refused(prediction: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"x:1: its prediction says choice .* 0 to 1"):
+        ChoiceScore().add([example("", "a", "b", label=1)], [prediction])
+
+
+def test_floors_are_chance_and_the_most_frequent_position(tokenizer: TextTokenizer) -> None:
+    def coded(*labels_and_sizes: tuple[int, int]) -> Any:
+        examples = [example("", *("a" * size), label=label) for label, size in labels_and_sizes]
+        return TASK.encode(examples, tokenizer, ExampleCounts())
+
+    floors = TASK.floors(coded((1, 2), (1, 3), (0, 2)), coded((1, 2), (0, 4), (1, 4), (1, 2)))
+    assert floors == {"accuracy": {"chance": 0.375, "most frequent position": 0.75}}
+
+
+def test_one_place_for_every_right_choice_is_told(tokenizer: TextTokenizer, caplog: pytest.LogCaptureFixture) -> None:
+    def coded(*labels: int) -> Any:
+        return TASK.encode([example("", "a", "b", label=label) for label in labels], tokenizer, ExampleCounts())
+
+    TASK.check(coded(0, 1), Path("train.jsonl"))
+    assert not caplog.records
+    TASK.check(coded(1, 1), Path("train.jsonl"))
+    assert "train.jsonl: the right choice is number 1 in every example" in caplog.text
+
+
+def test_a_sample_shows_the_choices_with_their_numbers() -> None:
+    one = ChoiceExample("c", "q", ("x", "y"), 1, None, {}, "x:1")
+    assert TASK.sample(one, {"choice": 0, "probabilities": [0.75, 0.25]}) == {
+        "input": {"context": "c", "question": "q", "choices": "(0) x (1) y"},
+        "label": "1",
+        "prediction": "0",
+        "probability": 0.75,
+    }

@@ -1,0 +1,236 @@
+"""What a QA task reads: forms of answers, layouts, what is refused or mended, and published files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.batch import IGNORE_INDEX
+from unmask.errors import InputError, SettingsError
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.qa.answer_places import FIRST_TAKEN, MOVED, RESPELT
+from unmask.tasks.qa.examples import Answer, QaExample
+from unmask.tasks.qa.labels import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, UNFOUND, WITHOUT_ANSWER
+from unmask.tasks.qa.task import QaTask, open_task
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+
+KITE = "Mina saw a red kite. Later a blue kite flew by."
+HOUSE = "정원에는 오래된 집이 있고, 그 집에는 할머니가 산다."
+TOKENIZER = train_tokenizer(iter([f"{KITE} {HOUSE} who what 누가 어디"] * 9), TokenizerSettings(vocab_size=400), 0)[0]
+
+
+def task_of(columns: ColumnSettings = ColumnSettings(), **settings: Any) -> QaTask:  # noqa: B008  immutable
+    return open_task(TaskSettings.model_validate({"name": "qa", "max_length": 32, **settings}), columns)
+
+
+def row(answers: Any = None, **fields: Any) -> dict[str, Any]:
+    told = {} if answers is None else {"answers": answers}
+    return {"id": "1", "question": "What?", "context": KITE, **told, **fields}
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in rows), encoding="utf-8")
+    return path
+
+
+def load(task: QaTask, path: Path, **options: Any) -> tuple[list[QaExample], ExampleCounts]:
+    counts = ExampleCounts()
+    return list(task.load(path, counts, **options)), counts
+
+
+def load_training(task: QaTask, path: Path) -> tuple[list[QaExample], ExampleCounts]:
+    return load(task.fit_to(path), path)
+
+
+RED = Answer("a red kite", 9, 19)
+
+
+@pytest.mark.parametrize(
+    ("answers", "placed"),
+    [
+        ({"text": ["a red kite", "kite"], "answer_start": [9, 15]}, (RED, Answer("kite", 15, 19))),
+        ({"text": "a red kite", "answer_start": 9}, (RED,)),
+        ({"text": ["a red kite"]}, (RED,)),
+        ([{"text": "a red kite", "answer_start": 9}], (RED,)),
+        (["a red kite", "Later"], (RED, Answer("Later", 21, 26))),
+        ("a red kite", (RED,)),
+        ('{"text": ["a red kite"], "answer_start": [9]}', (RED,)),
+        ({"text": [], "answer_start": []}, ()),
+        ([], ()),
+        ("", ()),
+        (None, ()),
+    ],
+)
+def test_forms_of_answers(tmp_path: Path, answers: Any, placed: tuple[Answer, ...]) -> None:
+    path = write(tmp_path / "a.jsonl", row("kite"), {**row(), "answers": answers})
+    examples, _ = load(task_of(), path)
+    assert examples[1].answers == placed
+    assert examples[1].gold_texts == tuple(answer.text for answer in placed)
+
+
+def test_tables_with_columns_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f'n,q,answer_start,p,a\n7,What?,34,"{KITE}",kite\n8,Who?,,"{KITE}",[1]\n', encoding="utf-8")
+    columns = ColumnSettings(question="q", context="p", answers="a", id="n")
+    task = task_of(columns, drop_unfound_answers=True)
+    (one,), counts = load_training(task, path)
+    assert (one.id, one.answers, one.source) == ("7", (Answer("kite", 34, 38),), f"{path}:2")
+    assert counts.notes == {DROPPED_ANSWERS: 1, DROPPED_QUESTIONS: 1}  # [1] is a text
+    with pytest.raises(InputError, match=r"a\.csv:2: no column 'question' and no column 'context': .* there is n, q"):
+        load(task_of(), path)
+    lenient = open_task(TaskSettings(name="qa"), columns, lenient=True)
+    assert lenient.read(Row({"question": "q", "context": "c"}, "x:1")).context == "c"
+
+
+def test_whether_there_may_be_no_answer(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", row("kite"), row(is_impossible=True))
+    assert task_of().fit_to(path).unanswerable is True
+    assert task_of(unanswerable=False).fit_to(path).unanswerable is False
+    assert task_of().fit_to(write(path, row("kite"))).unanswerable is False
+    assert [task_of(name=name).unanswerable for name in ("squad1", "squad2")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (row("kite", context=" "), r"a\.jsonl:1: the passage is empty"),
+        (row("kite", question=""), r"a\.jsonl:1: the question is empty"),
+        (row("kite", question=3), r"a\.jsonl:1: question is 3: expected a text"),
+        (row("kite", context="\ud800"), r"a\.jsonl:1: context holds half of a surrogate pair, \\ud800"),
+        (row("kite", id=[1]), r"a\.jsonl:1: id is \[1\]: expected a text or a number"),
+        (row("kite", answer_start="--5"), r'a\.jsonl:1: answer_start is "--5": expected the number of characters'),
+        (row("kite", answer_start="x"), r'a\.jsonl:1: answer_start is "x": expected the number of characters'),
+        (row({"text": ["kite"], "answer_start": []}), r"a\.jsonl:1: answers is .*: expected as many entries"),
+        (row([1]), r"a\.jsonl:1: answers is \[1\]: expected"),
+        (row([" "]), r"a\.jsonl:1: an answer of answers is empty"),
+        (row("kite", is_impossible=True), r"a\.jsonl:1: is_impossible is true, and yet the question has the answer"),
+        (row(), r"a\.jsonl:1: no column 'answers' for the answers: there is id, question, context\. Name it"),
+        (row([]), r"a\.jsonl: not a single question has an answer, or says with is_impossible that it has none"),
+        (row("kite", context=None), r"a\.jsonl:1: context is null: expected a text"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(fields), encoding="utf-8")  # escaped: a surrogate is no UTF-8
+    with pytest.raises(InputError, match=message):
+        load(task_of(), path)
+
+
+def test_where_every_question_has_an_answer(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", row("kite"), row([]))
+    with pytest.raises(InputError, match=r"a\.jsonl:2: the question has no answer, and in squad1 every question"):
+        load(task_of(name="squad1"), path)
+    examples, _ = load(task_of(name="squad1"), path, unlabelled=True)
+    assert [one.answers is None for one in examples] == [False, True]
+    examples, _ = load(task_of(), write(path, row()), unlabelled=True)
+    assert [one.answers for one in examples] == [None]
+
+
+def test_misplaced_answers_are_mended_or_told_all_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = [
+        row({"text": ["a red kite"], "answer_start": [8]}),
+        row({"text": ["a\u200b red  kite"], "answer_start": [9]}),
+        row("kite"),
+        row({"text": ["각각"], "answer_start": [0]}, context=unicodedata.normalize("NFD", "각각 값을")),
+    ]
+    bad = [row("a green kite", id="b"), row("kite"), row(["kite", "a cat"], id="c")]
+    path = write(tmp_path / "a.jsonl", *good, *bad)
+    with pytest.raises(InputError, match="2 answers are not in the passage") as refused:
+        load_training(task_of(), path)
+    assert f"'a green kite' of {path}:5; 'a cat' of {path}:7. Expected" in str(refused.value)
+    assert "task.drop_unfound_answers=true" in str(refused.value)
+
+    with caplog.at_level(logging.WARNING, "unmask"):
+        examples, counts = load_training(task_of(drop_unfound_answers=True), path)
+    assert len(examples) == 6
+    assert examples[1].answers == (RED,)
+    assert [answer.text for answer in examples[3].answers or ()] == [unicodedata.normalize("NFD", "각각")]
+    assert counts.notes == {
+        MOVED: 1,
+        RESPELT: 2,
+        FIRST_TAKEN: 3,
+        SAME_ID: 4,
+        DROPPED_ANSWERS: 2,
+        DROPPED_QUESTIONS: 1,
+    }
+    assert "2 answers are not in their passage and left out: 'a green kite' of" in caplog.text
+
+
+def test_measuring_needs_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Every given text counts, as it is given; where it stands is asked of the training file alone."""
+    path = write(
+        tmp_path / "dev.jsonl",
+        row(["kite", "the year 1999"]),
+        row("a green kite"),
+        row({"text": ["a\u200b red  kite"], "answer_start": [9]}),
+        row([]),
+    )
+    trained = task_of(unanswerable=True).fit_to(write(tmp_path / "train.jsonl", row("kite")))
+    recalled = open_task(
+        TaskSettings.model_validate({k: v for k, v in trained.remembered().items() if k != "columns"}),
+        ColumnSettings(),
+        lenient=True,
+    )
+    for task in (trained, recalled):
+        examples, counts = load(task, path)
+        assert [one.gold_texts for one in examples] == [
+            ("kite", "the year 1999"),
+            ("a green kite",),
+            ("a\u200b red  kite",),
+            (),
+        ]
+        assert [one.gold_texts for one in task.load_golds(path)] == [one.gold_texts for one in examples]
+        assert [one.answers for one in examples] == [(Answer("kite", 15, 19),), None, (RED,), ()]
+        assert counts.notes == {UNFOUND: 2, FIRST_TAKEN: 1, RESPELT: 1}
+        encoded = task.encode(examples, TOKENIZER, counts)
+        starts = encoded.unit_columns["start_positions"].tolist()
+        assert (starts[1], starts[3]) == (IGNORE_INDEX, 0)  # not told to learn that there is none
+        score = task.score()
+        score.add(examples, [{"answer": text} for text in ("the year 1999", "green kite", "a red kite", "")])
+        assert score.num_examples == 4
+        assert score.metrics()["NoAns_total"] == 1
+        assert task.floors(encoded, encoded)["exact"] == {"never answering": 25.0}
+    examples, _ = load(trained.fit_to(path), path, unlabelled=True)  # predictions are scored with the file alone
+    assert len(examples) == 4
+    assert not caplog.records
+
+
+def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "evidence" / "wikipedia").mkdir(parents=True)
+    for name, text in (("a", KITE), ("b", "Nothing flew."), ("c", "")):
+        (tmp_path / "evidence" / "wikipedia" / name).write_text(text)
+    answer = {"Value": "Kite", "Aliases": ["dragon"]}
+    pages = [{"Filename": name} for name in "abc"]
+    path = tmp_path / "train.json"
+    path.write_text(
+        json.dumps({"Data": [{"Question": "What?", "QuestionId": "q", "Answer": answer, "EntityPages": pages}]})
+    )
+    task = task_of(name="triviaqa")
+    (one,), counts = load(task.fit_to(path), path)
+    assert (one.id, one.answers) == ("q--a", (Answer("kite", 15, 19),))
+    assert one.gold_texts == ("kite", "Kite", "dragon")
+    assert counts.notes == {WITHOUT_ANSWER: 2}
+    assert sum(1 for _ in task.load_rows(path)) == 3
+
+
+def test_what_columns_are_for() -> None:
+    with pytest.raises(SettingsError, match=r"data\.columns\.tokens is not for question answering: expected"):
+        task_of(ColumnSettings(tokens="words"))
+
+
+def test_published_files_hold_their_answers_where_they_say(data_dir: Path) -> None:
+    for name, file, number in (
+        ("squad1", "squad1/dev-v1.1.json", 10_570),
+        ("squad2", "squad2-cs224n/dev-v2.0.json", 6_078),
+        ("korquad1", "korquad1/KorQuAD_v1.0_dev.json", 5_774),
+    ):
+        examples, counts = load(task_of(name=name), data_dir / "tasks" / file)
+        assert (len(examples), counts.notes) == (number, {})

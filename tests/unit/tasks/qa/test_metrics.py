@@ -1,0 +1,287 @@
+"""Exact match and F1 against cases worked by hand and the figures of the official scorers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import InputError
+from unmask.tasks.qa.examples import QaExample
+from unmask.tasks.qa.metrics import (
+    QaScore,
+    compare,
+    normalise_korquad,
+    normalise_squad,
+    normalise_triviaqa,
+    score_official,
+)
+from unmask.tasks.qa.task import open_task
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+
+
+def example(*golds: str) -> QaExample:
+    return QaExample("1", "?", "", None, golds, {}, "x:1")
+
+
+def prediction(answer: str, probability: float | None = None, best: str | None = None) -> dict[str, Any]:
+    told = {} if probability is None else {"no_answer_probability": probability}
+    return {"answer": answer, **told, **({} if best is None else {"n_best": [{"answer": best}]})}
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The  Cat's,\tan ANT", "cats ant"),
+        ("theory a the", "theory"),
+        ("U.S.A.", "usa"),
+        ("“the”", "“ ”"),  # punctuation is ASCII's
+        ("각각 A 값", "각각 값"),
+    ],
+)
+def test_normalised_as_squad_does(text: str, normal: str) -> None:
+    assert normalise_squad(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("《값》을", "값 을"),
+        ("‘The’ (A) 'b'", "the a b"),
+        ('"1989년", 2월.', "1989년 2월"),
+        ("1,989", "1989"),
+    ],
+)
+def test_normalised_as_korquad_does(text: str, normal: str) -> None:
+    assert normalise_korquad(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("Stratford-upon-Avon", "stratford upon avon"),
+        ("The_Beatles’  ‘Help!’", "beatles help"),
+        ("O´Neill`s A-Team", "o neill s team"),
+        ("U.S.A.", "u s"),  # the last letter becomes an article, as in the authors' script
+        ("“the”", "“ ”"),
+    ],
+)
+def test_normalised_as_triviaqa_does(text: str, normal: str) -> None:
+    assert normalise_triviaqa(text) == normal
+
+
+def test_triviaqa_is_scored_by_its_own_rule() -> None:
+    score = task_of("triviaqa").score()
+    score.add([example("stratford upon avon")], [prediction("Stratford-upon-Avon")])
+    assert score.metrics() == {"f1": 100.0, "exact_match": 100.0}
+
+
+def test_f1_by_hand() -> None:
+    # Two of three words, two of four: precision 2/3, recall 1/2.
+    assert compare("a red kite flew", ["red kite of paper"]) == (0.0, pytest.approx(4 / 7))
+    assert compare("red red", ["red"]) == (0.0, pytest.approx(2 / 3))
+    assert compare("Kite!", ["bird", "the kite"]) == (1.0, 1.0)
+    assert compare("", ["kite"]) == (0.0, 0.0)
+    assert compare("the", []) == (1.0, 1.0)
+    assert compare("kite", []) == (0.0, 0.0)
+    # Characters: 3 of 4 are 3 of 3; blanks do not count.
+    assert compare("대한민국", ["대한 민"], "korquad") == (0.0, pytest.approx(6 / 7))
+
+
+def test_squad1_by_hand() -> None:
+    score = QaScore()
+    score.add([example("red kite", "kite"), example("blue")], [prediction("a kite"), prediction("blue kite")])
+    assert score.num_examples == 2
+    assert score.metrics() == {"exact_match": 50.0, "f1": pytest.approx(100 * (1 + 2 / 3) / 2)}
+
+
+def test_squad2_by_hand() -> None:
+    score = QaScore(unanswerable=True)
+    examples = [example("red kite"), example("blue"), example(), example()]
+    score.add(
+        examples,
+        [
+            prediction("kite", 0.1),  # F1 2/3
+            prediction("", 0.6, "blue"),  # would be right
+            prediction("", 0.7, "grey"),
+            prediction("green", 0.2),
+        ],
+    )
+    # Answered one after another: 2 + 2/3, - 1, + 1, - 1: best with the first alone, or with all up to .6 for EM.
+    assert score.metrics() == pytest.approx(
+        {
+            "exact": 25.0,
+            "f1": 100 * (2 / 3 + 1) / 4,
+            "total": 4,
+            "HasAns_exact": 0.0,
+            "HasAns_f1": 100 / 3,
+            "HasAns_total": 2,
+            "NoAns_exact": 50.0,
+            "NoAns_f1": 50.0,
+            "NoAns_total": 2,
+            "best_exact": 50.0,
+            "best_exact_thresh": 0.0,
+            "best_f1": 100 * (2 + 2 / 3) / 4,
+            "best_f1_thresh": 0.1,
+        }
+    )
+    # Runs are compared by the first: before the threshold is chosen.
+    assert [*score.metrics()][:3] == ["best_f1", "f1", "exact"]
+    # Between the questions at .1 and at .2, in scores of the best span minus no answer.
+    leads = [math.log(0.9 / 0.1), math.log(0.8 / 0.2)]
+    assert score.best_null_threshold() == pytest.approx(sum(leads) / 2)
+
+
+def test_best_threshold_at_either_end() -> None:
+    never = QaScore(unanswerable=True)
+    never.add([example(), example()], [prediction("kite", 0.5), prediction("kite", 0.2)])
+    assert never.best_null_threshold() == pytest.approx(math.log(4) + 1)
+    always = QaScore(unanswerable=True)
+    always.add([example("kite"), example("red"), example()], [prediction(x, 0.5) for x in ("kite", "red", "blue")])
+    assert always.best_null_threshold() == pytest.approx(-1)  # 2 against 1: all are equally probable
+    assert QaScore(unanswerable=True).best_null_threshold() == 0.0
+
+
+def test_without_probabilities_there_is_no_best_threshold() -> None:
+    score = QaScore(unanswerable=True)
+    score.add([example("kite"), example()], [prediction("kite"), prediction("")])
+    assert score.metrics()["exact"] == 100.0
+    assert "best_f1" not in score.metrics()
+
+
+def test_which_names_where_the_task_does_not_say() -> None:
+    score = QaScore(unanswerable=None)
+    score.add([example("kite")], [prediction("kite")])
+    assert set(score.metrics()) == {"exact_match", "f1"}
+    score.add([example()], [prediction("kite")])
+    assert score.metrics()["HasAns_total"] == 1
+
+
+def test_unknown_answers_are_passed_over() -> None:
+    score = QaScore()
+    score.add([QaExample(None, "?", "", None, None, {}, "x:1")], [prediction("kite")])
+    assert score.num_examples == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "fault"),
+    [
+        (["", "", ""], "all 3 questions were given no answer"),
+        (["kite", "kite", "kite"], "all 3 answers are 'kite'"),
+        (["kite", "kite", ""], None),
+    ],
+)
+def test_models_that_tell_nothing_apart(answers: list[str], fault: str | None) -> None:
+    score = QaScore(unanswerable=True)
+    score.add([example("kite"), example(), example("blue")], [prediction(answer) for answer in answers])
+    assert score.degenerate() == fault
+
+
+@pytest.mark.parametrize(
+    "damaged", [{}, {"answer": None}, {"answer": "x", "no_answer_probability": 2}, {"answer": "x", "n_best": [{}]}]
+)
+def test_predictions_that_are_none(damaged: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="x:1: its prediction says"):
+        QaScore(unanswerable=True).add([example("kite")], [damaged])
+
+
+def squad(path: Path, **answers: list[str]) -> Path:
+    questions = [
+        {"id": name, "question": "?", "answers": [{"text": text, "answer_start": 0} for text in texts]}
+        for name, texts in answers.items()
+    ]
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "x", "qas": questions}]}]}), encoding="utf-8")
+    return path
+
+
+def write(path: Path, value: Any) -> Path:
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def task_of(name: str) -> Any:
+    return open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
+
+
+def test_official_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = squad(tmp_path / "data.json", a=["kite"], b=["blue"], c=[])
+    answers = write(tmp_path / "p.json", {"a": "kite", "c": "grey", "z": ""})
+    probabilities = write(tmp_path / "n.json", {"a": 0.5, "c": 0.75})
+    with caplog.at_level(logging.WARNING, "unmask"):
+        number, metrics = score_official(task_of("squad2"), data, answers, probabilities, 0.6)
+    assert (number, metrics["exact"], metrics["NoAns_exact"]) == (2, 100.0, 100.0)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "no prediction for 1 questions (b): they are left out, as the official scorer does",
+        f"predictions for 1 questions (z), which {data} does not have",
+    ]
+    data = squad(tmp_path / "data.json", a=["kite"], b=["blue"])
+    assert score_official(task_of("squad1"), data, answers) == (2, {"exact_match": 50.0, "f1": 50.0})
+
+
+@pytest.mark.parametrize(
+    ("answers", "probabilities", "message"),
+    [
+        ([], None, r"p\.json: expected one JSON object, \{id: answer\}"),
+        ({"a": 1}, None, r"p\.json: the answer of a is 1: expected a text"),
+        ({"z": "x"}, None, r"p\.json: no prediction for any question of .*data\.json"),
+        ({"a": "x"}, {"b": 1}, r"n\.json: no probability for a"),
+        ({"a": "x"}, {"a": "1"}, r"n\.json: the probability of no answer of a is \"1\": expected a number"),
+        ({"a": "x"}, {"a": 7}, r"no_answer_probability 7: expected a number in 0\.\.1"),
+    ],
+)
+def test_official_files_damaged(tmp_path: Path, answers: Any, probabilities: Any, message: str) -> None:
+    data = squad(tmp_path / "data.json", a=["kite"], c=[])
+    na_probs = None if probabilities is None else write(tmp_path / "n.json", probabilities)
+    with pytest.raises(InputError, match=message):
+        score_official(task_of("squad2"), data, write(tmp_path / "p.json", answers), na_probs)
+
+
+def test_ids_of_questions_are_needed_once_each(tmp_path: Path) -> None:
+    rows = [{"id": i, "question": "?", "context": "x", "answers": "x"} for i in ("a", "a")]
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    answers = write(tmp_path / "p.json", {"a": "x"})
+    with pytest.raises(InputError, match=r"data\.jsonl:2: a second question with the id a"):
+        score_official(task_of("qa"), path, answers)
+    path.write_text('{"question": "?", "context": "x", "answers": "x"}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"data\.jsonl:1: no id"):
+        score_official(task_of("qa"), path, answers)
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "folder", "predictions", "na_probs"),
+    [
+        ("squad1", "squad1/dev-v1.1.json", "squad", "predictions-v1.1-electra-small-student.json", None),
+        ("squad1", "squad1/dev-v1.1.json", "squad", "predictions-v1.1-bert-ensemble.json", None),
+        (
+            "squad2",
+            "squad2-cs224n/dev-v2.0.json",
+            "squad",
+            "predictions-v2.0-noised.json",
+            "na-probs-v2.0-noised.json",
+        ),
+        ("korquad1", "korquad1/KorQuAD_v1.0_dev.json", "korquad", "predictions-noised.json", None),
+    ],
+)
+def test_figures_of_the_official_scorers(
+    data_dir: Path, task: str, data: str, folder: str, predictions: str, na_probs: str | None
+) -> None:
+    reference = data_dir / "reference" / folder
+    expected = json.loads((reference / "expected-scores.json").read_text("utf-8"))[predictions]
+    number, metrics = score_official(
+        task_of(task),
+        data_dir / "tasks" / data,
+        reference / predictions,
+        None if na_probs is None else reference / na_probs,
+        0.5,
+    )
+    assert number == expected.pop("total", number)
+    expected.pop("note", None)
+    # Equal but for the order of sums; the ensemble's are published to three places.
+    tolerance = 5e-4 if "ensemble" in predictions else 1e-9
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=tolerance)
+    assert number > 5000

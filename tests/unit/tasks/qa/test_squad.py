@@ -1,0 +1,191 @@
+"""The published layouts of question answering, whole and damaged."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import InputError
+from unmask.tasks.qa import json_elements
+from unmask.tasks.qa.json_elements import read_elements
+from unmask.tasks.qa.squad import read_questions, read_squad
+from unmask.tasks.qa.triviaqa import read_triviaqa
+from unmask.tasks.rows import Row
+
+QUESTION = {
+    "id": "q1",
+    "question": "What did Mina see?",
+    "answers": [{"text": "a red kite", "answer_start": 9}, {"text": "kite", "answer_start": 15}],
+}
+NONE = {"id": "q2", "question": "Who flew it?", "answers": [], "is_impossible": True}
+CONTEXT = "Mina saw a red kite. Later a blue kite flew by."
+
+
+def squad(*questions: Any, **article: Any) -> dict[str, Any]:
+    paragraph = {"context": CONTEXT, "qas": list(questions)}
+    return {"version": "1.1", "data": [{"title": "Kites", "paragraphs": [paragraph], **article}]}
+
+
+def write(path: Path, value: Any) -> Path:
+    path.write_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def test_questions_of_squad(tmp_path: Path) -> None:
+    path = write(tmp_path / "dev.json", squad(QUESTION, NONE))
+    first, second = read_squad(path)
+    assert first == Row(
+        {
+            "id": "q1",
+            "question": "What did Mina see?",
+            "context": CONTEXT,
+            "title": "Kites",
+            "answers": {"text": ["a red kite", "kite"], "answer_start": [9, 15]},
+        },
+        f"{path}: 'Kites', paragraph 1, question q1",
+    )
+    assert second.fields["is_impossible"] is True
+    assert second.fields["answers"] == {"text": [], "answer_start": []}
+
+
+def test_a_test_file_has_no_answers(tmp_path: Path) -> None:
+    [row] = read_squad(write(tmp_path / "a.json", squad({"id": 7, "question": "Why?"})))
+    assert "answers" not in row.fields
+    assert row.fields["id"] == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (squad({**QUESTION, "answers": None}), r"'Kites', paragraph 1, question q1: answers is null: expected a list"),
+        (squad({"question": "Why?"}), r"question number 1: no 'id' \(there is question\)"),
+        (squad("Why?"), r"question number 1: expected an object with 'id', found \"Why\?\""),
+        (
+            squad({**QUESTION, "answers": [{"text": "kite", "answer_start": "9"}]}),
+            r"question q1: answer_start is \"9\": expected a number",
+        ),
+        (squad({**NONE, "is_impossible": 1}), r"is_impossible is 1: expected true or false"),
+        (squad(QUESTION, paragraphs={}), r"'Kites': paragraphs is \{\}: expected a list"),
+        (squad(QUESTION, paragraphs=[]), r"a\.json: there is not a single question in it"),
+        ({"data": ["x"]}, r"article 1: expected an object with 'paragraphs', found \"x\""),
+        ({"Data": []}, r"no array under the key 'data'"),
+        ({}, r"no array under the key 'data'"),
+        ({"data": {}}, r"at character 10: expected an array under 'data', found '\{\}\}"),
+        ("", r"at character 1: it ends before a JSON object"),
+        ('{"data": [', r"character 11: not JSON \(Expecting value"),
+        ('{"data": [{"paragraphs": []}', r"it ends before a comma or the end of the array"),
+        ('{"data": [{"title": tru}]}', r"at character 21: not JSON \(Expecting value"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(read_squad(write(tmp_path / "a.json", value)))
+
+
+def test_elements_are_the_same_however_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"before": [1, {"data": 2}], "data": [{"a": "값😀"}, 12, [], "x\n", -1.5e3, None], "after": 1}
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(("\ufeff" + json.dumps(value, ensure_ascii=False, indent=1)).encode()))
+    for chunk in (1, 2, 7, 2**20):
+        monkeypatch.setattr(json_elements, "_CHUNK_BYTES", chunk)
+        assert list(read_elements(path, ("data",))) == value["data"]
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'{"data": ["\xff"]}')
+    with pytest.raises(InputError, match=r"a\.json: at character 12: not UTF-8 near here \(0xff\)"):
+        list(read_elements(path, ("data",)))
+
+
+def test_tables_and_lists_are_read_as_rows(tmp_path: Path) -> None:
+    row = {"question": "What?", "context": CONTEXT, "answers": {"text": ["kite"], "answer_start": [15]}}
+    for path in (
+        write(tmp_path / "a.jsonl", json.dumps(row)),
+        write(tmp_path / "a.json", [row]),
+        write(tmp_path / "b.json", {"data": squad()["data"] + squad({"id": "1", **row, "answers": []})["data"]}),
+    ):
+        [read] = read_questions(path)
+        assert (read.fields["question"], read.fields["context"]) == ("What?", CONTEXT)
+
+
+TRIVIA = {
+    "Domain": "Wikipedia",
+    "Data": [
+        {
+            "Question": "Which bird lays the largest egg?",
+            "QuestionId": "tc_1",
+            "Answer": {
+                "Value": "Ostrich",
+                "Aliases": ["Struthio", "The ostriches"],
+                "NormalizedAliases": ["ostrich", "struthio", "ostriches"],
+            },
+            "EntityPages": [{"Filename": "Bird.txt", "Title": "Bird"}, {"Filename": "Egg.txt"}],
+            "SearchResults": [{"Filename": "1/1_2.txt"}],
+        }
+    ],
+}
+
+
+@pytest.fixture
+def trivia(tmp_path: Path) -> Path:
+    for file, text in {
+        "wikipedia/Bird.txt": "ostrichlike birds aside,\n no egg is as large as that of the  ostrich, an ostrich says.",
+        "wikipedia/Egg.txt": "egg " * 399 + "white ostrich",
+        "web/1/1_2.txt": "A struthio\t" + "runs " * 500,
+    }.items():
+        path = tmp_path / "evidence" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (tmp_path / "qa").mkdir()
+    return write(tmp_path / "qa" / "wikipedia-train.json", TRIVIA)
+
+
+def test_triviaqa_finds_answers_in_the_first_words(trivia: Path) -> None:
+    bird, egg, web = (row.fields for row in read_triviaqa(trivia))
+    assert [row["id"] for row in (bird, egg, web)] == ["tc_1--Bird.txt", "tc_1--Egg.txt", "tc_1--1_2.txt"]
+    (text,), (start,) = bird["answers"]["text"], bird["answers"]["answer_start"]
+    assert text == "ostrich"
+    assert bird["context"][start:].startswith("ostrich, an")  # not inside the word that comes first
+    assert egg["context"].split() == ["egg"] * 399 + ["white"]
+    assert egg["answers"] == {"text": [], "answer_start": []}
+    assert web["answers"] == {"text": ["struthio"], "answer_start": [2]}  # an alias, whatever its case
+    assert len(web["context"].split()) == 400
+    assert bird["aliases"] == ["Ostrich", "Struthio", "The ostriches", "ostrich", "struthio", "ostriches"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"EntityPages": [{"Filename": "Gone.txt"}]}, r"tc_1: its document .*Gone\.txt cannot be read \(No such file"),
+        ({"EntityPages": [{"Filename": "../../x"}]}, r"tc_1: the document '\.\./\.\./x' is outside the folder"),
+        ({"EntityPages": [{"Title": "Bird"}]}, r"tc_1: EntityPages is .*: expected pages with a Filename"),
+        ({"EntityPages": "Bird.txt"}, r"tc_1: EntityPages is .*: expected pages with a Filename"),
+        ({"Answer": "Ostrich"}, r'tc_1: Answer is "Ostrich": expected Value, Aliases'),
+        ({"QuestionId": None}, r"question 1: expected an object with Question and QuestionId"),
+        ({"EntityPages": [], "SearchResults": []}, r"not a single question with a document"),
+    ],
+)
+def test_triviaqa_damaged(trivia: Path, change: dict[str, Any], message: str) -> None:
+    write(trivia, {"Data": [{**TRIVIA["Data"][0], **change}]})  # type: ignore[dict-item]
+    with pytest.raises(InputError, match=message):
+        list(read_triviaqa(trivia))
+
+
+def test_triviaqa_without_its_documents(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no folder .*evidence with the documents"):
+        list(read_triviaqa(write(tmp_path / "a.json", TRIVIA)))
+
+
+def test_published_files_are_read_whole(data_dir: Path, samples_dir: Path) -> None:
+    for path, number in (
+        (data_dir / "tasks/squad1/dev-v1.1.json", 10_570),
+        (data_dir / "tasks/squad2-cs224n/dev-v2.0.json", 6_078),
+        (data_dir / "tasks/korquad1/KorQuAD_v1.0_dev.json", 5_774),
+        (samples_dir / "tasks/xquad-en/dev.json", 177),
+    ):
+        assert sum(1 for _ in read_squad(path)) == number

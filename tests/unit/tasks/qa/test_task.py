@@ -1,0 +1,281 @@
+"""Question answering as a task: what it reads and refuses, its loss, that it learns, and what it remembers."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.batch import IGNORE_INDEX
+from unmask.errors import InputError
+from unmask.models.bert import BertEncoder
+from unmask.models.hub.directory import LoadedModel
+from unmask.models.settings import EncoderSettings
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.qa.examples import Answer, QaExample
+from unmask.tasks.qa.metrics import QaScore
+from unmask.tasks.qa.task import QaModule, QaTask, open_task
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import recall_task
+from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+
+KITE = "Mina saw a red kite. Later a blue kite flew by."
+HOUSE = "정원에는 오래된 집이 있고, 그 집에는 할머니가 산다."
+TOKENIZER = train_tokenizer(iter([f"{KITE} {HOUSE} who what 누가 어디"] * 9), TokenizerSettings(vocab_size=400), 0)[0]
+
+
+def task_of(columns: ColumnSettings = ColumnSettings(), **settings: Any) -> QaTask:  # noqa: B008  immutable
+    return open_task(TaskSettings.model_validate({"name": "qa", "max_length": 32, **settings}), columns)
+
+
+def row(answers: Any = None, **fields: Any) -> dict[str, Any]:
+    told = {} if answers is None else {"answers": answers}
+    return {"id": "1", "question": "What?", "context": KITE, **told, **fields}
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in rows), encoding="utf-8")
+    return path
+
+
+RED = Answer("a red kite", 9, 19)
+
+
+def new_encoder(seed: int = 0) -> BertEncoder:
+    torch.manual_seed(seed)
+    return BertEncoder(
+        EncoderSettings(
+            vocab_size=TOKENIZER.vocab_size,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=64,
+            hidden_dropout_prob=0,
+            attention_probs_dropout_prob=0,
+            initializer_range=0.2,
+        ),
+        pooler=False,
+    )
+
+
+def examples_of(task: QaTask, path: Path) -> tuple[list[QaExample], EncodedExamples]:
+    counts = ExampleCounts()
+    examples = list(task.load(path, counts))
+    return examples, task.encode(examples, TOKENIZER, counts)
+
+
+SEVERAL = [
+    row("a red kite", id="a", question="what did Mina see"),
+    row("blue", id="b", question="what flew by"),
+    row("오래된 집이", id="c", question="정원에는 무엇", context=HOUSE),
+    row("할머니가", id="d", question="누가 산다", context=HOUSE),
+]
+NONE = [row(is_impossible=True, id="e", question="who flew"), row([], id="f", question="어디 Mina", context=HOUSE)]
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    return write(tmp_path / "several.jsonl", *SEVERAL)
+
+
+def test_the_loss_is_that_of_transformers(several: Path) -> None:
+    from transformers import BertConfig, BertForQuestionAnswering
+
+    task = task_of(doc_stride=8)
+    _, encoded = examples_of(task, several)
+    module = task.module(new_encoder()).eval()
+    lengths = encoded.lengths.tolist()
+    assert len(set(lengths)) > 1
+    config = BertConfig(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    theirs = BertForQuestionAnswering(config).eval()
+    copy_weights(module, theirs)
+    batch = encoded.batch(range(len(encoded)))
+    outputs = module.outputs(batch).detach()
+    expected = 0.0
+    for number in range(len(lengths)):  # one by one: with padding, the softmax of transformers goes over that too
+        tokens = encoded.tokens_of(number)
+        with torch.no_grad():
+            output = theirs(
+                input_ids=batch.input_ids[None, tokens],
+                token_type_ids=batch.token_type_ids[None, tokens],
+                **{name: column[number : number + 1] for name, column in batch.columns.items()},
+            )
+        expected += float(output.loss)
+        # fp32 through two layers, sums in another order.
+        torch.testing.assert_close(outputs[tokens, 0], output.start_logits[0], atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(outputs[tokens, 1], output.end_logits[0], atol=2e-5, rtol=1e-4)
+    [term] = module(batch)
+    assert (term.name, term.count, term.coefficient) == ("task", len(lengths), 1.0)
+    assert float(term.total.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def copy_weights(module: QaModule, theirs: Any) -> None:
+    """Into transformers' model, by the names that both have in common."""
+    from safetensors.torch import load_file
+
+    from unmask.models.hub.directory import save_model
+
+    with tempfile.TemporaryDirectory() as directory:
+        save_model(Path(directory), module.encoder, head=module.head, head_kind="question_answering")
+        weights = load_file(Path(directory) / "model.safetensors")
+    theirs.load_state_dict(weights)
+
+
+def test_units_without_targets_count_for_nothing(several: Path) -> None:
+    task = task_of()
+    examples, encoded = examples_of(task, several)
+    unknown = [replace(one, answers=None) for one in examples]
+    module = task.module(new_encoder())
+    hidden = task.encode(unknown, TOKENIZER, ExampleCounts()).batch(range(4))
+    assert module.counts(hidden) == {"task": 0}
+    assert float(module(hidden)[0].total.detach()) == 0.0
+    half = task.encode([*examples[:2], *unknown[2:]], TOKENIZER, ExampleCounts()).batch(range(4))
+    [term], [alone] = module(half), module(encoded.batch([0, 1]))
+    assert term.count == alone.count == 2
+    torch.testing.assert_close(term.total, alone.total, rtol=1e-5, atol=1e-5)  # products of other shapes
+    term.total.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_length": 20, "doc_stride": 4}])
+def test_a_few_questions_are_learned_by_heart(tmp_path: Path, settings: dict[str, Any]) -> None:
+    path = write(tmp_path / "train.jsonl", *SEVERAL, *NONE)
+    task = task_of(**settings).fit_to(path)
+    examples, encoded = examples_of(task, path)
+    module = task.module(new_encoder())
+    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
+    batch = encoded.batch(range(len(encoded)))
+    for _ in range(60):
+        optimizer.zero_grad()
+        [term] = module(batch)
+        (term.total / term.count).backward()
+        optimizer.step()
+    score = task.score()
+    with torch.inference_mode():
+        predictions = task.decode(examples, encoded, module.outputs(batch))
+    score.add(examples, predictions)
+    assert score.metrics()["exact"] == score.metrics()["HasAns_f1"] == score.metrics()["best_f1"] == 100.0
+    assert score.degenerate() is None
+    tuned = task.tuned(score)
+    assert tuned.null_threshold is not None
+    again = tuned.score()
+    again.add(examples, tuned.decode(examples, encoded, module.outputs(batch).detach()))
+    assert again.metrics()["exact"] == 100.0
+
+
+def test_thresholds_that_are_set_stay() -> None:
+    score = QaScore(unanswerable=True)
+    assert task_of(unanswerable=True).tuned(score).null_threshold == 0.0
+    assert task_of(unanswerable=True, null_threshold=1.5).tuned(score).null_threshold == 1.5
+    assert task_of(unanswerable=False).tuned(score).null_threshold is None
+
+
+def test_training_needs_answers(tmp_path: Path, several: Path) -> None:
+    task = task_of(unanswerable=True)
+    path = write(tmp_path / "none.jsonl", *NONE)
+    with pytest.raises(InputError, match=r"none\.jsonl: not a single window of a passage holds an answer"):
+        task.check(examples_of(task, path)[1], path)
+    task.check(examples_of(task, several)[1], several)
+
+
+def test_floors(tmp_path: Path, several: Path) -> None:
+    path = write(tmp_path / "train.jsonl", *SEVERAL, *NONE)
+    task = task_of(max_length=20, doc_stride=4).fit_to(path)
+    encoded = examples_of(task, path)[1].without_alignment()
+    never = {"never answering": pytest.approx(100 / 3)}
+    assert task.floors(encoded, encoded) == {"best_f1": never, "exact": never, "f1": never}
+    task = task_of(max_answer_length=2).fit_to(several)
+    encoded = examples_of(task, several)[1]
+    spans = 2 * encoded.lengths - 1  # of one and of two tokens
+    assert task.floors(encoded, encoded) == {"exact_match": {"a random span": pytest.approx(100 * (1 / spans).mean())}}
+
+
+def test_ensembles_add_their_scores() -> None:
+    one, other = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, -1.0]])
+    assert task_of().combine([one, other]).tolist() == [[1.5, 1.0]]
+
+
+def test_what_a_report_shows() -> None:
+    task = task_of(unanswerable=True)
+    one = QaExample("1", "What?", KITE, (RED,), (RED.text,), {}, "x:1")
+    answered = {"answer": "kite", "no_answer_probability": 0.25, "n_best": [{"answer": "kite", "probability": 0.5}]}
+    shown = {"input": {"question": "What?", "context": KITE}, "label": "a red kite", "prediction": "kite"}
+    assert task.sample(one, answered) == {**shown, "probability": 0.5}
+    silent = {**answered, "answer": ""}
+    none = replace(one, answers=(), gold_texts=())
+    assert task.sample(none, silent) == {
+        **shown,
+        "label": "(no answer)",
+        "prediction": "(no answer)",
+        "probability": 0.25,
+    }
+    assert task.sample(replace(one, gold_texts=None), answered)["label"] is None
+
+
+def test_what_a_model_remembers() -> None:
+    columns = ColumnSettings(question="q")
+    task = task_of(columns, doc_stride=7, n_best=3, drop_unfound_answers=True)
+    task = replace(task, unanswerable=True, null_threshold=-0.5)
+    kept = json.loads(json.dumps(task.remembered()))
+    recalled = open_task(
+        TaskSettings.model_validate({name: value for name, value in kept.items() if name != "columns"}),
+        ColumnSettings.model_validate(kept["columns"]),
+        lenient=True,
+    )
+    assert replace(recalled, layouts=task.layouts) == task
+    assert [layout.question for layout in recalled.layouts] == ["q", "question"]
+
+
+@pytest.mark.parametrize(
+    ("trained", "name", "expected"),
+    [
+        ("squad1", "squad2", (True, None)),
+        ("squad2", "squad1", (False, None)),
+        ("squad2", "squad2", (True, -0.5)),
+        ("squad2", "qa", (True, -0.5)),  # anybody's file may hold questions without an answer
+        ("squad1", "qa", (None, None)),
+        ("korquad1", "squad1", (False, None)),
+    ],
+)
+def test_a_model_measured_on_another_data_set(
+    trained: str, name: str, expected: tuple[bool | None, float | None]
+) -> None:
+    task = task_of(name=trained)
+    task = replace(task, null_threshold=-0.5 if task.unanswerable else None)
+    loaded = LoadedModel(
+        "BertForQuestionAnswering",
+        new_encoder(),
+        head_kind="question_answering",
+        config={"unmask_task": task.remembered()},
+    )
+    recalled = recall_task(loaded, name)
+    assert isinstance(recalled, QaTask)
+    assert (recalled.unanswerable, recalled.null_threshold) == expected
+
+
+def test_inputs_to_be_answered() -> None:
+    task = task_of()
+    one = task.read(Row({"question": "", "context": "", "answers": "?"}, "x:1"))
+    assert (one.id, one.answers, one.gold_texts) == (None, None, None)
+    counts = ExampleCounts()
+    encoded = task.encode([one], TOKENIZER, counts)
+    assert encoded.unit_columns["start_positions"].tolist() == [IGNORE_INDEX]
+    assert counts.empty == 1
+    with pytest.raises(InputError, match=r"x:1: no column 'context': expected a question and its passage"):
+        task.read(Row({"question": "?"}, "x:1"))

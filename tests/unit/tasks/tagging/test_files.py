@@ -1,0 +1,188 @@
+"""What the tagging task reads: labels, schemes, documents, inputs of `predict`, and published files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import InputError, SettingsError
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.tagging.rows import TaggingExample
+from unmask.tasks.tagging.task import Tagging, open_task
+
+SETTINGS: dict[str, Any] = {"name": "tagging", "labels": ["O", "B-X", "I-X", "B-Y", "I-Y"], "max_length": 24}
+
+
+def task_of(**settings: Any) -> Tagging:
+    return open_task(TaskSettings.model_validate({**SETTINGS, **settings}), ColumnSettings())
+
+
+TASK = task_of(doc_stride=8)
+POS = task_of(labels=["NOUN", "VERB", "X"])
+KLUE = task_of(name="klue-ner", labels=None, max_length=64)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, "utf-8")
+    return path
+
+
+def load(task: Tagging, path: Path, **options: bool) -> tuple[list[TaggingExample], dict[str, int]]:
+    counts = ExampleCounts()
+    return list(task.load(path, counts, **options)), counts.notes
+
+
+def test_labels_come_from_the_training_file_and_are_complete(tmp_path: Path) -> None:
+    unlabelled = task_of(labels=None)
+    path = write(tmp_path / "a.conll", "a\tO\nb\tI-b\nc\tB-b\n\nd\tI-a\n")  # IOB1
+    task = unlabelled.fit_to(path)
+    assert task.labels == ("O", "B-a", "I-a", "B-b", "I-b")
+    assert task.fit_to(write(tmp_path / "b.conll", "a O\n")) is task
+    examples, notes = load(task, path)
+    assert [one.tags for one in examples] == [("O", "B-b", "B-b"), ("B-a",)]
+    assert not notes
+    path = write(tmp_path / "c.morph", "나는\t나/NP+는/JX\n간다\t가/VV+ㄴ다/EF\n")
+    assert unlabelled.fit_to(path).labels == ("NP+JX", "VV+EF")
+    path = write(tmp_path / "d.jsonl", '{"text": "in Oslo", "entities": [[3, 7, "LOC"]]}\n')
+    assert unlabelled.fit_to(path).labels == ("O", "B-LOC", "I-LOC")
+    many = "".join(f"w\tT{number}\n" for number in range(10_001))
+    with pytest.raises(InputError, match=r"e\.conll: 10,001 different tags, over 10,000: check that they are tags"):
+        unlabelled.fit_to(write(tmp_path / "e.conll", many))
+
+
+def test_published_data_sets_know_their_labels() -> None:
+    assert KLUE.labels[:3] == ("O", "B-DT", "I-DT")
+    assert len(KLUE.labels) == 13
+    assert len(task_of(name="wnut17", labels=None).labels) == 13
+
+
+def test_wnut17_has_a_second_published_figure() -> None:
+    task = task_of(name="wnut17", labels=None)
+    assert "surface_f1" in task.score().metrics()
+    assert "surface_f1" not in KLUE.score().metrics()
+
+
+def test_broken_tags_are_mended_and_counted_or_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "a\tB-X\nb\tI-X\n\nc\tO\nd\tI-Y\ne\tI-X\n")
+    examples, notes = load(TASK, path)
+    assert examples[1].tags == ("O", "B-Y", "B-X")
+    assert notes == {"tags that broke their scheme and were mended": 2}
+    with pytest.raises(InputError, match=r"a\.conll:5: the tag 'I-Y' breaks the scheme BIO: .* read as 'B-Y'"):
+        load(task_of(repair_tags=False), path)
+    path = write(tmp_path / "b.jsonl", '{"tokens": "a b", "tags": "B-X O"}\n{"tokens": "a b", "tags": "O I-X"}\n')
+    with pytest.raises(InputError, match=r"b\.jsonl:2, word 2: the tag 'I-X' breaks the scheme BIO"):
+        load(task_of(repair_tags=False), path)
+
+
+def test_iobes_and_iob1_become_bio_without_a_word(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "a S-X\nb B-Y\nc I-Y\nd E-Y\ne O\n")
+    examples, notes = load(task_of(repair_tags=False), path)
+    assert examples[0].tags == ("B-X", "B-Y", "I-Y", "I-Y", "O")
+    assert not notes
+    path = write(tmp_path / "b.conll", "a I-PER\nb I-PER\nc I-LOC\n")
+    examples, notes = load(task_of(name="wikigold", labels=None, repair_tags=False), path)
+    assert examples[0].tags == ("B-PER", "I-PER", "B-LOC")
+    assert not notes
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a\tO\n\nb\tB-Z\n", r"a\.conll:3: the tag 'B-Z' is none of the known ones \(O, B-X, I-X"),
+        ("a\tO\nb\tB-X\nc\tX\n", r"a\.conll:3: 'X' among tags of entities: expected O, or B- or I- and a type"),
+        ("\n\n", r"a\.conll: not a single sentence"),
+        ("a\n", r"a\.conll:1: 'a' has 1 columns"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        load(TASK, write(tmp_path / "a.conll", text))
+
+
+def test_unknown_tags_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\.conll:1: the tag 'ADJ' is none of the known ones \(NOUN, VERB, X\)"):
+        load(POS, write(tmp_path / "a.conll", "a ADJ\n"))
+
+
+def test_rows_without_tags_are_read_where_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"tokens": "a b"}\n{"tokens": "a b", "tags": "O B-X"}\n')
+    examples, _ = load(TASK, path, unlabelled=True)
+    assert [one.tags for one in examples] == [None, ("O", "B-X")]
+    with pytest.raises(InputError, match=r"a\.jsonl:1: no column 'tags' for the tags"):
+        load(TASK, path)
+
+
+def test_documents_give_context(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "a O\n\nb O\n\n-DOCSTART- O\n\nc O\n")
+    task = task_of(document_context=True)
+    assert [(one.left, one.right) for one in load(task, path)[0]] == [((), ("b",)), (("a",), ()), ((), ())]
+    assert load(TASK, path)[0][0].right == ()
+    with pytest.raises(InputError, match=r"c\.conll:1: .* nothing says which sentences belong together"):
+        load(task, write(tmp_path / "c.conll", "a O\n\nb O\n"))
+    with pytest.raises(InputError, match="nothing says which sentences belong together"):
+        load(replace(task, data_set=task_of(name="wnut17").data_set), write(tmp_path / "b.conll", "a O\n"))
+
+
+def test_inputs_of_predict() -> None:
+    assert TASK.read(Row({"text": "Ada, hi"}, "x:1")).words == ["Ada", ",", "hi"]
+    assert POS.read(Row({"text": "Ada, hi"}, "x:1")).words == ["Ada,", "hi"]
+    assert KLUE.read(Row({"text": "가 나"}, "x:1")).words == ["가", " ", "나"]
+    assert TASK.read(Row({"tokens": ["Ada", ","], "tags": "nonsense"}, "x:1")).tags is None
+    with pytest.raises(InputError, match="x:1: no column 'tokens'"):
+        TASK.read(Row({"sentence": "a"}, "x:1"))
+
+
+def test_inputs_of_predict_have_the_context_of_their_document(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        Row({"tokens": [word], "document": document}, f"x:{word}")
+        for word, document in zip("abcd", "1122", strict=True)
+    ]
+    read = list(task_of(document_context=True).read_all(rows))
+    assert [(one.left, one.right) for one in read] == [((), ("b",)), (("a",), ()), ((), ("d",)), (("c",), ())]
+    assert [one.right for one in TASK.read_all(rows)] == [()] * 4
+    assert not caplog.text
+    bare = [Row({"tokens": [word]}, f"x:{word}") for word in "abc"]
+    assert [one.right for one in task_of(document_context=True).read_all([*bare, *rows])][:4] == [(), (), (), ("b",)]
+    assert caplog.text.count("no input names its document") == 1
+
+
+def test_rows_of_published_files_are_inputs_of_predict(tmp_path: Path) -> None:
+    (row,) = KLUE.load_rows(write(tmp_path / "dev.tsv", "## made-1\t<가:PS> 나\n가\tB-PS\n \tO\n나\tO\n"))
+    assert KLUE.read(row).text == "가 나"
+    assert row.fields["id"] == "made-1"
+
+
+def test_columns_of_the_user_and_the_usual_ones() -> None:
+    columns = ColumnSettings(tokens="words", tags="ner")
+    strict = open_task(TaskSettings(name="tagging"), columns)
+    lenient = open_task(TaskSettings(name="tagging"), columns, lenient=True)
+    row = Row({"tokens": ["a"], "text": "b c"}, "x:1")
+    assert (strict.columns.tokens, lenient.columns.tokens) == (("words",), ("words", "tokens"))
+    assert lenient.read(row).words == ["a"]
+    assert strict.remembered()["columns"] == {"tokens": "words", "tags": "ner"}
+    with pytest.raises(SettingsError, match=r"data\.columns\.question is not for tagging"):
+        open_task(TaskSettings(name="tagging"), ColumnSettings(question="q"))
+
+
+def test_what_a_model_remembers_opens_the_same_task() -> None:
+    task = task_of(doc_stride=9, document_context=True, repair_tags=False)
+    remembered = task.remembered()
+    columns = ColumnSettings.model_validate(remembered.pop("columns"))
+    again = open_task(TaskSettings.model_validate({**remembered, "labels": list(task.labels)}), columns)
+    assert again == task
+
+
+def test_published_files_are_read_whole(data_dir: Path) -> None:
+    for name, file, num_examples, num_entities in (
+        ("wnut17", "wnut17/train.conll", 3_394, 1_975),
+        ("wikigold", "wikigold/wikigold.conll.txt", 1_696, 3_558),
+        ("klue-ner", "klue-ner/klue-ner-v1.1_dev.tsv", 5_000, 14_257),
+    ):
+        examples, notes = load(task_of(name=name, labels=None, repair_tags=False), data_dir / "tasks" / file)
+        begun = sum(tag.startswith("B-") for one in examples for tag in one.tags or ())
+        assert (len(examples), begun, notes) == (num_examples, num_entities, {}), file

@@ -1,0 +1,298 @@
+"""The tagging task: the loss, what is decoded, and that it learns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unmask.errors import InputError, ModelError
+from unmask.models.encoder import new_encoder
+from unmask.models.hub.directory import load_encoder
+from unmask.models.settings import EncoderSettings
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.rows import Row
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.tagging.module import TaggingModule
+from unmask.tasks.tagging.rows import TaggingExample
+from unmask.tasks.tagging.task import Tagging, open_task
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+
+SETTINGS: dict[str, Any] = {"name": "tagging", "labels": ["O", "B-X", "I-X", "B-Y", "I-Y"], "max_length": 24}
+
+
+def task_of(**settings: Any) -> Tagging:
+    return open_task(TaskSettings.model_validate({**SETTINGS, **settings}), ColumnSettings())
+
+
+TASK = task_of(doc_stride=8)
+POS = task_of(labels=["NOUN", "VERB", "X"])
+KLUE = task_of(name="klue-ner", labels=None, max_length=64)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> TextTokenizer:
+    return load_tokenizer(tiny_model)
+
+
+def sentence(words: str, tags: str | None = None, task: Tagging = TASK) -> TaggingExample:
+    example = task.read(Row({"tokens": words.split(" ")}, "x:1"))
+    return replace(example, tags=None if tags is None else tuple(tags.split()))
+
+
+def logits_for(encoded: EncodedExamples, task: Tagging, said: Sequence[str]) -> torch.Tensor:
+    """Outputs that say these tags at the answering tokens, one after another, each with probability .9."""
+    outputs = torch.zeros(len(encoded.input_ids), len(task.labels))
+    answering = np.flatnonzero(encoded.alignment["num_units"])
+    odds = 9 * (len(task.labels) - 1)  # to each other label 1
+    for token, tag in zip(answering, said, strict=True):
+        outputs[token, task.labels.index(tag)] = float(np.log(odds))
+    return outputs
+
+
+# Encoding and answering.
+
+
+def test_counts_tell_what_has_no_token(tokenizer: TextTokenizer) -> None:
+    counts = ExampleCounts()
+    TASK.encode([sentence("a \u200b"), TASK.read(Row({"tokens": []}, "x:2"))], tokenizer, counts)
+    assert counts.summary() == "2 examples, 1 without any text, 1 words that encode to nothing"
+    counts = ExampleCounts()
+    KLUE.encode([KLUE.read(Row({"text": "a \u200bb"}, "x:1"))], tokenizer, counts)
+    assert counts.notes == {"characters that encode to nothing": 1}  # the blank is none
+
+
+def test_decoded_with_places_and_probabilities(tokenizer: TextTokenizer) -> None:
+    examples = [sentence("Ada Lovelace saw London"), sentence("rain")]
+    encoded = TASK.encode(examples, tokenizer, ExampleCounts())
+    decoded = TASK.decode(examples, encoded, logits_for(encoded, TASK, ["B-X", "I-X", "O", "B-Y", "I-X"]))
+    assert [one["tags"] for one in decoded] == [["B-X", "I-X", "O", "B-Y"], ["I-X"]]  # as said
+    assert decoded[0]["tokens"] == ["Ada", "Lovelace", "saw", "London"]
+    near = pytest.approx(0.9, abs=1e-6)  # of float32's softmax
+    assert decoded[0]["entities"] == [
+        {"label": "X", "start": 0, "end": 12, "text": "Ada Lovelace", "score": near},
+        {"label": "Y", "start": 17, "end": 23, "text": "London", "score": near},
+    ]
+    assert decoded[1]["entities"] == [{"label": "X", "start": 0, "end": 4, "text": "rain", "score": near}]
+    json.dumps(decoded)
+
+
+def test_words_without_token_are_in_the_entity_around_them_or_o(tokenizer: TextTokenizer) -> None:
+    example = sentence("\u200b Ada \u200b \u200d Lovelace \u200b saw \u200b")
+    encoded = TASK.encode([example], tokenizer, ExampleCounts())
+    for said, tags in (
+        (["B-X", "I-X", "O"], "O B-X I-X I-X I-X O O O"),
+        (["B-X", "B-X", "I-X"], "O B-X O O B-X I-X I-X O"),
+        (["B-X", "I-Y", "O"], "O B-X O O I-Y O O O"),
+    ):
+        (decoded,) = TASK.decode([example], encoded, logits_for(encoded, TASK, said))
+        assert decoded["tags"] == tags.split()
+    (decoded,) = TASK.decode([example], encoded, logits_for(encoded, TASK, ["B-X", "I-X", "O"]))
+    assert [one["text"] for one in decoded["entities"]] == ["Ada \u200b \u200d Lovelace"]
+    example = sentence("\u200b a \u200b", task=POS)
+    encoded = POS.encode([example], tokenizer, ExampleCounts())
+    assert POS.decode([example], encoded, logits_for(encoded, POS, ["VERB"]))[0] == {
+        "tokens": ["\u200b", "a", "\u200b"],
+        "tags": ["VERB", "VERB", "VERB"],
+        "entities": [],
+    }
+    nothing = sentence("\u200b", task=POS)
+    encoded = POS.encode([nothing], tokenizer, ExampleCounts())
+    assert POS.decode([nothing], encoded, logits_for(encoded, POS, []))[0]["tags"] == ["NOUN"]
+
+
+def test_tokens_spread_their_tag_over_their_characters(tokenizer: TextTokenizer) -> None:
+    (man, unknown) = tokenizer.tokens([*tokenizer.encode_batch(["man"])[0], *tokenizer.encode_batch(["가나"])[0]])
+    assert (man, unknown) == ("man", "[UNK]")
+    example = KLUE.read(Row({"text": "man 가나 man"}, "x:1"))
+    encoded = KLUE.encode([example], tokenizer, ExampleCounts())
+    (decoded,) = KLUE.decode([example], encoded, logits_for(encoded, KLUE, ["B-PS", "I-PS", "O"]))
+    assert decoded["tags"] == ["B-PS", *["I-PS"] * 5, *["O"] * 4]
+    assert decoded["entities"] == [
+        {"label": "PS", "start": 0, "end": 6, "text": "man 가나", "score": pytest.approx(0.9, abs=1e-6)}
+    ]
+
+
+words = st.lists(st.sampled_from(["a", "man", "walking", "zzz", "\u200b", "가나다", "X.", "a\u00a0b"]), max_size=40)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(words, min_size=1, max_size=3), st.integers(3, 20), st.integers(1, 24), st.data())
+def test_every_unit_gets_exactly_one_tag_and_gold_comes_back(
+    tokenizer: TextTokenizer, sentences: list[list[str]], max_length: int, stride: int, data: st.DataObject
+) -> None:
+    task = replace(TASK, max_length=max_length, doc_stride=stride)
+    tag = st.sampled_from(task.labels)
+    examples = []
+    for its_words in sentences:
+        tags = data.draw(st.lists(tag, min_size=len(its_words), max_size=len(its_words)))
+        examples.append(replace(task.read(Row({"tokens": its_words}, "x:1")), tags=tuple(tags)))
+    encoded = task.encode(examples, tokenizer, ExampleCounts())
+    labels = encoded.token_columns["labels"]
+    outputs = torch.nn.functional.one_hot(torch.from_numpy(np.maximum(labels, 0)), len(task.labels)).float()
+    for example, decoded in zip(examples, task.decode(examples, encoded, outputs), strict=True):
+        assert len(decoded["tags"]) == len(example.units)
+        for word, true, said in zip(example.words, example.tags or (), decoded["tags"], strict=True):
+            assert said in task.labels
+            assert said == true or word == "\u200b"
+
+
+def test_ensembles_average_probabilities() -> None:
+    first, second = torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([[3.0, 1.0], [2.0, 5.0]])
+    combined = TASK.combine([first, second])
+    expected = (first.softmax(-1) + second.softmax(-1)) / 2
+    assert torch.allclose(combined.softmax(-1), expected, atol=1e-6)  # float32
+
+
+def test_floors_are_what_saying_o_comes_to(tokenizer: TextTokenizer) -> None:
+    examples = [sentence("a man walking", "O B-X O"), sentence("zzz", "O")]
+    encoded = TASK.encode(examples, tokenizer, ExampleCounts())
+    floors = TASK.floors(encoded, encoded)
+    assert floors == {"overall_accuracy": {"all O": 0.75}, "overall_f1": {"all O": 0.0}}
+    score = TASK.score()
+    score.add(examples, TASK.decode(examples, encoded, logits_for(encoded, TASK, ["O"] * 4)))
+    assert {name: score.metrics()[name] for name in floors} == {"overall_accuracy": 0.75, "overall_f1": 0.0}
+    assert score.degenerate() == "all 4 words are tagged O"
+    assert TASK.floors(encoded, encoded.without_alignment()) == floors
+    characters = KLUE.read(Row({"text": "가나 man"}, "x:1"))
+    characters = replace(characters, tags=("B-PS", "I-PS", "O", "O", "O", "O"))
+    encoded = KLUE.encode([characters], tokenizer, ExampleCounts())
+    assert KLUE.floors(encoded, encoded)["overall_accuracy"] == {"all O": 0.6}  # without the blank
+    tagged = [sentence("a man walking zzz", "NOUN NOUN VERB NOUN", POS)]
+    encoded = POS.encode(tagged, tokenizer, ExampleCounts())
+    score = POS.score()
+    score.add(tagged, POS.decode(tagged, encoded, logits_for(encoded, POS, ["NOUN"] * 4)))
+    assert POS.floors(encoded, encoded) == {
+        name: {"all NOUN": pytest.approx(value)} for name, value in score.metrics().items()
+    }
+
+
+def test_one_tag_alone_teaches_nothing(tokenizer: TextTokenizer) -> None:
+    one = TASK.encode([sentence("a man", "O O")], tokenizer, ExampleCounts())
+    with pytest.raises(InputError, match=r"a\.conll: every word is tagged O: nothing can be learned"):
+        TASK.check(one, Path("a.conll"))
+    none = TASK.encode([sentence("\u200b", "O")], tokenizer, ExampleCounts())
+    with pytest.raises(InputError, match=r"a\.conll: no word has a token"):
+        TASK.check(none, Path("a.conll"))
+    TASK.check(TASK.encode([sentence("a", "O"), sentence("a", "B-X")], tokenizer, ExampleCounts()), Path("a"))
+
+
+def test_samples_for_the_report(tokenizer: TextTokenizer) -> None:
+    example = sentence("Ada saw London", "B-X O B-Y")
+    encoded = TASK.encode([example], tokenizer, ExampleCounts())
+    (prediction,) = TASK.decode([example], encoded, logits_for(encoded, TASK, ["B-X", "O", "O"]))
+    assert TASK.sample(example, prediction) == {
+        "input": {"text": "Ada saw London"},
+        "label": "Ada [X], London [Y]",
+        "prediction": "Ada [X]",
+        "probability": pytest.approx(0.9, abs=1e-6),
+    }
+    example = sentence("a b", "NOUN X", POS)
+    prediction = {"tokens": ["a", "b"], "tags": ["X", "X"], "entities": []}
+    assert POS.sample(example, prediction) == {
+        "input": {"text": "a b"},
+        "label": "NOUN X",
+        "prediction": "X X",
+        "probability": None,
+    }
+
+
+# Learning.
+
+
+def new_module(tiny_model: Path, task: Tagging = TASK) -> TaggingModule:
+    torch.manual_seed(1)
+    module = task.module(load_encoder(tiny_model).encoder)
+    assert isinstance(module, TaggingModule)
+    return module
+
+
+def test_the_loss_counts_labels_and_reads_no_other_token(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    examples = [sentence("a man walking", "O B-X O"), sentence("\u200b", "O"), sentence("a dog", None)]
+    encoded = TASK.encode(examples, tokenizer, ExampleCounts())
+    module = new_module(tiny_model).eval()
+    batch = encoded.batch([0, 1, 2])
+    (direct,), (through_outputs,) = module(batch), module.loss(module.outputs(batch), batch)
+    assert direct.count == through_outputs.count == module.counts(batch)["task"] == 3
+    # The same products in another order: float32 rounding of a loss of about 5.
+    assert torch.allclose(direct.total, through_outputs.total, atol=1e-4)
+    (empty,) = module(encoded.batch([1, 2]))
+    assert (empty.count, float(empty.total.detach())) == (0, 0.0)
+    empty.total.backward()
+    assert [name for name, _ in module.named_children()] == ["encoder", "head"]
+
+
+def test_a_given_head_is_kept(tiny_model: Path) -> None:
+    head = new_module(tiny_model).head
+    assert TASK.module(load_encoder(tiny_model).encoder, head).head is head
+
+
+def test_the_bilstm_reads_frozen_features(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    task = task_of(tagging_head="bilstm", feature_layers="embeddings")
+    module = task.module(load_encoder(tiny_model).encoder)
+    batch = task.encode([sentence("a man", "O B-X")], tokenizer, ExampleCounts()).batch([0])
+    assert module.outputs(batch).shape == (batch.num_tokens, 5)
+    assert module.counts(batch) == {"task": 2}
+    assert not any(weight.requires_grad for weight in module.encoder.parameters())
+
+
+def learned(
+    task: Tagging, examples: list[TaggingExample], tiny_model: Path, tokenizer: TextTokenizer
+) -> dict[str, float]:
+    """Metrics on the examples after a few steps on all of them."""
+    encoded = task.encode(examples, tokenizer, ExampleCounts())
+    batch = encoded.batch(range(len(encoded)))
+    module = new_module(tiny_model, task).eval()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
+    for _ in range(40):
+        optimizer.zero_grad()
+        (term,) = module(batch)
+        (term.total / term.count).backward()
+        optimizer.step()
+    score = task.score()
+    with torch.no_grad():
+        score.add(examples, task.decode(examples, encoded, module.outputs(batch)))
+    return score.metrics()
+
+
+def test_a_few_sentences_are_learned_by_heart(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    examples = [
+        sentence("a man is outside", "O B-X O O"),
+        sentence("two women talk to a dog", "B-X I-X O O B-Y I-Y"),
+        sentence("people wait", "B-Y O"),
+        sentence(" ".join(["a", "man", "walks", "the", "dog"] * 8), " ".join(["O", "B-X", "O", "B-Y", "I-Y"] * 8)),
+    ]
+    metrics = learned(TASK, examples, tiny_model, tokenizer)
+    assert (metrics["overall_f1"], metrics["overall_accuracy"]) == (1.0, 1.0)
+
+
+def test_two_predicates_of_one_sentence_are_told_apart(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    first = replace(sentence("a man said a dog said", "B-X I-X O O O O"), predicate=2)
+    second = replace(sentence("a man said a dog said", "O O O B-Y I-Y O"), predicate=5)
+    assert learned(TASK, [first, second], tiny_model, tokenizer)["overall_f1"] == 1.0
+
+
+def test_roles_are_nothing_for_a_causal_encoder(tiny_model: Path, tmp_path: Path) -> None:
+    """No token of the sentence would see the predicate behind it; a BiLSTM over the features does."""
+    sizes = EncoderSettings(
+        architecture="gpt1", vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=24, hidden_act="gelu_new", type_vocab_size=0,
+    )  # fmt: skip
+    roles, words = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    roles.write_text('{"tokens": "a b", "tags": "O B-X", "predicate": 1}\n')
+    words.write_text('{"tokens": "a b", "tags": "O B-X"}\n')
+    for task in (TASK, task_of(labels=None)):
+        with pytest.raises(ModelError, match=r"causal encoder \(gpt1\): each predicate is named behind"):
+            task.fit_to(roles).module(new_encoder(sizes))
+        assert task.fit_to(roles).module(load_encoder(tiny_model).encoder)
+        assert task.fit_to(words).module(new_encoder(sizes))
+    assert task_of(tagging_head="bilstm").fit_to(roles).module(new_encoder(sizes))

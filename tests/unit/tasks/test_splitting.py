@@ -1,0 +1,128 @@
+"""Files split by article, row and document: nothing is lost, and what belongs together stays together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import InputError, OutputError, SettingsError
+from unmask.tasks.splits import split_of_groups
+from unmask.tasks.splitting import split_file
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def texts_of(out: Path, suffix: str) -> dict[str, str]:
+    assert sorted(path.name for path in out.iterdir()) == [f"{name}{suffix}" for name in ("dev", "test", "train")]
+    return {name: (out / f"{name}{suffix}").read_text("utf-8") for name in ("train", "dev", "test")}
+
+
+def test_squad_by_article(tmp_path: Path) -> None:
+    articles: list[dict[str, Any]] = [{"title": title, "paragraphs": [{"context": title * 2}]} for title in "abcde"]
+    articles += [{"title": "b", "paragraphs": []}, {"paragraphs": [{"context": "값"}]}]
+    path = write(tmp_path / "dev.json", json.dumps({"data": articles, "version": "1.1"}))
+    counts = split_file(path, "squad1", tmp_path / "out")
+    split = split_of_groups([*"abcde", json.dumps([{"context": "값"}], ensure_ascii=False)])
+    for name, text in texts_of(tmp_path / "out", ".json").items():
+        value = json.loads(text)
+        assert value["version"] == "1.1"
+        names = [article.get("title") or '[{"context": "값"}]' for article in value["data"]]
+        assert all(split[title] == name for title in names)
+        assert counts[tmp_path / "out" / f"{name}.json"] == len(names)
+    assert sum(counts.values()) == len(articles)
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
+def test_rows_by_their_premise(tmp_path: Path, suffix: str) -> None:
+    rows = [(f"premise {number % 7}", f"hypothesis {number}", str(number % 3)) for number in range(30)]
+    if suffix == ".jsonl":
+        lines = [json.dumps(dict(zip(("premise", "hypothesis", "label"), row, strict=True))) for row in rows]
+    else:
+        separator = "\t" if suffix == ".tsv" else ","
+        lines = [separator.join(row) for row in (("premise", "hypothesis", "label"), *rows)]
+    path = write(tmp_path / f"a{suffix}", "\n".join(lines))  # no line end behind the last
+    counts = split_file(path, "snli", tmp_path / "out")
+    split = split_of_groups(f"premise {number}" for number in range(7))
+    header = [] if suffix == ".jsonl" else lines[:1]
+    rows_there = lines[len(header) :]
+    for name, text in texts_of(tmp_path / "out", suffix).items():
+        expected = [line for line, row in zip(rows_there, rows, strict=True) if split[row[0]] == name]
+        assert text.splitlines() == header + expected
+        assert counts[tmp_path / "out" / f"{name}{suffix}"] == len(expected)
+
+
+def test_quoted_rows_keep_their_line_breaks(tmp_path: Path) -> None:
+    rows = [f'"a, ""{number}""\nb",x\r\n' for number in range(10)]
+    path = write(tmp_path / "a.csv", "text,label\r\n" + "".join(rows))
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write("text,label\r\n" + "".join(rows))
+    split_file(path, "classification", tmp_path / "out")
+    parts = [(tmp_path / "out" / f"{name}.csv").read_bytes().decode() for name in ("train", "dev", "test")]
+    assert all(part.startswith("text,label\r\n") for part in parts)
+    assert sorted("".join(part.removeprefix("text,label\r\n") for part in parts)) == sorted("".join(rows))
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_documents_and_sentences(tmp_path: Path, marked: bool) -> None:
+    mark = "-DOCSTART- O\n\n" if marked else ""
+    documents = [f"{mark}word{number} O\nhere B-LOC\n\n" for number in range(10)]
+    path = write(tmp_path / "a.conll.txt", "\n" + "".join(documents).rstrip("\n"))
+    counts = split_file(path, "wikigold", tmp_path / "out")
+    assert sorted(counts.values()) == [1, 1, 8]
+    parts = texts_of(tmp_path / "out", ".txt")
+    assert sorted(document for document in documents if any(document in part for part in parts.values())) == documents
+    assert sum(map(len, parts.values())) == 1 + sum(map(len, documents))
+
+
+def test_the_column_may_be_named(tmp_path: Path) -> None:
+    rows = [{"text": str(number), "author": "abc"[number % 3]} for number in range(9)]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    counts = split_file(path, "classification", tmp_path / "out", group="author")
+    assert list(counts.values()) == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "task", "message"),
+    [
+        ("a.json", "{", "squad1", r"a\.json: not JSON"),
+        ("a.json", '{"data": {}}', "squad1", r"a\.json: expected an object with articles under 'data'"),
+        ("a.json", '{"data": [{"title": "a"}, {"title": "b"}]}', "squad1", r"a\.json: 2 groups that belong together"),
+        ("a.tsv", "", "snli", r"a\.tsv: there is nothing in it"),
+        ("a.tsv", "x\ty\n1\t2\n", "snli", r"a\.tsv:1: no column 'premise' or .*: there is x, y; name one"),
+        ("a.tsv", "text\ty\n1\t2\n3\n", "nsmc", r"a\.tsv:3: 1 fields where the header has 2"),
+        ("a.csv", 'text\n"a\n', "nsmc", r"a\.csv:2: not CSV in the row that begins here"),
+        ("a.jsonl", "[]\n", "nsmc", r"a\.jsonl:1: expected a JSON object, found \[\]"),
+        ("a.jsonl", "{]\n", "nsmc", r"a\.jsonl:1: not JSON"),
+        ("a.conll", "a O\n", "snli", r"a\.conll: unknown kind of file for snli: expected \.json"),
+    ],
+)
+def test_what_cannot_be_split(tmp_path: Path, name: str, text: str, task: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        split_file(write(tmp_path / name, text), task, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_tasks_and_places_that_are_taken(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": str(number)}) for number in range(9)))
+    with pytest.raises(SettingsError, match=r"no task 'squad3': did you mean"):
+        split_file(path, "squad3", tmp_path / "out")
+    split_file(path, "nsmc", tmp_path / "out")
+    with pytest.raises(OutputError, match="exists already"):
+        split_file(path, "nsmc", tmp_path / "out")
+    split_file(path, "nsmc", tmp_path / "out", overwrite=True)
+    write(tmp_path / "out" / "notes.md", "mine")
+    with pytest.raises(OutputError, match=r"holds notes\.md"):
+        split_file(path, "nsmc", tmp_path / "out", overwrite=True)
+
+
+def test_published_files(tmp_path: Path, data_dir: Path) -> None:
+    squad = split_file(data_dir / "tasks" / "squad1" / "dev-v1.1.json", "squad1", tmp_path / "squad1")
+    assert list(squad.values()) == [38, 5, 5]
+    wikigold = split_file(data_dir / "tasks" / "wikigold" / "wikigold.conll.txt", "wikigold", tmp_path / "wikigold")
+    assert list(wikigold.values()) == [116, 15, 14]

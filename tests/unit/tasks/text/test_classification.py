@@ -1,0 +1,389 @@
+"""The classification task: labels, truncation, the loss, and that it learns."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from unmask.batch import pack
+from unmask.errors import InputError, SettingsError
+from unmask.models.encoder import new_encoder
+from unmask.models.hub.directory import load_encoder
+from unmask.models.settings import EncoderSettings
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.rows import Row
+from unmask.tasks.sequence_module import SequenceModule, next_token_term
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.text import classification
+from unmask.tasks.text.classification import Classification, open_task, sorted_labels
+from unmask.tasks.text.examples import TextExample
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+
+
+def opened(lenient: bool = False, columns: ColumnSettings | None = None, **settings: Any) -> Classification:
+    task = open_task(TaskSettings.model_validate(settings), columns or ColumnSettings(), lenient)
+    assert isinstance(task, Classification)
+    return task
+
+
+TASK = opened(labels=["no", "yes"], max_length=12)
+
+
+def example(text_a: str, text_b: str | None = None, label: str | None = None) -> TextExample[str]:
+    return TextExample(text_a, text_b, label, {}, "x:1")
+
+
+def of_labels(*ids: int) -> EncodedExamples:
+    """Examples of one token each, with these labels."""
+    return encoded([[5]] * len(ids), [1] * len(ids), unit_columns={"labels": np.array(ids)})
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> TextTokenizer:
+    return load_tokenizer(tiny_model)
+
+
+def new_module(tiny_model: Path, task: Classification = TASK) -> SequenceModule:
+    torch.manual_seed(1)
+    return task.module(load_encoder(tiny_model).encoder)
+
+
+# ---- Encoding
+
+
+def test_encoded_as_the_tokenizer_does(tokenizer: TextTokenizer) -> None:
+    examples = [example("A man walks .", None, "yes"), example("A dog .", "A man !", "no"), example("", None, None)]
+    counts = ExampleCounts()
+    units = TASK.encode(examples, tokenizer, counts)
+    batch = units.batch([0, 1, 2])
+    inputs = tokenizer.encode_inputs([(one.text_a, one.text_b) for one in examples])
+    assert batch.input_ids.tolist() == [*chain(*(one.input_ids for one in inputs))]
+    assert batch.token_type_ids.tolist() == [*chain(*(one.token_type_ids for one in inputs))]
+    assert batch.columns["labels"].tolist() == [1, 0, -100]
+    assert counts == ExampleCounts(examples=3, empty=1)
+    assert TASK.encode(examples, tokenizer, counts, num_segments=1).batch([1]).token_type_ids.sum() == 0
+
+
+def test_texts_of_no_token_are_counted_and_kept(tokenizer: TextTokenizer) -> None:
+    nothing = [example(text, None, "no") for text in ("", "  ", "\u200b\u200d", "\ufe0f")] + [example(" ", "\u200b")]
+    counts = ExampleCounts()
+    units = TASK.encode([*nothing, example("", "a man", "no")], tokenizer, counts)
+    assert len(units) == 6
+    assert counts == ExampleCounts(examples=6, empty=5)
+
+
+def test_longer_examples_are_cut_and_counted_or_refused(tokenizer: TextTokenizer) -> None:
+    long, counts = [example("a man " * 20, "a dog", "no"), example("a", None, "no")], ExampleCounts()
+    assert TASK.encode(long, tokenizer, counts).lengths.tolist() == [12, 3]
+    assert counts == ExampleCounts(examples=2, truncated=1)
+    assert counts.summary() == "2 examples, 1 longer than task.max_length and cut"
+    with pytest.raises(InputError, match=r"x:1: 45 tokens, over task\.max_length 12, and task\.truncation is false"):
+        opened(labels=["no", "yes"], max_length=12, truncation=False).encode(long, tokenizer, counts)
+
+
+# ---- Labels
+
+
+def write(path: Path, *labels: Any) -> Path:
+    rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_labels_that_differ_in_blanks_alone_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", "neg", "pos", "neg", "pos ", "\u00a0pos")
+    with pytest.raises(
+        InputError, match=r"a\.jsonl:4: the label 'pos ' differs from 'pos' \(.*a\.jsonl:2\) in nothing"
+    ):
+        opened().fit_to(path)
+    assert opened().fit_to(write(path, "pos ", "neg")).labels == ("neg", "pos ")  # there is no other
+    both = ["pos", "pos ", "\u00a0pos", "neg"]
+    assert opened(labels=both).fit_to(write(path, "neg", "pos", "pos ")).labels == tuple(both)
+
+
+@pytest.mark.parametrize(
+    "labels", [("-10", "-2", "-1", "2"), ("0.5", "9.5", "10.5"), ("1", "2", "10"), ("-1", "0.5", "x"), ("1e3", "2")]
+)
+def test_labels_that_are_numbers_are_in_their_order(labels: tuple[str, ...]) -> None:
+    assert sorted_labels(reversed(labels)) == labels
+
+
+def test_labels_of_the_training_file_are_sorted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    assert opened().fit_to(write(path, "yes", "no", "yes")).labels == ("no", "yes")
+    assert opened().fit_to(write(path, 10, 2, 1)).labels == ("1", "2", "10")
+    assert opened().fit_to(write(path, 10, 2, "one")).labels == ("10", "2", "one")
+    assert opened().fit_to(write(path, False, True)).labels == ("false", "true")
+    assert opened(labels=["b", "a"]).fit_to(write(path, "a")).labels == ("b", "a")
+
+
+def test_two_examples_are_enough(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    path = write(tmp_path / "a.jsonl", "a", "b")
+    task = opened().fit_to(path)
+    units = task.encode(list(task.load(path, ExampleCounts())), tokenizer, ExampleCounts())
+    task.check(units, path)
+    assert units.unit_columns["labels"].tolist() == [0, 1]
+
+
+def test_labels_that_look_like_ids_are_refused_and_many_honest_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(
+        InputError,
+        match=r"a\.jsonl: 1,000 different labels in 1,000 examples, such as 'id-0', 'id-1', 'id-10': the column "
+        r"'label' looks like ids, texts or measured values; name the right one with data\.columns\.label",
+    ):
+        opened().fit_to(write(path, *(f"id-{number}" for number in range(1000))))
+    assert len(opened().fit_to(write(path, *range(500), *range(500))).labels) == 500
+    assert len(opened().fit_to(write(path, *range(100))).labels) == 100
+    monkeypatch.setattr(classification, "_MOST_LABELS", 300)
+    with pytest.raises(InputError, match=r"a\.jsonl: 301 different labels in 601 examples"):  # and no further
+        opened().fit_to(write(path, *(number // 2 for number in range(1000))))
+
+
+def test_an_unknown_label_is_refused_and_an_undecided_one_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    row = '{"sentence1": "a", "sentence2": "b", "gold_label": "%s"}\n'
+    path.write_text(row % "neutral" + row % "-")
+    snli, counts = opened(name="snli"), ExampleCounts()
+    assert [one.label for one in snli.load(path, counts)] == ["neutral"]
+    assert counts.unlabelled == 1
+    path.write_text(row % "neutral" + row % "neural")
+    with pytest.raises(
+        InputError, match=r"a\.jsonl:2: the label 'neural' is none of the known ones \(entailment, neutral"
+    ):
+        list(snli.load(path, counts))
+    path.write_text(row % "-")
+    with pytest.raises(InputError, match="not a single example has a label"):
+        list(snli.load(path, counts))
+
+
+def test_labels_of_ones_own_may_be_what_a_data_set_means_by_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"premise": "a", "hypothesis": "b", "label": "-1"}\n')
+    task = opened(name="mnli", labels=["-1", "0"])
+    assert [one.label for one in task.load(path, ExampleCounts())] == ["-1"]
+
+
+def test_examples_of_one_label_are_refused_and_absent_labels_told(caplog: pytest.LogCaptureFixture) -> None:
+    task = opened(labels=["a", "b", "c"])
+    with pytest.raises(
+        InputError, match=r"train\.tsv: every example has the label 'b': there is nothing to tell apart"
+    ):
+        task.check(of_labels(1, 1), Path("train.tsv"))
+    with caplog.at_level(logging.WARNING):
+        task.check(of_labels(0, 1), Path("train.tsv"))
+    assert caplog.messages == ["train.tsv: no example with the label c"]
+
+
+def test_many_labels_for_an_example_are_refused_for_data_sets_that_have_one() -> None:
+    with pytest.raises(SettingsError, match=r"task\.multi_label: true, and the examples of task\.name sst2"):
+        opened(name="sst2", multi_label=True)
+
+
+# ---- The module
+
+
+def test_the_loss_is_cross_entropy(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    texts = ["a man", "a dog runs", "two women"]
+    examples = [example(text, None, label) for text, label in zip(texts, ("yes", "no", None), strict=True)]
+    batch = TASK.encode(examples, tokenizer, ExampleCounts()).batch([0, 1, 2])
+    module = new_module(tiny_model).eval()
+    outputs = module.outputs(batch)
+    assert outputs.shape == (3, 2)
+    (term,) = module(batch)
+    assert (term.name, term.count, term.coefficient) == ("task", 2, 1.0)
+    assert module.counts(batch) == {"task": 2}
+    expected = functional.cross_entropy(outputs[:2], torch.tensor([1, 0]), reduction="sum")
+    torch.testing.assert_close(term.total, expected)
+
+
+def test_the_gradient_does_not_depend_on_micro_batches(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    texts = ["a man", "a man and a dog are outside", "two women", "people", "a child plays with a ball"]
+    units = TASK.encode([example(text, None, "yes") for text in texts], tokenizer, ExampleCounts())
+    gradients = []
+    for size in (5, 2, 1):
+        module = new_module(tiny_model).eval()  # no dropout
+        for start in range(0, 5, size):
+            (term,) = module(units.batch(range(start, min(5, start + size))))
+            (term.total / 5).backward()
+        gradients.append(
+            torch.cat([weight.grad.flatten() for weight in module.parameters() if weight.grad is not None])
+        )
+    # Sums in another order: a few units in the last place of float32, of gradients up to about 1.
+    assert torch.allclose(gradients[1], gradients[0], atol=1e-5)
+    assert torch.allclose(gradients[2], gradients[0], atol=1e-5)
+
+
+def test_a_few_examples_are_learned_by_heart(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    words = ["a man is outside", "a dog runs", "two women talk", "people wait", "a child plays", "the boy jumps"]
+    examples = [example(text, None, ["no", "yes"][place % 2]) for place, text in enumerate(words)]
+    units = TASK.encode(examples, tokenizer, ExampleCounts())
+    batch = units.batch(range(6))
+    module = new_module(tiny_model).eval()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
+    for _ in range(30):
+        optimizer.zero_grad()
+        (term,) = module(batch)
+        term.total.backward()
+        optimizer.step()
+    assert float(term.total.detach()) / 6 < 0.05  # guessing costs 0.69
+    predictions = TASK.decode(examples, units, module.outputs(batch).detach())
+    assert [one["label"] for one in predictions] == [one.label for one in examples]
+    score = TASK.score()
+    score.add(examples, predictions)
+    assert score.metrics()["accuracy"] == 1.0
+
+
+def test_next_tokens_are_learned_beside_the_task_by_causal_models(tiny_model: Path, tokenizer: TextTokenizer) -> None:
+    task = opened(labels=["no", "yes"], auxiliary_lm_weight=0.5)
+    torch.manual_seed(0)
+    settings = EncoderSettings(
+        architecture="gpt1", vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    module = task.module(new_encoder(settings)).eval()
+    examples = [example("a man and a dog", None, "no"), example("two women", None, "yes")]
+    batch = task.encode(examples, tokenizer, ExampleCounts()).batch([0, 1])
+    label, language = module(batch)
+    (measured,) = module.loss(module.outputs(batch), batch)
+    torch.testing.assert_close(label.total, measured.total)  # one pass or two, without dropout
+    hidden, expected = module.encoder(batch), torch.zeros(())
+    for start, end in zip(batch.bounds[:-1].tolist(), batch.bounds[1:].tolist(), strict=True):
+        for place in range(start, end - 1):
+            logits = module.encoder.word_embeddings @ hidden[place]
+            expected = expected - torch.log_softmax(logits, -1)[batch.input_ids[place + 1]] / (end - 1 - start)
+    assert batch.lengths[0] != batch.lengths[1]  # each sequence weighs the same, whatever its length
+    torch.testing.assert_close(language.total, expected)
+    assert (language.name, language.coefficient, language.count) == ("lm", 0.5, 2)
+    assert module.counts(batch) == {"task": 2, "lm": 2}
+    with pytest.raises(SettingsError, match=r"task\.auxiliary_lm_weight 0\.5 asks .* init_from's \(bert\) see it"):
+        task.module(load_encoder(tiny_model).encoder)
+
+
+def test_the_next_token_term_does_not_depend_on_micro_batches(tokenizer: TextTokenizer) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}
+    settings = EncoderSettings(architecture="gpt1", vocab_size=tokenizer.vocab_size, **sizes)
+    encoder = new_encoder(settings).eval()
+    texts = ["a man and a dog", "two women", "", "a child plays with a ball"]
+    units = TASK.encode([example(text) for text in texts], tokenizer, ExampleCounts())
+    whole = next_token_term(encoder, encoder(batch := units.batch(range(4))), batch, 0.5)
+    parts = [next_token_term(encoder, encoder(batch := units.batch(cut)), batch, 0.5) for cut in ([3], [0, 2, 1])]
+    torch.testing.assert_close(whole.total, parts[0].total + parts[1].total)
+    assert whole.count == sum(part.count for part in parts) == 4
+    alone = pack([[5], [5, 6]])
+    assert next_token_term(encoder, encoder(alone), alone, 0.5).count == 1  # nothing comes after the first one's token
+
+
+# ---- What comes out
+
+
+def test_decoded_with_probabilities() -> None:
+    decoded = TASK.decode([example("a"), example("b")], of_labels(0, 0), torch.tensor([[0.0, 1.0], [3.0, 3.0]]))
+    assert [one["label"] for one in decoded] == ["yes", "no"]
+    # 1 / (1 + e^-1), in float32
+    assert decoded[0]["probabilities"] == pytest.approx({"no": 0.2689414, "yes": 0.7310586}, abs=1e-6)
+    assert decoded[0]["score"] == decoded[0]["probabilities"]["yes"]
+
+
+def test_an_ensemble_has_the_mean_of_the_probabilities() -> None:
+    members = [torch.tensor([[0.0, 2.0], [1.0, 1.0]]), torch.tensor([[3.0, -1.0], [0.0, 80.0]])]
+    mean = torch.stack([torch.softmax(each, -1) for each in members]).mean(0)
+    combined = TASK.combine(members)
+    torch.testing.assert_close(combined.exp(), mean)
+    torch.testing.assert_close(torch.softmax(combined, -1), mean)
+
+
+def test_floors_of_two_labels() -> None:
+    floors = TASK.floors(of_labels(0, 0, 1), of_labels(0, 1, 1, 1))
+    assert floors == {
+        "accuracy": {"most frequent label": 0.25},
+        "f1": {"always yes": pytest.approx(2 * 3 / (2 * 3 + 1))},
+        "matthews_correlation": {"any constant": 0.0},
+    }
+    score = TASK.score()
+    labels = [example("a", None, label) for label in ("no", "yes", "yes", "yes")]
+    score.add(labels, [{"label": "yes"}] * 4)
+    assert score.metrics()["f1"] == floors["f1"]["always yes"]
+
+
+def test_floors_of_more_labels() -> None:
+    task = opened(labels=["a", "b", "c"])
+    floors = task.floors(of_labels(2, 2, 1), of_labels(0, 2, 2, 1))
+    score = task.score()
+    score.add([example("t", None, label) for label in "accb"], [{"label": "c"}] * 4)
+    metrics = score.metrics()
+    assert floors["accuracy"] == {"most frequent label": metrics["accuracy"]}
+    assert floors["f1_macro"] == {"most frequent label": pytest.approx(metrics["f1_macro"])}
+    # The most frequent label of training may be absent from dev.
+    assert task.floors(of_labels(2, 2, 1), of_labels(0, 1)) == {
+        "accuracy": {"most frequent label": 0.0},
+        "f1_macro": {"most frequent label": 0.0},
+        "matthews_correlation": {"any constant": 0.0},
+    }
+
+
+def test_a_sample_for_the_report() -> None:
+    task = opened(name="mnli")
+    read = TextExample("a", "b", "neutral", {"premise": "a"}, "x:1")
+    assert task.sample(read, {"label": "entailment", "score": 0.5}) == {
+        "input": {"sentence1": "a", "sentence2": "b"},
+        "label": "neutral",
+        "prediction": "entailment",
+        "probability": 0.5,
+    }
+
+
+# ---- What a model remembers
+
+
+def test_a_model_reads_what_it_was_trained_on_and_what_is_usual() -> None:
+    columns = ColumnSettings(text_a="p", text_b="h")
+    task = opened(lenient=True, columns=columns, name="snli", max_length=40, truncation=False)
+    assert (task.name, task.max_length, task.labels) == ("snli", 40, ("entailment", "neutral", "contradiction"))
+    assert [layout.texts for layout in task.files.layouts] == [
+        ("p", "h"), ("premise", "hypothesis"), ("sentence1", "sentence2"), ("text_a", "text_b")
+    ]  # fmt: skip
+    assert task.is_pair
+    assert task.read(Row({"text_a": "a", "text_b": "b"}, "x:1")).text_b == "b"
+    single = opened(lenient=True, name="sst2")
+    assert [layout.texts for layout in single.files.layouts] == [("sentence",), ("text",)]
+    assert not single.is_pair
+    assert not opened(lenient=True, labels=["a", "b"]).is_pair
+
+
+def test_what_is_remembered_opens_the_same_task(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("review,stars\ngood,1\nbad,0\n")
+    columns = ColumnSettings(text="review", label="stars")
+    task = opened(columns=columns, max_length=40, truncation=False).fit_to(path)
+    kept = task.remembered()
+    assert kept == {
+        "name": "classification",
+        "max_length": 40,
+        "truncation": False,
+        "columns": {"text": "review", "label": "stars"},
+    }
+    columns = ColumnSettings.model_validate(kept.pop("columns"))
+    again = opened(lenient=True, columns=columns, **kept, labels=list(task.labels))
+    assert again.files.columns == task.files.columns
+    assert [one.label for one in again.load(path, ExampleCounts())] == ["1", "0"]
+
+
+def test_a_label_that_looks_like_a_known_one_is_shown_with_escapes(tmp_path: Path) -> None:
+    path = tmp_path / "dev.jsonl"
+    path.write_text(json.dumps({"text": "a", "label": "cafe\u0301"}) + "\n")
+    task = open_task(TaskSettings(labels=["caf\u00e9", "bar"]), ColumnSettings())
+    with pytest.raises(InputError, match=r"the label 'cafe\\u0301', as it is written here, is none of"):
+        list(task.load(path, ExampleCounts()))

@@ -1,0 +1,358 @@
+"""Published files of every data set, real ones where they are at hand and else small ones of the same layout; and
+GLUE's averages, against those that the papers print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from unmask.errors import InputError, SettingsError
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.settings import KINDS, ColumnSettings, TaskSettings
+from unmask.tasks.text import classification, glue, regression
+from unmask.tasks.text.glue import FIGURE_NAMES, Figure, glue_averages
+
+
+def task_of(name: str) -> Any:
+    kind = classification if name in classification.DATA_SETS else regression
+    return kind.open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
+
+
+def labels_of(name: str, path: Path, unlabelled: bool = False) -> list[Any]:
+    task = task_of(name).fit_to(path)
+    return [example.label for example in task.load(path, ExampleCounts(), unlabelled=unlabelled)]
+
+
+def test_every_data_set_is_of_the_kind_that_the_settings_say() -> None:
+    told = {name: kind for name, kind in KINDS.items() if kind in ("classification", "regression")}
+    assert {name: data_set.kind for name, data_set in glue.DATA_SETS.items()} == told
+
+
+@pytest.mark.parametrize("name", glue.DATA_SETS)
+def test_the_primary_metric_is_one_of_the_task(name: str) -> None:
+    assert next(iter(task_of(name).score().metrics())) == glue.DATA_SETS[name].primary_metric
+
+
+# ---- Real files
+
+REAL_FILES = [
+    ("cola", "cola/train.tsv", 8_551, {"0", "1"}),
+    ("cola", "cola/dev.tsv", 1_043, {"0", "1"}),
+    ("cola", "cola/test.tsv", 1_063, None),
+    ("sst2", "sst2/train.tsv", 67_349, {"0", "1"}),
+    ("sst2", "sst2/dev.tsv", 872, {"0", "1"}),
+    ("sst2", "sst2/test.tsv", 1_821, None),
+    ("mrpc", "mrpc/train.tsv", 3_668, {"0", "1"}),
+    ("mrpc", "mrpc/dev.tsv", 408, {"0", "1"}),
+    ("mrpc", "mrpc/test.tsv", 1_725, None),
+    ("stsb", "stsb/train.tsv", 5_749, (0.0, 5.0)),
+    ("stsb", "stsb/dev.tsv", 1_500, (0.0, 5.0)),
+    ("stsb", "stsb/test.tsv", 1_379, None),
+    ("mnli", "mnli/dev_matched.jsonl", 9_815, {"entailment", "neutral", "contradiction"}),
+    ("qnli", "qnli/dev.tsv", 5_463, {"entailment", "not_entailment"}),
+    ("qnli", "qnli/test.tsv", 5_463, None),
+    ("rte", "rte/train.tsv", 2_490, {"entailment", "not_entailment"}),
+    ("rte", "rte/dev.tsv", 277, {"entailment", "not_entailment"}),
+    ("rte", "rte/test.tsv", 3_000, None),
+    ("wnli", "wnli/train.tsv", 635, {"0", "1"}),
+    ("wnli", "wnli/dev.tsv", 71, {"0", "1"}),
+    ("wnli", "wnli/test.tsv", 146, None),
+    ("ax", "glue-diagnostic/diagnostic.tsv", 1_104, None),
+    ("snli", "snli/dev.jsonl", 9_842, {"entailment", "neutral", "contradiction"}),
+    ("kornli", "kornli/xnli.dev.ko.tsv", 2_490, {"entailment", "neutral", "contradiction"}),
+    ("kornli", "kornli/xnli.test.ko.tsv", 5_010, {"entailment", "neutral", "contradiction"}),
+    ("korsts", "korsts/sts-train.tsv", 5_749, (0.0, 5.0)),
+    ("korsts", "korsts/sts-dev.tsv", 1_500, (0.0, 5.0)),
+    ("korsts", "korsts/sts-test.tsv", 1_379, (0.0, 5.0)),
+    ("klue-nli", "klue-nli/klue-nli-v1.1_dev.json", 3_000, {"entailment", "neutral", "contradiction"}),
+    ("klue-sts", "klue-sts/klue-sts-v1.1_dev.json", 519, (0.0, 5.0)),
+    ("klue-sts", "klue-sts/klue-sts_train.jsonl", 11_668, (0.0, 5.0)),
+    ("klue-ynat", "klue-ynat/klue-ynat_dev.jsonl", 9_107, set(glue.DATA_SETS["klue-ynat"].labels)),
+    ("nsmc", "nsmc/ratings_train.txt.zst", 150_000, {"0", "1"}),
+    ("nsmc", "nsmc/ratings_test.txt", 50_000, {"0", "1"}),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "count", "labels"), REAL_FILES)
+def test_published_files_are_read_whole(data_dir: Path, name: str, file: str, count: int, labels: Any) -> None:
+    """`labels`: all that occur, the smallest and largest value, or None where the file has none."""
+    found = labels_of(name, data_dir / "tasks" / file, unlabelled=labels is None)
+    assert len(found) == count
+    if labels is None:
+        assert set(found) == {None}
+    elif isinstance(labels, tuple):
+        assert (min(found), max(found)) == labels
+    else:
+        assert set(found) == labels
+
+
+def test_klue_sts_counts_as_true_what_its_authors_do(data_dir: Path) -> None:
+    path = data_dir / "tasks" / "klue-sts" / "klue-sts-v1.1_dev.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    assert [value >= 3.0 for value in labels_of("klue-sts", path)] == [bool(r["labels"]["binary-label"]) for r in rows]
+
+
+# ---- Published layouts, with sentences made up for them
+
+PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
+MNLI_TRAIN = ("index", "promptID", "pairID", "genre", *PARSES, "sentence1", "sentence2", "label1", "gold_label")
+MNLI_DEV = (*MNLI_TRAIN[:-1], "label2", "label3", "label4", "label5", "gold_label")
+SNLI_TXT = ("gold_label", *PARSES, "sentence1", "sentence2", "captionID", "pairID", *(f"label{n}" for n in range(1, 6)))
+QQP_TRAIN = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+SNLI_JSON = {
+    "annotator_labels": ["neutral"],
+    "captionID": "1.jpg#1",
+    "gold_label": "neutral",
+    "pairID": "1.jpg#1n",
+    "sentence1": "A cook peels onions.",
+    "sentence1_binary_parse": "( A cook ( peels onions ) . )",
+    "sentence1_parse": "(ROOT (S (NP (DT A) (NN cook)) (VP (VBZ peels) (NP (NNS onions))) (. .)))",
+    "sentence2": "A cook makes soup.",
+    "sentence2_binary_parse": "( A cook ( makes soup ) . )",
+    "sentence2_parse": "(ROOT (S (NP (DT A) (NN cook)) (VP (VBZ makes) (NP (NN soup))) (. .)))",
+}
+
+
+def tsv(columns: Sequence[str], *rows: dict[str, str], header: bool = True) -> str:
+    """A table of these columns; `rows` say what is not empty."""
+    lines = ["\t".join(columns)] if header else []
+    return "".join(line + "\n" for line in [*lines, *("\t".join(row.get(c, "") for c in columns) for row in rows)])
+
+
+def pair(a: str, b: str, **more: str) -> dict[str, str]:
+    return {a: 'The "old" kettle sings .', b: "A kettle makes a noise .", **more}
+
+
+def jsonl(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+SENTENCES, QUESTIONS = ("sentence1", "sentence2"), ("question1", "question2")
+PREMISE = ("premise", "hypothesis")
+
+PUBLISHED: list[tuple[str, str, str, list[Any]]] = [
+    # As GLUE publishes them
+    (
+        "qqp",
+        "train.tsv",
+        tsv(QQP_TRAIN, pair(*QUESTIONS, is_duplicate="1"), pair(*QUESTIONS, is_duplicate="0")),
+        ["1", "0"],
+    ),
+    ("qqp", "test.tsv", tsv(("id", *QUESTIONS), pair(*QUESTIONS, id="0")), [None]),
+    ("mnli", "train.tsv", tsv(MNLI_TRAIN, pair(*SENTENCES, label1="neutral", gold_label="neutral")), ["neutral"]),
+    (
+        "mnli",
+        "dev_mismatched.tsv",
+        tsv(MNLI_DEV, pair(*SENTENCES, label1="neutral", label5="neutral", gold_label="contradiction")),
+        ["contradiction"],
+    ),
+    ("mnli", "test_matched.tsv", tsv(MNLI_TRAIN[:-2], pair(*SENTENCES)), [None]),
+    (
+        "qnli",
+        "train.tsv",
+        tsv(("index", "question", "sentence", "label"), pair("question", "sentence", label="entailment")),
+        ["entailment"],
+    ),
+    (
+        "ax",
+        "diagnostic-full.tsv",
+        tsv(("Logic", "Premise", "Hypothesis", "Label"), pair("Premise", "Hypothesis", Label="neutral")),
+        ["neutral"],
+    ),
+    # As their authors do
+    (
+        "mrpc",
+        "msr_paraphrase_train.txt",
+        "\ufeff"
+        + tsv(
+            ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"), pair("#1 String", "#2 String", Quality="1")
+        ).replace("\n", "\r\n"),
+        ["1"],
+    ),
+    ("mnli", "multinli_1.0_dev_matched.jsonl", jsonl({**SNLI_JSON, "gold_label": "-"}, SNLI_JSON), [None, "neutral"]),
+    ("snli", "snli_1.0_dev.jsonl", jsonl({**SNLI_JSON, "gold_label": "-"}, SNLI_JSON), [None, "neutral"]),
+    (
+        "snli",
+        "snli_1.0_dev.txt",
+        tsv(SNLI_TXT, pair(*SENTENCES, gold_label="entailment"), pair(*SENTENCES, gold_label="-")),
+        ["entailment", None],
+    ),
+    (
+        "scitail",
+        "scitail_1.0_dev.tsv",
+        tsv((*PREMISE, "label"), pair(*PREMISE, label="entails"), pair(*PREMISE, label="neutral"), header=False),
+        ["entailment", "neutral"],
+    ),
+    (
+        "scitail",
+        "scitail_1.0_dev.txt",
+        jsonl({**SNLI_JSON, "gold_label": "entailment"}, SNLI_JSON),
+        ["entailment", "neutral"],
+    ),
+    (
+        "kornli",
+        "snli_1.0_train.ko.tsv",
+        tsv((*SENTENCES, "gold_label"), pair(*SENTENCES, gold_label="neutral")),
+        ["neutral"],
+    ),
+    (
+        "klue-ynat",
+        "ynat-v1.1_train.json",
+        json.dumps([{"guid": "0", "title": "새 기차역이 열렸다", "label": "사회", "annotations": {}}], indent=4),
+        ["사회"],
+    ),
+    ("klue-sts", "klue-sts-v1.1_test.json", json.dumps([{"guid": "0", **pair(*SENTENCES)}]), [None]),
+    # As the Hugging Face hub exports them
+    ("cola", "train.jsonl", jsonl({"sentence": "The tea was drunk.", "label": 1, "idx": 0}), ["1"]),
+    ("mrpc", "test.jsonl", jsonl({**pair(*SENTENCES), "label": -1, "idx": 0}), [None]),
+    (
+        "stsb",
+        "train.jsonl",
+        jsonl({**pair(*SENTENCES), "label": 3.8, "idx": 0}, {**pair(*SENTENCES), "label": -1.0}),
+        [3.8, None],
+    ),
+    ("qqp", "train.jsonl", jsonl({**pair(*QUESTIONS), "label": 0, "idx": 0}), ["0"]),
+    (
+        "mnli",
+        "train.jsonl",
+        jsonl(*({**pair(*PREMISE), "label": n} for n in (0, 1, 2, -1))),
+        ["entailment", "neutral", "contradiction", None],
+    ),
+    ("qnli", "train.jsonl", jsonl({**pair("question", "sentence"), "label": 0}), ["entailment"]),
+    ("rte", "train.jsonl", jsonl({**pair(*SENTENCES), "label": 1}), ["not_entailment"]),
+    ("wnli", "train.jsonl", jsonl({**pair(*SENTENCES), "label": 1}), ["1"]),
+    ("snli", "train.jsonl", jsonl({**pair(*PREMISE), "label": 2}), ["contradiction"]),
+    ("kornli", "train.jsonl", jsonl({**pair(*PREMISE), "label": 1}), ["neutral"]),
+    ("klue-nli", "train.jsonl", jsonl({**pair(*PREMISE), "label": 0}), ["entailment"]),
+    ("klue-ynat", "train.jsonl", jsonl({"title": "새 기차역이 열렸다", "label": 2}), ["사회"]),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "content", "labels"), PUBLISHED, ids=[f"{p[0]}-{p[1]}" for p in PUBLISHED])
+def test_published_layouts(tmp_path: Path, name: str, file: str, content: str, labels: list[Any]) -> None:
+    path = tmp_path / file
+    path.write_text(content, encoding="utf-8", newline="")
+    task = task_of(name)
+    for fitted in (task, task.fit_to(path)):
+        examples = list(fitted.load(path, ExampleCounts(), unlabelled=True))
+        assert [example.label for example in examples] == labels
+        assert all(example.text_a and example.text_b != "" for example in examples)
+        assert {example.text_b is None for example in examples} == {not fitted.fit_to(path).is_pair}
+    if None in labels and set(labels) != {None}:
+        counts = ExampleCounts()
+        assert [e.label for e in task.load(path, counts)] == [label for label in labels if label is not None]
+        assert counts.unlabelled == labels.count(None)
+
+
+def test_broken_rows_of_qqp_are_counted_and_other_ragged_rows_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv"
+    whole = tsv(QQP_TRAIN, pair(*QUESTIONS, is_duplicate="1"))
+    path.write_text(whole + "7\t8\t9\tWhy is\nthis here?\tWhat is this?\t0\n")
+    counts = ExampleCounts()
+    assert [example.label for example in task_of("qqp").load(path, counts)] == ["1"]
+    assert counts.notes == {f"rows of too few fields left out, as the published file has them ({path}:3, {path}:4)": 2}
+    path.write_text(whole + "7\t8\t9\ta\tb\t0\textra\n")
+    with pytest.raises(InputError, match=r"train\.tsv:3: 7 fields where the header has 6"):
+        list(task_of("qqp").load(path, ExampleCounts()))
+    path.write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tentailment\n")
+    with pytest.raises(InputError, match=r"train\.tsv:2: 3 fields where the header has 4"):
+        list(task_of("rte").load(path, ExampleCounts()))
+
+
+def test_parquet_of_the_hub(tmp_path: Path) -> None:
+    path = tmp_path / "train-00000-of-00001.parquet"
+    parquet.write_table(
+        pyarrow.Table.from_pylist(
+            [{**pair(*SENTENCES), "labels": {"label": 3.7, "real-label": 3.714285714, "binary-label": 1}}]
+        ),
+        path,
+    )
+    assert labels_of("klue-sts", path) == [3.714285714]
+
+
+def test_files_of_a_data_set_may_have_different_layouts(tmp_path: Path) -> None:
+    """Trained on GLUE's file, measured on the hub's."""
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.jsonl"
+    train.write_text(tsv(MNLI_TRAIN, pair(*SENTENCES, gold_label="neutral")))
+    dev.write_text(jsonl({**pair(*PREMISE), "label": 2}))
+    task = task_of("mnli").fit_to(train)
+    assert task.files.columns.texts == SENTENCES
+    assert [example.label for example in task.load(dev, ExampleCounts())] == ["contradiction"]
+
+
+def test_a_label_that_is_no_number_of_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(jsonl({**pair(*PREMISE), "label": 3}))
+    with pytest.raises(InputError, match=r"a\.jsonl:1: the label '3' is none of the known ones \(entailment, neutral"):
+        labels_of("mnli", path)
+
+
+# ---- Averages
+
+BERT_LARGE: dict[str, Figure] = {
+    "mnli": (86.7, 85.9), "qqp": (None, 72.1), "qnli": 92.7, "sst2": 94.9, "cola": 60.5, "stsb": (None, 86.5),
+    "mrpc": (None, 89.3), "rte": 70.1,
+}  # fmt: skip
+BERT_BASE: dict[str, Figure] = {
+    "mnli": (84.6, 83.4), "qqp": (None, 71.2), "qnli": 90.5, "sst2": 93.5, "cola": 52.1, "stsb": (None, 85.8),
+    "mrpc": (None, 88.9), "rte": 66.4,
+}  # fmt: skip
+GPT_IN_BERTS_TABLE: dict[str, Figure] = {
+    "mnli": (82.1, 81.4), "qqp": (None, 70.3), "qnli": 87.4, "sst2": 91.3, "cola": 45.4, "stsb": (None, 80.0),
+    "mrpc": (None, 82.3), "rte": 56.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("figures", "printed"), [(BERT_LARGE, 82.1), (BERT_BASE, 79.6), (GPT_IN_BERTS_TABLE, 75.1)])
+def test_the_averages_of_berts_table(figures: dict[str, Figure], printed: float) -> None:
+    averages = glue_averages(figures)
+    assert list(averages) == ["bert"]  # nothing else can be told of these figures
+    assert averages["bert"] == pytest.approx(printed, abs=0.05)  # printed to one decimal
+
+
+def test_the_averages_of_gpt1s_table() -> None:
+    # Table 5: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE; without pre-training 59.9, LSTM 69.1.
+    for row, printed in (
+        ((45.4, 91.3, 82.3, 82.0, 70.3, 81.8, 88.1, 56.0), 74.7),
+        ((18.9, 84.0, 79.4, 30.9, 65.5, 75.7, 71.2, 53.8), 59.9),
+        ((47.9, 92.0, 84.9, 83.2, 69.8, 81.1, 86.9, 54.4), 75.0),
+        ((30.3, 90.5, 83.2, 71.8, 68.1, 73.7, 81.1, 54.6), 69.1),
+    ):
+        cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte = row
+        figures: dict[str, Figure] = {
+            "cola": cola, "sst2": sst2, "mrpc": (None, mrpc), "stsb": (stsb, None), "qqp": (None, qqp),
+            "mnli": (mnli, mnli), "qnli": qnli, "rte": rte,
+        }  # fmt: skip
+        # Each figure is off by up to .05, and so their mean; what is printed by .05 again (69.16 as 69.1).
+        assert glue_averages(figures) == {"gpt1": pytest.approx(printed, abs=0.1)}
+
+
+def test_the_score_of_the_leaderboard() -> None:
+    # BERT-Large on gluebenchmark.com: the second figures of MRPC, STS-B and QQP and WNLI stand there alone.
+    figures = BERT_LARGE | {"mrpc": (85.4, 89.3), "stsb": (87.6, 86.5), "qqp": (89.3, 72.1), "wnli": 65.1}
+    assert glue_averages(figures)["glue"] == pytest.approx(80.5, abs=0.05)
+
+
+def test_the_averages_of_electras_dev_table() -> None:
+    # RoBERTa's dev table: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B; ELECTRA prints BERT-Large's mean as 84.0.
+    figures: dict[str, Figure] = {
+        "mnli": (86.6, None), "qnli": 92.3, "qqp": (91.3, None), "rte": 70.4, "sst2": 93.2, "mrpc": (88.0, None),
+        "cola": 60.6, "stsb": (None, 90.0),
+    }  # fmt: skip
+    assert glue_averages(figures) == {"electra_dev": pytest.approx(84.0, abs=0.051)}  # 84.05
+
+
+def test_figures_that_are_none_of_glues_are_refused() -> None:
+    with pytest.raises(SettingsError, match="no figure of 'squad1' is averaged: expected cola, sst2"):
+        glue_averages({"squad1": 90.0})
+    with pytest.raises(SettingsError, match="mrpc has 1 figures: expected accuracy and f1, None for what is not known"):
+        glue_averages({"mrpc": 88.9})
+    assert glue_averages({}) == {}
+    assert glue.AVERAGE_RULES.keys() == glue.AVERAGES.keys()
+    assert all(name in FIGURE_NAMES for average in glue.AVERAGES.values() for name in average)

@@ -1,0 +1,145 @@
+"""Regression: values, the loss, metrics on what it decodes, and floors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from unmask.errors import InputError
+from unmask.models.hub.directory import load_encoder
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.text.examples import TextExample
+from unmask.tasks.text.regression import Regression, open_task, summed_squared_error
+from unmask.tokenization.tokenizer import load_tokenizer
+
+TASK = open_task(TaskSettings(name="regression"), ColumnSettings())
+
+
+def example(text: str, value: float | None) -> TextExample[float]:
+    return TextExample(text, None, value, {}, "x:1")
+
+
+def of_values(*values: float) -> EncodedExamples:
+    labels = np.array(values, dtype=np.float32)
+    return encoded([[5]] * len(values), [1] * len(values), unit_columns={"labels": labels})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "three", ""])
+def test_what_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(f"text\tlabel\na\t1\nb\t{value}\n")
+    with pytest.raises(InputError, match=r"a\.tsv:3: the column 'label' (holds .* expected a finite number|is empty)"):
+        list(TASK.load(path, ExampleCounts()))
+
+
+@pytest.mark.parametrize(("name", "label"), [("stsb", "score"), ("korsts", "score"), ("klue-sts", "label")])
+def test_values_outside_of_a_data_sets_range_are_refused(tmp_path: Path, name: str, label: str) -> None:
+    task = open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"sentence1": "a", "sentence2": "b", "{label}": {value}}}\n' for value in (0, 5, 5.2)))
+    with pytest.raises(
+        InputError, match=rf"a\.jsonl:3: the column '{label}' holds 5\.2, and .* {name} lie between 0 and 5"
+    ):
+        list(task.load(path, ExampleCounts()))
+    with pytest.raises(InputError, match=r"a\.jsonl:3: .* holds 5\.2"):
+        list(task.load(path, ExampleCounts(), unlabelled=True))
+    path.write_text(f'{{"sentence1": "a", "sentence2": "b", "{label}": 4.75}}\n')
+    assert [one.label for one in task.load(path, ExampleCounts())] == [4.75]
+
+
+def test_values_that_are_all_alike_are_refused() -> None:
+    with pytest.raises(InputError, match=r"a\.tsv: every example has the value 2\.5: there is nothing to tell apart"):
+        TASK.check(of_values(2.5, 2.5), Path("a.tsv"))
+    TASK.check(of_values(2.5, 2.25), Path("a.tsv"))
+
+
+def test_the_loss_is_the_squared_error(tiny_model: Path) -> None:
+    examples = [example("a man", 2.5), example("a dog", -1.0), example("two women", None)]
+    batch = TASK.encode(examples, load_tokenizer(tiny_model), ExampleCounts()).batch([0, 1, 2])
+    assert batch.columns["labels"].dtype == torch.float32
+    torch.manual_seed(1)
+    module = TASK.module(load_encoder(tiny_model).encoder).eval()
+    outputs = module.outputs(batch)
+    assert outputs.shape == (3, 1)
+    (term,) = module(batch)
+    torch.testing.assert_close(term.total / term.count, functional.mse_loss(outputs[:2, 0], torch.tensor([2.5, -1.0])))
+    assert module.counts(batch) == {"task": 2}
+    term.total.backward()
+    weights = [weight.grad for weight in module.parameters() if weight.grad is not None]
+    assert all(torch.isfinite(gradient).all() for gradient in weights)  # nothing comes of the missing value
+
+
+def test_two_outputs_are_never_broadcast_against_one_value() -> None:
+    with pytest.raises(AssertionError, match="2 outputs for one value"):
+        summed_squared_error(torch.zeros(2, 2), torch.tensor([1.0, 2.0]))
+
+
+def test_a_few_examples_are_learned_by_heart(tiny_model: Path) -> None:
+    texts = ["a man is outside", "a dog runs", "two women talk", "people wait", "a child plays", "the boy jumps"]
+    examples = [example(text, float(number)) for number, text in enumerate(texts)]
+    units = TASK.encode(examples, load_tokenizer(tiny_model), ExampleCounts())
+    batch = units.batch(range(6))
+    torch.manual_seed(1)
+    module = TASK.module(load_encoder(tiny_model).encoder).eval()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
+    for _ in range(120):
+        optimizer.zero_grad()
+        (term,) = module(batch)
+        term.total.backward()
+        optimizer.step()
+    score = TASK.score()
+    score.add(examples, TASK.decode(examples, units, module.outputs(batch).detach()))
+    metrics = score.metrics()
+    assert metrics["pearson"] > 0.99
+    assert metrics["spearmanr"] == pytest.approx(1.0)
+    assert metrics["mse"] < 0.05  # the mean costs 35 / 12
+    assert score.degenerate() is None
+
+
+def test_decoded_and_combined() -> None:
+    outputs = [torch.tensor([[1.0], [2.0]]), torch.tensor([[2.0], [5.0]])]
+    combined = TASK.combine(outputs)
+    assert TASK.decode([example("a", None)] * 2, of_values(0, 0), combined) == [{"value": 1.5}, {"value": 3.5}]
+
+
+def test_floors_are_those_of_the_mean() -> None:
+    floors = TASK.floors(of_values(1, 3), of_values(0, 1, 5))
+    assert floors == {
+        "pearson": {"any constant": 0.0},
+        "spearmanr": {"any constant": 0.0},
+        "mse": {"mean of the training file": pytest.approx((4 + 1 + 9) / 3)},
+    }
+    klue = open_task(TaskSettings(name="klue-sts"), ColumnSettings())
+    assert klue.floors(of_values(1, 3), of_values(0, 3, 5))["f1"] == {"always over the threshold": pytest.approx(0.8)}
+
+
+def test_klue_has_f1_from_three_on() -> None:
+    score = open_task(TaskSettings(name="klue-sts"), ColumnSettings()).score()
+    pairs = [(3.0, 2.9), (4.0, 3.0), (1.0, 5.0), (0.0, 0.0)]  # a miss, a hit, a false alarm
+    score.add([example("a", true) for true, _ in pairs], [{"value": value} for _, value in pairs])
+    assert score.metrics()["f1"] == 0.5
+
+
+def test_a_model_of_pairs_also_reads_the_usual_columns() -> None:
+    task = open_task(TaskSettings(name="stsb"), ColumnSettings(), lenient=True)
+    assert isinstance(task, Regression)
+    assert task.is_pair
+    assert [layout.texts for layout in task.files.layouts] == [*[("sentence1", "sentence2")] * 2, ("text_a", "text_b")]
+    assert task.remembered() == {
+        "name": "stsb",
+        "max_length": 128,
+        "truncation": True,
+        "columns": {"text_a": "sentence1", "text_b": "sentence2", "label": "score"},
+    }
+
+
+def test_a_sample_for_the_report() -> None:
+    assert TASK.sample(example("t", 1.23456), {"value": 2.0}) == {
+        "input": {"text": "t"}, "label": "1.235", "prediction": "2", "probability": None
+    }  # fmt: skip

@@ -1,0 +1,178 @@
+"""ELMo's tokenizer: where words begin and end, the characters of a word, and words that are met later."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.errors import InputError, ModelError, SettingsError
+from unmask.tokenization.kinds.word_characters import (
+    SPECIAL_WORDS,
+    WordTokenizer,
+    load_word_tokenizer,
+)
+from unmask.tokenization.learning.word_training import train_word_tokenizer
+from unmask.tokenization.opening import has_tokenizer, open_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import TextTokenizer
+
+TOKENIZER_WORDS = [*SPECIAL_WORDS, "the", "cat", "."]
+
+
+def new_tokenizer(**settings: object) -> WordTokenizer:
+    return WordTokenizer(TOKENIZER_WORDS, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The cat sat.", ["The", "cat", "sat", "."]),
+        ("don't (really) pay $3.50!?", ["don", "'", "t", "(", "really", ")", "pay", "$", "3", ".", "50", "!", "?"]),
+        ("나는 학교에 간다.", ["나는", "학교에", "간다", "."]),
+        ("漢字と かな、", ["漢字と", "かな", "、"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("e\u0301te\u0301", ["été"]),
+        ("=\u0338 \u1112\u1161\u11ab", ["≠", "한"]),
+        ("snake_case  a\u00a0b\n", ["snake_case", "a", "b"]),
+        ("<S> <UNK>", ["<", "S", ">", "<", "UNK", ">"]),
+        (" \t\n", []),
+    ],
+)
+def test_words(text: str, words: list[str]) -> None:
+    assert new_tokenizer().words(text) == words
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=30))
+def test_words_are_all_of_a_text_but_its_white_space(text: str) -> None:
+    tokenizer = new_tokenizer()
+    ids, starts, ends = tokenizer.encode_with_places(text)
+    assert ids == tokenizer.encode_batch([text])[0]
+    pieces = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+    assert "".join(pieces) == "".join(character for character in text if not character.isspace())
+    assert tokenizer.tokens(ids) == [unicodedata.normalize("NFC", piece) for piece in pieces]
+
+
+def test_characters_are_those_of_the_released_code() -> None:
+    """Its `UnicodeCharsVocabulary`: 256-260 are begin and end of a sentence, begin and end of a word, padding."""
+    tokenizer = new_tokenizer()
+    [ids] = tokenizer.encode_batch(["cat 한 " + "x" * 60])
+    rows = tokenizer.table[np.array([tokenizer.bos_id, tokenizer.eos_id, *ids])].tolist()
+    assert rows[0] == [258, 256, 259] + [260] * 47
+    assert rows[1] == [258, 257, 259] + [260] * 47
+    assert rows[2] == [258, 99, 97, 116, 259] + [260] * 45
+    assert rows[3] == [258, 0xED, 0x95, 0x9C, 259] + [260] * 45
+    assert rows[4] == [258, *[120] * 48, 259]
+
+
+def test_words_beyond_the_vocabulary_get_the_next_ids() -> None:
+    tokenizer = new_tokenizer()
+    assert tokenizer.encode_batch(["the dog", "a dog ."]) == [[3, 6], [7, 6, 5]]
+    assert tokenizer.tokens([3, 6, 7]) == ["the", "dog", "a"]
+    assert tokenizer.vocab_size == 6
+    assert len(tokenizer.table) == 8
+    assert tokenizer.count_unknown([3, 6, 2]) == 2
+    assert tokenizer.vocabulary_ids(["the", "dog", "owl"]) == [3, 2, 2]
+    many = " ".join(f"w{number}" for number in range(3000))
+    [ids] = tokenizer.encode_batch([many])
+    assert tokenizer.decode(ids) == many
+    assert tokenizer.table[np.array(ids)][:, 1].tolist() == [ord("w")] * 3000
+    assert tokenizer.table[np.array([3])][0, 1] == ord("t")
+
+
+def test_inputs_stand_between_marks() -> None:
+    tokenizer = new_tokenizer()
+    single, pair, short = tokenizer.encode_inputs([("the cat", None), ("the", "cat ."), ("the cat . .", "cat")], 7)
+    assert (single.input_ids, single.token_type_ids, single.truncated) == ([0, 3, 4, 1], [0] * 4, False)
+    assert (pair.input_ids, pair.token_type_ids) == ([0, 3, 1, 0, 4, 5, 1], [0] * 3 + [1] * 4)
+    assert (short.input_ids, short.truncated) == ([0, 3, 4, 1, 0, 4, 1], True)
+    assert tokenizer.decode(pair.input_ids, skip_specials=True) == "the cat ."
+    with pytest.raises(SettingsError, match="no room for the 4 special tokens"):
+        tokenizer.encode_inputs([("a", "b")], 3)
+
+
+def test_lowercase() -> None:
+    tokenizer = new_tokenizer(lowercase=True)
+    assert tokenizer.words("The CAT İs") == ["the", "cat", "i̇s"]
+    assert tokenizer.fingerprint() != new_tokenizer().fingerprint()
+
+
+def test_there_is_no_mask() -> None:
+    assert new_tokenizer().vocabulary.mask_id is None
+    with pytest.raises(ModelError, match="no mask token"):
+        _ = new_tokenizer().mask_id
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    tokenizer = new_tokenizer(lowercase=True, max_characters=20)
+    tokenizer.encode_batch(["a word that is met"])
+    tokenizer.save(tmp_path)
+    loaded = load_word_tokenizer(tmp_path)
+    assert loaded.token_strings == TOKENIZER_WORDS
+    assert (loaded.max_characters, loaded.lowercase) == (20, True)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+    assert isinstance(open_tokenizer(tmp_path), WordTokenizer)
+    assert has_tokenizer(tmp_path)
+    assert not has_tokenizer(tmp_path.parent)
+    assert loaded.find_role("eos_token") == loaded.eos_id
+    assert loaded.find_role("mask_token") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("words.txt", "<S>\n</S>\n<UNK>\nthe\nthe\n", "line 5: 'the' stands on line 4 already"),
+        ("words.txt", "<S>\n</S>\n<UNK>\n\nthe\n", "line 4: '' is no word"),
+        ("words.txt", "<S>\n</S>\nthe\n", "lacks <UNK>"),
+        ("words.txt", b"\xff", "damaged"),
+        ("word_tokenizer.json", "{", "damaged"),
+        ("word_tokenizer.json", '{"kind": "word"}', "expected the keys"),
+        (
+            "word_tokenizer.json",
+            '{"kind": "word", "max_characters": 2, "lowercase": false}',
+            "max_characters is 2",
+        ),
+    ],
+)
+def test_damaged_directories_are_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    new_tokenizer().save(tmp_path)
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ModelError, match=message):
+        load_word_tokenizer(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"word_tokenizer\.json"):
+        load_word_tokenizer(tmp_path)
+    new_tokenizer().save(tmp_path)
+    (tmp_path / "words.txt").unlink()
+    with pytest.raises(ModelError, match=r"words\.txt"):
+        load_word_tokenizer(tmp_path)
+
+
+def test_other_directories_open_as_what_they_are(samples_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    assert isinstance(open_tokenizer(tmp_path), TextTokenizer)
+
+
+def test_training_takes_the_most_frequent_words() -> None:
+    texts = ["b b b a a a c c", "The the , , , , d"]
+    tokenizer, report = train_word_tokenizer(texts, TokenizerSettings(vocab_size=8))
+    assert tokenizer.token_strings == [*SPECIAL_WORDS, ",", "a", "b", "c"]  # equal counts: in order of their letters
+    assert not tokenizer.lowercase
+    assert (report.vocab_size, report.asked_vocab_size) == (7, 8)
+    assert (report.num_words, report.num_distinct_words, report.unknown_word_count) == (15, 7, 3)
+    smaller, _ = train_word_tokenizer(texts, TokenizerSettings(vocab_size=8, lowercase=True))
+    assert smaller.token_strings == [*SPECIAL_WORDS, ",", "a", "b", "c", "the"]
+    assert "7 entries" in report.summary()
+
+
+def test_training_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(InputError, match=r"no word stands in them 2 times.*give more text"):
+        train_word_tokenizer(["one two three"], TokenizerSettings())
+    with pytest.raises(SettingsError, match=r"tokenizer\.unused_slots"):
+        train_word_tokenizer(["a a"], TokenizerSettings(unused_slots=3))

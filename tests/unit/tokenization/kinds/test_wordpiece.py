@@ -1,0 +1,151 @@
+"""Training WordPiece: a limited alphabet, Google's layout, Hangul whole, and errors that say what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from unmask.errors import InputError, SettingsError
+from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+
+ENGLISH = [
+    "The quick brown foxes jumped over the lazy dogs, and the dogs slept on.",
+    "Walking, talking, jumping and sleeping: the dogs walked, the foxes talked.",
+    "A café is a place for coffee; two cafés are two places. Naïve visitors visit them.",
+] * 4
+KOREAN = [
+    "대한민국의 주권은 국민에게 있고, 모든 권력은 국민으로부터 나온다.",
+    "모든 국민은 법 앞에 평등하다. 국민의 자유와 권리는 존중된다.",
+    "漢字와 한글을 함께 쓰는 글도 있다.",
+] * 4
+
+
+def test_the_vocabulary_begins_with_special_tokens_then_characters() -> None:
+    tokenizer, _ = train_tokenizer(["ab, ab, ab, abc abc abc"], TokenizerSettings(vocab_size=100))
+    assert tokenizer.token_strings[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    # A comma is always a word of its own: it gets no `##,`.
+    assert tokenizer.token_strings[5:12] == (",", "a", "b", "c", "##a", "##b", "##c")
+    assert tokenizer.token_strings[12:] == ("ab", "abc")
+
+
+def test_unused_slots_stand_where_google_put_them() -> None:
+    texts = ["ab, ab, ab, abc abc abc"]
+    few, _ = train_tokenizer(texts, TokenizerSettings(vocab_size=100, unused_slots=2))
+    assert few.token_strings[:8] == ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",")
+    many, _ = train_tokenizer(
+        texts, TokenizerSettings(vocab_size=2000, unused_slots=994, extra_special_tokens=("[ENT]",))
+    )
+    released = {"[PAD]": 0, "[unused0]": 1, "[unused98]": 99, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}
+    released |= {"[unused99]": 104, "[unused993]": 998}  # bert-base-uncased
+    assert {entry: many.token_strings.index(entry) for entry in released} == released
+    assert many.token_strings[999] == "[ENT]"
+    assert many.special_ids == (0, 100, 101, 102, 103, 999)
+    assert many.encode_batch(["ab [ENT]"], specials_in_text=True) == [[many.token_strings.index("ab"), 999]]
+
+
+def test_a_further_special_token_cannot_be_a_word() -> None:
+    with pytest.raises(SettingsError, match=r"'ENT' is an ordinary word.*as in \[ENT\]"):
+        train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=200, extra_special_tokens=("ENT",)))
+
+
+def test_the_vocabulary_has_the_size_asked_for_where_the_text_suffices() -> None:
+    tokenizer, report = train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=100))
+    assert tokenizer.vocab_size == report.vocab_size == report.asked_vocab_size == 100
+
+
+def test_a_text_too_small_gives_fewer_entries_and_says_so() -> None:
+    tokenizer, report = train_tokenizer(ENGLISH, TokenizerSettings())
+    assert tokenizer.vocab_size == report.vocab_size < report.asked_vocab_size == 30522
+    assert "fewer than the 30,522 entries asked for" in report.summary()
+
+
+def test_a_vocabulary_too_small_for_the_alphabet_is_refused_naming_the_least() -> None:
+    with pytest.raises(SettingsError, match=r"set vocab_size to (\d+) at least") as refused:
+        train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=20))
+    least = int(str(refused.value).split("set vocab_size to ")[1].split()[0])
+    tokenizer, _ = train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=least))
+    assert tokenizer.vocab_size == least
+    with pytest.raises(SettingsError):
+        train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=least - 1))
+
+
+@pytest.mark.parametrize("texts", [[], [""], [" \n\t", "\u200b\x00"]])
+def test_no_text_is_refused(texts: list[str]) -> None:
+    with pytest.raises(InputError, match="no text to train on"):
+        train_tokenizer(texts, TokenizerSettings())
+
+
+def test_a_text_of_rare_characters_alone_is_refused() -> None:
+    with pytest.raises(InputError, match="no character is seen 3 times"):
+        train_tokenizer(["abc"], TokenizerSettings())
+
+
+def test_rare_characters_fall_out_and_are_counted() -> None:
+    texts = ["abab abab", "ab☃ab ☃ ab"]
+    tokenizer, report = train_tokenizer(texts, TokenizerSettings(vocab_size=50, min_pair_count=1))
+    assert "☃" not in tokenizer.token_strings
+    assert report.alphabet_size == 2
+    assert (report.num_characters_dropped, report.dropped_character_count) == (1, 2)
+    assert report.dropped_character_share == 2 / 16  # 14 letters and 2 snowmen
+    # A snowman is a symbol, not punctuation, so `ab☃ab` is one word: it and the lone one are unknown.
+    assert (report.num_words, report.num_distinct_words, report.unknown_word_count) == (5, 4, 2)
+
+
+def test_a_dropped_character_does_not_join_its_neighbours() -> None:
+    texts = ["ab", "cd", "ab", "cd", *["b☃c"] * 2, "aaa bbb ccc ddd"]
+    tokenizer, _ = train_tokenizer(texts, TokenizerSettings(vocab_size=100))
+    assert "bc" not in tokenizer.token_strings
+    assert "ab" in tokenizer.token_strings
+
+
+def test_the_alphabet_is_larger_where_hangul_is_present() -> None:
+    points = [chr(0x0400 + index) for index in range(200)] + [chr(0x0530 + index) for index in range(0x900)]
+    letters = [character for character in points if character.isalpha()]
+    assert len(letters) > 1100
+    many_letters = " ".join(letters * 3)
+    settings = TokenizerSettings(vocab_size=10_000, lowercase=False)
+    _, without = train_tokenizer([many_letters], settings)
+    assert without.alphabet_size == 1000
+    _, some = train_tokenizer([many_letters + " 국" * 3], settings)
+    assert some.alphabet_size == 1000  # under 1 %: a foreign word in a text of another script
+    _, present = train_tokenizer([many_letters + " 국" * 200], settings)
+    assert present.alphabet_size > 1100
+    _, limited = train_tokenizer(["aaaa bbb cccccc"], TokenizerSettings(alphabet_size=2))
+    assert limited.alphabet_size == 2
+
+
+def test_words_too_long_to_encode_are_left_out() -> None:
+    tokenizer, report = train_tokenizer(["z" * 3_000_000, "ab ab ab ab"], TokenizerSettings())
+    assert report.unknown_word_count == 1
+    assert not any(entry.startswith("zz") for entry in tokenizer.token_strings)
+    assert tokenizer.encode_batch(["z" * 101]) == [[tokenizer.unk_id]]
+
+
+def test_uncased_strips_accents_and_leaves_hangul_whole() -> None:
+    tokenizer, _ = train_tokenizer(ENGLISH + KOREAN, TokenizerSettings(vocab_size=2000))
+    for text in ("CAFÉ 국민의 자유와", "cafe\u0301 \u1100\u116e\u11a8\u1106\u1175\u11ab의 자유와"):  # composed and not
+        (ids,) = tokenizer.encode_batch([text])
+        assert tokenizer.decode(ids) == "cafe 국민의 자유와"
+    assert not any(0x1100 <= ord(character) <= 0x11FF for entry in tokenizer.token_strings for character in entry)
+
+
+def test_cased_keeps_case_and_accents() -> None:
+    tokenizer, _ = train_tokenizer(ENGLISH + KOREAN, TokenizerSettings(vocab_size=2000, lowercase=False))
+    text = "The café, 국민의"
+    (ids,) = tokenizer.encode_batch([text])
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.encode_batch(["The cafe\u0301, 국민의"]) == [ids]
+    assert tokenizer.encode_batch(["the"]) != tokenizer.encode_batch(["The"])
+
+
+def test_progress_is_told() -> None:
+    seen: list[tuple[str, int]] = []
+    train_tokenizer(["abab", "abab"], TokenizerSettings(), on_progress=lambda stage, size: seen.append((stage, size)))
+    assert seen == [("reading", 4), ("reading", 8), ("learning", 8)]
+
+
+def test_the_report_tells_of_a_sample() -> None:
+    texts = ["some words in a text"] * 1000
+    _, report = train_tokenizer(texts, TokenizerSettings(sample_bytes=5000), seed=1)
+    assert report.num_documents < report.num_documents_read == 1000
+    assert "a sample: 19.5 KiB were read" in report.summary()

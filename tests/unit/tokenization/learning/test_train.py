@@ -1,0 +1,165 @@
+"""What training promises for every kind: the same bytes everywhere, the size asked for, a directory that opens."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.errors import SettingsError
+from unmask.tokenization import library
+from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
+from unmask.tokenization.settings import PRESETS, TokenizerSettings
+from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+
+ENGLISH = [
+    "The quick brown foxes jumped over the lazy dogs, and the dogs slept on.",
+    "Walking, talking, jumping and sleeping: the dogs walked, the foxes talked.",
+    "A café is a place for coffee; two cafés are two places. Naïve visitors don't visit them. 😀😀😀",
+] * 4
+KOREAN = [
+    "대한민국의 주권은 국민에게 있고, 모든 권력은 국민으로부터 나온다.",
+    "모든 국민은 법 앞에 평등하다. 국민의 자유와 권리는 존중된다.",
+    "漢字와 한글을 함께 쓰는 글도 있다.",
+] * 4
+KINDS = list(TOKENIZERS)
+SIZES = {"wordpiece": 250, "bpe": 260, "byte_bpe": 450}
+
+
+def train(kind: str, **settings: object) -> TextTokenizer:
+    given = {"kind": kind, "vocab_size": SIZES[kind], **settings}
+    return train_tokenizer(ENGLISH + KOREAN, TokenizerSettings.model_validate(given))[0]
+
+
+TRAINED = {kind: train(kind) for kind in KINDS}
+
+
+def test_every_kind_of_the_settings_can_be_trained() -> None:
+    assert KINDS == ["wordpiece", "bpe", "byte_bpe"]
+    for kind, tokenizer in TRAINED.items():
+        assert tokenizer.kind == kind
+        assert tokenizer.vocab_size == SIZES[kind]
+    assert {settings.kind for settings in PRESETS.values()} == {*KINDS, "word"}  # which has a training of its own
+
+
+TRAIN_AND_SAVE = """
+import sys
+from pathlib import Path
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
+texts = Path(sys.argv[1]).read_text(encoding="utf-8").split("\\n")
+for kind in TOKENIZERS:
+    directory = Path(sys.argv[2]) / kind
+    directory.mkdir()
+    tokenizer, _ = train_tokenizer(texts, TokenizerSettings(kind=kind, vocab_size=500))
+    tokenizer.save(directory)
+"""
+
+
+def test_two_processes_train_the_same_bytes(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(ENGLISH + KOREAN), encoding="utf-8")
+    saved = []
+    for seed in ("1", "2"):
+        directory = tmp_path / seed
+        directory.mkdir()
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", TRAIN_AND_SAVE, str(corpus), str(directory)]
+        subprocess.run(command, env=environment, check=True)
+        files = [path for path in directory.rglob("*") if path.is_file()]
+        saved.append({str(path.relative_to(directory)): path.read_bytes() for path in files})
+    assert saved[0] == saved[1]
+    common = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
+    expected = {f"{kind}/{name}" for kind in KINDS for name in common} | {"wordpiece/vocab.txt"}
+    assert set(saved[0]) == expected
+
+
+def test_ties_do_not_depend_on_the_order_of_a_hash_table() -> None:
+    """Pairs that are seen equally often, many of them: what the library's own order decides differs at every run."""
+    words = [f"{a}{b}" for a in "abcdefghijklmnop" for b in "qrstuvwxyz가나다라"]
+    for kind in KINDS:
+        settings = TokenizerSettings(kind=kind, vocab_size=330, min_pair_count=1)
+        trained = [train_tokenizer([" ".join(words * 3)], settings)[0].fingerprint() for _ in range(3)]
+        assert len(set(trained)) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_library_writes_a_definition_as_we_do(kind: str) -> None:
+    tokenizer = train(kind, extra_special_tokens=["[ENT]", "[END]"], unused_slots=3)
+    assert tokenizer.backend.to_str(pretty=True) + "\n" == tokenizer._files["tokenizer.json"].decode()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_further_tokens_and_slots_are_within_the_size(kind: str) -> None:
+    tokenizer = train(kind, extra_special_tokens=["[ENT]"], unused_slots=5)
+    assert tokenizer.vocab_size == SIZES[kind]
+    entity = tokenizer.token_strings.index("[ENT]")
+    assert entity in tokenizer.special_ids
+    assert {f"[unused{number}]" for number in range(5)} < set(tokenizer.token_strings)
+    (ids,) = tokenizer.encode_batch(["the [ENT] dogs"], specials_in_text=True)
+    assert entity in ids
+    (plain,) = tokenizer.encode_batch(["the [ENT] [unused1] dogs"])
+    assert entity not in plain
+    assert not any(entry.startswith("[unused") for entry in tokenizer.tokens(plain))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_too_small_gives_fewer_entries_and_says_so(kind: str) -> None:
+    settings = TokenizerSettings.model_validate({"kind": kind})
+    tokenizer, report = train_tokenizer(ENGLISH, settings)
+    assert tokenizer.vocab_size == report.vocab_size < report.asked_vocab_size == 30522
+    assert "fewer than the 30,522 entries asked for" in report.summary()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
+def test_merges_are_counted_where_they_are_asked_for(kind: str) -> None:
+    settings = TokenizerSettings.model_validate({"kind": kind, "num_merges": 50})
+    tokenizer, report = train_tokenizer(ENGLISH, settings)
+    model = json.loads(tokenizer._files["tokenizer.json"])["model"]
+    assert len(model["merges"]) == 50
+    assert report.vocab_size == report.asked_vocab_size == tokenizer.vocab_size
+    _, many = train_tokenizer(ENGLISH, settings.model_copy(update={"num_merges": 100_000}))
+    assert many.vocab_size < many.asked_vocab_size
+    assert "the text gives no more" in many.summary()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_opened_again_is_the_same(kind: str, tmp_path: Path) -> None:
+    tokenizer = TRAINED[kind]
+    tokenizer.save(tmp_path)
+    opened = load_tokenizer(tmp_path)
+    assert opened.fingerprint() == tokenizer.fingerprint()
+    assert opened.encode_batch(ENGLISH + KOREAN) == tokenizer.encode_batch(ENGLISH + KOREAN)
+    assert (opened.token_strings, opened.special_ids) == (tokenizer.token_strings, tokenizer.special_ids)
+    assert (opened.unk_id, opened.pad_id, opened.cls_id) == (tokenizer.unk_id, tokenizer.pad_id, tokenizer.cls_id)
+
+
+ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
+WORDS = st.lists(st.sampled_from(" ".join(ENGLISH + KOREAN).split()), max_size=8).map(" ".join)
+
+
+@given(st.lists(ANY_TEXT | WORDS, max_size=5))
+def test_any_text_gets_the_ids_of_the_library(texts: list[str]) -> None:
+    for tokenizer in TRAINED.values():
+        assert tokenizer.encode_batch(texts, specials_in_text=True) == [
+            encoding.ids for encoding in tokenizer.backend.encode_batch(texts, add_special_tokens=False)
+        ]
+        tokenizer.backend.encode_special_tokens = True
+        try:
+            expected = [encoding.ids for encoding in tokenizer.backend.encode_batch(texts, add_special_tokens=False)]
+        finally:
+            tokenizer.backend.encode_special_tokens = False
+        assert tokenizer.encode_batch(texts) == expected
+        assert all(0 <= index < tokenizer.vocab_size for ids in expected for index in ids)
+
+
+def test_a_library_that_cannot_train_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "CAN_TRAIN", False)
+    with pytest.raises(SettingsError, match=r"cannot train: install an older one .*pip install 'tokenizers<1'"):
+        train_tokenizer(ENGLISH, TokenizerSettings())

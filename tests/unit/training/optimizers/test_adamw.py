@@ -1,0 +1,137 @@
+"""AdamW against PyTorch's own, against BERT's formula written out, and told on the device to do nothing."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unmask.training.optimizers.adamw import AdamW
+
+RATE, BETAS, EPSILON, DECAY = 0.01, (0.9, 0.999), 1e-6, 0.1
+
+
+def parameters() -> list[nn.Parameter]:
+    draw = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(shape, generator=draw)) for shape in ((4, 3), (5,), ())]
+
+
+def give_gradients(of: list[nn.Parameter], step: int) -> None:
+    draw = torch.Generator().manual_seed(step)
+    for parameter in of:
+        parameter.grad = torch.randn(parameter.shape, generator=draw)
+
+
+def groups(of: list[nn.Parameter]) -> list[dict[str, Any]]:
+    return [{"params": of[:1], "weight_decay": DECAY}, {"params": of[1:], "lr": RATE / 2}]
+
+
+def optimizer(of: list[nn.Parameter], bias_correction: bool = True) -> AdamW:
+    return AdamW(groups(of), RATE, BETAS, EPSILON, bias_correction)
+
+
+def test_with_corrected_moments_it_is_that_of_pytorch() -> None:
+    ours, theirs = parameters(), parameters()
+    one = optimizer(ours)
+    other = torch.optim.AdamW(groups(theirs), RATE, BETAS, EPSILON, weight_decay=0.0, foreach=False)
+    for step in range(30):
+        for of, each in ((ours, one), (theirs, other)):
+            give_gradients(of, step)
+            each.step()
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # fp32, thirty steps of some roundings
+    for a, b in zip(ours, theirs, strict=True):
+        assert one.state[a].keys() == other.state[b].keys()
+        for name, value in other.state[b].items():
+            torch.testing.assert_close(one.state[a][name], value, rtol=1e-5, atol=1e-7)
+
+
+def test_with_moments_as_they_are_it_is_that_of_berts_released_code() -> None:
+    """`AdamWeightDecayOptimizer`: m and v as averages from 0, the decay added to the update before the rate."""
+    ours = parameters()
+    theirs = [parameter.detach().double() for parameter in ours]
+    one = optimizer(ours, bias_correction=False)
+    m, v = ([torch.zeros_like(value) for value in theirs] for _ in range(2))
+    for step in range(30):
+        give_gradients(ours, step)
+        for number, (decay, rate) in enumerate(((DECAY, RATE), (0.0, RATE / 2), (0.0, RATE / 2))):
+            gradient = ours[number].grad
+            assert gradient is not None
+            m[number] = 0.9 * m[number] + 0.1 * gradient
+            v[number] = 0.999 * v[number] + 0.001 * gradient.double() ** 2
+            update = m[number] / (v[number].sqrt() + EPSILON) + decay * theirs[number]
+            theirs[number] = theirs[number] - rate * update
+        one.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6)  # ours in fp32
+    assert all(one.state[parameter].keys() == {"exp_avg", "exp_avg_sq"} for parameter in ours)
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_told_of_a_fault_it_does_nothing(bias_correction: bool) -> None:
+    ours = parameters()
+    one = optimizer(ours, bias_correction)
+    for step in range(3):
+        give_gradients(ours, step)
+        one.step()
+    before = copy.deepcopy([parameter.detach() for parameter in ours]), copy.deepcopy(one.state_dict()["state"])
+    one.found_inf = torch.ones(())
+    give_gradients(ours, 3)
+    for parameter in ours:
+        assert parameter.grad is not None
+        parameter.grad.fill_(torch.nan)
+    one.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours, before[0], strict=True))
+    for number, state in one.state_dict()["state"].items():
+        assert all(torch.equal(value, before[1][number][name]) for name, value in state.items())
+    one.found_inf.zero_()
+    give_gradients(ours, 3)
+    one.step()
+    assert not any(torch.equal(a, b) for a, b in zip(ours, before[0], strict=True))
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_scaled_gradients_and_rates_on_the_device_are_what_they_are_elsewhere(bias_correction: bool) -> None:
+    ours, theirs = parameters(), parameters()
+    one, other = optimizer(ours, bias_correction), optimizer(theirs, bias_correction)
+    one.found_inf, one.grad_scale = torch.zeros(()), torch.tensor(4.0)
+    one.rates = [torch.tensor(0.02), torch.tensor(0.03)]
+    for group, rate in zip(other.param_groups, (0.02, 0.03), strict=True):
+        group["lr"] = rate
+    for step in range(5):
+        give_gradients(ours, step)
+        give_gradients(theirs, step)
+        for parameter in theirs:
+            assert parameter.grad is not None
+            parameter.grad /= 4
+        one.step()
+        other.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)  # the rates are rounded to fp32
+
+
+def test_what_has_no_gradient_is_left_alone() -> None:
+    ours = parameters()
+    one = optimizer(ours)
+    give_gradients(ours[:1], 0)
+    before = ours[1].clone()
+    one.step()
+    assert torch.equal(ours[1], before)
+    assert ours[1] not in one.state
+
+
+def test_a_state_that_is_loaded_lies_where_the_parameters_are() -> None:
+    """The number of steps as well: PyTorch leaves it on the CPU but for optimizers that are called fused."""
+    ours = parameters()
+    one = optimizer(ours)
+    give_gradients(ours, 0)
+    one.step()
+    elsewhere = [nn.Parameter(torch.empty_like(parameter, device="meta")) for parameter in ours]
+    other = optimizer(elsewhere)
+    other.load_state_dict(one.state_dict())
+    tensors: list[Tensor] = [value for state in other.state.values() for value in state.values()]
+    assert len(tensors) == 9
+    assert {tensor.device.type for tensor in tensors} == {"meta"}

@@ -1,0 +1,233 @@
+"""Muon with AdamW: which parameters each takes, and the update against its formulas."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from unmask.errors import SettingsError
+from unmask.models.bert import BertEncoder
+from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.encoder import new_encoder
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.masked_lm import MaskedLMModule
+from unmask.objectives.settings import ObjectiveSettings
+from unmask.objectives.table import OBJECTIVES
+from unmask.tokenization.vocabulary import Vocabulary
+from unmask.training.optimizers.muon import MuonWithAdamW
+from unmask.training.optimizers.optimizer import build_optimizer
+from unmask.training.settings import OptimizerSettings
+
+SETTINGS = OptimizerSettings(name="muon", learning_rate=0.01, muon_learning_rate=0.04, weight_decay=0.1)
+
+
+def small_module() -> MaskedLMModule:
+    torch.manual_seed(0)
+    sizes = EncoderSettings(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
+    )
+    return MaskedLMModule(BertEncoder(sizes), sentence_objective="nsp")
+
+
+def give_gradients(module: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def pretraining_module(architecture: str, objective: dict[str, Any], **sizes: Any) -> Any:
+    """Of two layers, as a run builds it."""
+    settings: ObjectiveSettings = TypeAdapter(ObjectiveSettings).validate_python(objective)
+    chosen = OBJECTIVES[settings.name](settings, Vocabulary(40, 3, (0, 1, 2, 3), np.zeros(40, dtype=np.bool_)))
+    if architecture == "elmo":
+        return chosen.build(new_encoder(ElmoSettings(vocab_size=40, filters=((1, 4),), **sizes)))
+    small = {"architecture": architecture, "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2}
+    heads = {} if architecture == "lstm" else {"num_attention_heads": 2}
+    encoder_settings = EncoderSettings.model_validate({**small, **heads, **sizes})
+    return chosen.build(new_encoder(encoder_settings, pooler=chosen.needs_pooler))
+
+
+MODULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "bert": ("bert", {"name": "masked_lm"}, {}),
+    "spanbert": (
+        "bert",
+        {"name": "masked_lm", "masking": "span", "span_boundary": True, "sentence_objective": "none"},
+        {},
+    ),
+    "left-to-right bert": ("bert", {"name": "causal_lm"}, {"causal": True}),
+    "roberta": ("roberta", {"name": "masked_lm", "sentence_objective": "none"}, {}),
+    "electra": ("electra", {"name": "replaced_token"}, {"embedding_size": 8}),
+    "gpt1": ("gpt1", {"name": "causal_lm"}, {}),
+    "lstm": ("lstm", {"name": "causal_lm"}, {"intermediate_size": 24}),
+    "elmo": ("elmo", {"name": "bilm"}, {"projection_size": 8, "cell_size": 12}),
+}
+"""Architecture, objective and sizes."""
+
+TRANSFORMER = {
+    f"encoder.blocks.{layer}.{matrix}.weight"
+    for layer in (0, 1)
+    for matrix in ("attention.query_key_value", "attention.output", "feed_forward.up", "feed_forward.down")
+}
+BERT_EMBEDDINGS = {f"encoder.embeddings.{name}.weight" for name in ("word", "position", "token_type")}
+
+OF_MUON: dict[str, set[str]] = {
+    "bert": TRANSFORMER,
+    "spanbert": TRANSFORMER,
+    "left-to-right bert": TRANSFORMER,
+    "roberta": TRANSFORMER,
+    "electra": TRANSFORMER | {name.replace("encoder", "generator") for name in TRANSFORMER},
+    "gpt1": TRANSFORMER,
+    "lstm": {"encoder.blocks.0.projection.weight", "encoder.blocks.1.projection.weight"},
+    "elmo": {f"encoder.blocks.{direction}.layers.{layer}.projection" for direction in (0, 1) for layer in (0, 1)},
+}
+MATRICES_OF_ADAMW: dict[str, set[str]] = {
+    "bert": {
+        *BERT_EMBEDDINGS,
+        *("encoder.pooler.dense.weight", "masked_lm_head.dense.weight", "next_sentence_head.dense.weight"),
+    },
+    "spanbert": {
+        *(*BERT_EMBEDDINGS, "masked_lm_head.dense.weight", "span_boundary_head.position.weight"),
+        *("span_boundary_head.dense1.weight", "span_boundary_head.dense2.weight"),
+    },
+    "left-to-right bert": {*BERT_EMBEDDINGS, "masked_lm_head.dense.weight"},
+    "roberta": {*BERT_EMBEDDINGS, "masked_lm_head.dense.weight"},
+    "electra": {
+        *(f"encoder.embeddings.narrow.{name}.weight" for name in ("word", "position", "token_type")),
+        *("encoder.embeddings.projection.weight", "generator.embeddings.projection.weight"),
+        *("discriminator_head.dense.weight", "discriminator_head.output.weight", "generator_head.dense.weight"),
+    },
+    "gpt1": {"encoder.embeddings.word.weight", "encoder.embeddings.position.weight"},
+    "lstm": {
+        "encoder.embeddings.word.weight",
+        *(f"encoder.blocks.{layer}.lstm.weight_{gates}_l0" for layer in (0, 1) for gates in ("ih", "hh")),
+    },
+    "elmo": {
+        *("softmax.weight", "encoder.embeddings.embedding", "encoder.embeddings.projection.weight"),
+        *(f"encoder.embeddings.highways.{layer}.{part}.weight" for layer in (0, 1) for part in ("carry", "transform")),
+        *(
+            f"encoder.blocks.{direction}.layers.{layer}.{gates}_weight"
+            for direction in (0, 1)
+            for layer in (0, 1)
+            for gates in ("input", "hidden")
+        ),
+    },
+}
+"""And all that has one dimension, or three: biases, norms, filters."""
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_which_matrices_go_to_muon_and_which_to_adamw(name: str) -> None:
+    architecture, objective, sizes = MODULES[name]
+    module = pretraining_module(architecture, objective, **sizes)
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    found: dict[str, str] = {}
+    for group in build_optimizer(module, SETTINGS).param_groups:
+        which = "muon" if "momentum" in group else "adamw"
+        found |= {names[id(parameter)]: which for parameter in group["params"]}
+    assert found.keys() == set(names.values())
+    assert {each for each, which in found.items() if which == "muon"} == OF_MUON[name]
+    assert {
+        each for each, which in found.items() if which == "adamw" and module.get_parameter(each).ndim == 2
+    } == MATRICES_OF_ADAMW[name]
+
+
+def test_the_groups_have_their_rates_and_decays() -> None:
+    optimizer = build_optimizer(small_module(), SETTINGS)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.01, 0.04]  # the logged one comes first
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0, 0.1]
+
+
+def test_a_rate_of_its_own_is_an_option_and_layers_keep_their_decay() -> None:
+    settings = OptimizerSettings(name="muon", learning_rate=0.8, layer_decay=0.5)
+    rates = [group["lr"] for group in build_optimizer(small_module(), settings).param_groups if "momentum" in group]
+    assert rates == [0.2, 0.1]
+
+
+def test_it_steps_as_torchs_two_optimizers_side_by_side() -> None:
+    ours, theirs = small_module(), small_module()
+    optimizer = build_optimizer(ours, SETTINGS)
+    matrices = [p for name, p in theirs.named_parameters() if ".blocks." in name and p.ndim == 2]
+    ids = {id(p) for p in matrices}
+    rest = [(name, p) for name, p in theirs.named_parameters() if id(p) not in ids]
+    decayed = [p for name, p in rest if not (name.endswith("bias") or "norm" in name)]
+    plain = [p for name, p in rest if name.endswith("bias") or "norm" in name]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    pair = (
+        torch.optim.AdamW(groups, lr=0.01, eps=1e-6, fused=True),
+        torch.optim.Muon(matrices, lr=0.04, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+    )
+    for seed in range(3):
+        give_gradients(ours, seed)
+        give_gradients(theirs, seed)
+        optimizer.step()
+        for each in pair:
+            each.step()
+    for (name, found), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(found, expected), name
+
+
+def orthogonalised(update: Tensor) -> Tensor:
+    """Five times the quintic of Jordan's post, on the singular values themselves, in doubles."""
+    left, values, right = torch.linalg.svd(update.double(), full_matrices=False)
+    values = values / values.square().sum().sqrt()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return left @ torch.diag(values) @ right
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (24, 8), (8, 24)], ids=str)
+def test_the_update_is_momentum_made_orthogonal(shape: tuple[int, int]) -> None:
+    """M = mu M + (1 - mu) G; W -= rate (0.2 sqrt(max(rows, columns)) NS(mu M + (1 - mu) G) + decay W)."""
+    module = nn.Module()
+    module.blocks = nn.ModuleList([nn.Linear(shape[1], shape[0])])
+    weight = module.blocks[0].weight
+    optimizer = build_optimizer(module, SETTINGS)
+    expected, momentum = weight.detach().double(), torch.zeros(shape, dtype=torch.float64)
+    for seed in range(3):
+        give_gradients(module, seed)
+        assert weight.grad is not None
+        gradient = weight.grad.double()
+        before = weight.detach().double()
+        optimizer.step()
+        momentum = 0.95 * momentum + 0.05 * gradient
+        update = orthogonalised(0.95 * momentum + 0.05 * gradient)
+        step = 0.04 * (0.2 * max(shape) ** 0.5 * update + 0.1 * before)
+        # torch iterates in bfloat16: 8 bits, five times, and the iteration does not shrink errors
+        assert float((before - weight.detach().double() - step).norm() / step.norm()) < 0.05
+        expected = before - step
+    assert not torch.equal(expected, before)
+
+
+def test_what_it_has_loaded_it_steps_on_with() -> None:
+    module, copy = small_module(), small_module()
+    optimizer, other = build_optimizer(module, SETTINGS), build_optimizer(copy, SETTINGS)
+    for seed in range(2):
+        give_gradients(module, seed)
+        optimizer.step()
+    copy.load_state_dict(module.state_dict())
+    other.load_state_dict(deepcopy(optimizer.state_dict()))  # it takes tensors as they are
+    for group, same in zip(optimizer.param_groups, other.param_groups, strict=True):
+        group["lr"] = same["lr"] = group["lr"] / 2  # what the schedule does
+    for each, its in ((module, optimizer), (copy, other)):
+        give_gradients(each, 5)
+        its.step()
+    assert isinstance(other, MuonWithAdamW)
+    for (name, found), expected in zip(copy.named_parameters(), module.parameters(), strict=True):
+        assert torch.equal(found, expected), name
+
+
+def test_a_model_without_layers_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"optimizer\.name=muon: this model has no matrices in layers"):
+        build_optimizer(nn.Linear(3, 3), SETTINGS)
+
+
+def test_an_lstm_that_projects_nothing_is_refused() -> None:
+    module = pretraining_module("lstm", {"name": "causal_lm"}, intermediate_size=16)
+    with pytest.raises(SettingsError, match=r"no matrices in layers to train \(an LSTM's gates are not for it\)"):
+        build_optimizer(module, SETTINGS)

@@ -1,0 +1,252 @@
+"""The optimizer against `torch` and Google's update written out."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from unmask.errors import SettingsError
+from unmask.models.bert import BertEncoder
+from unmask.models.heads.layer_mixture import LayerMixture
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.masked_lm import MaskedLMModule
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.optimizer import (
+    build_optimizer,
+    clip_gradients,
+    depth,
+    parameter_groups,
+)
+from unmask.training.settings import OptimizerSettings
+
+
+def small_module() -> MaskedLMModule:
+    torch.manual_seed(0)
+    settings = EncoderSettings(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
+    )
+    return MaskedLMModule(BertEncoder(settings), sentence_objective="nsp")
+
+
+def test_biases_and_norms_do_not_decay_and_all_else_does() -> None:
+    module = small_module()
+    decayed, plain = parameter_groups(module, 0.01, 1e-3)
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    grouped = [id(parameter) for group in (decayed, plain) for parameter in group["params"]]
+    assert sorted(grouped) == sorted(names)  # each of them, once
+    expected_plain = {name for name in names.values() if name.endswith("bias") or "norm" in name}
+    assert {names[id(parameter)] for parameter in plain["params"]} == expected_plain
+    assert {"masked_lm_head.bias", "masked_lm_head.norm.weight", "encoder.embeddings.norm.weight"} <= expected_plain
+    assert {"encoder.embeddings.word.weight", "next_sentence_head.dense.weight"} <= {
+        names[id(parameter)] for parameter in decayed["params"]
+    }
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_the_scale_of_elmos_mixture_does_not_decay_and_its_layers_scores_do(name: Literal["adamw", "lamb"]) -> None:
+    mixture = LayerMixture(3)
+    with torch.no_grad():
+        mixture.scores.fill_(1.0)
+        mixture.gamma.fill_(2.0)
+    decayed, plain = parameter_groups(mixture, 0.1, 1e-3)
+    assert [id(p) for p in decayed["params"]] == [id(mixture.scores)]
+    assert [id(p) for p in plain["params"]] == [id(mixture.gamma)]
+    optimizer = build_optimizer(mixture, OptimizerSettings(name=name, learning_rate=0.5, weight_decay=0.1))
+    for parameter in mixture.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert float(mixture.gamma.detach()) == 2.0
+    assert float(mixture.scores.detach().max()) < 1.0
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    module = small_module()
+    module.encoder.embeddings.requires_grad_(False)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    frozen = {id(parameter) for parameter in module.encoder.embeddings.parameters()}
+    assert not frozen & {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def rates_by_name(module: nn.Module, settings: OptimizerSettings) -> dict[str, tuple[float, float]]:
+    """Rate and weight decay of each parameter."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    optimizer = build_optimizer(module, settings)
+    grouped = [(names[id(p)], group) for group in optimizer.param_groups for p in group["params"]]
+    assert len(grouped) == len(dict(grouped))
+    return {name: (group["lr"], group["weight_decay"]) for name, group in grouped}
+
+
+def test_rates_by_layer_are_electras() -> None:
+    """Two layers, rate .8, decay .5: depths 0, 1, 2 and 4, so .8 / 16, .8 / 8, .8 / 4 and .8."""
+    module = small_module()
+    rates = rates_by_name(module, OptimizerSettings(learning_rate=0.8, layer_decay=0.5, weight_decay=0.1))
+    assert rates.keys() == {name for name, _ in module.named_parameters()}
+    expected = {"embeddings": 0.05, "blocks.0": 0.1, "blocks.1": 0.2, "pooler": 0.8}
+    for name, (rate, _) in rates.items():
+        place = next((part for part in expected if name.startswith(f"encoder.{part}.")), None)
+        assert rate == pytest.approx(0.8 if place is None else expected[place], rel=1e-12), name  # doubles
+    without = rates_by_name(module, OptimizerSettings(learning_rate=0.8, weight_decay=0.1))
+    assert {name: decay for name, (_, decay) in rates.items()} == {name: decay for name, (_, decay) in without.items()}
+    assert {rate for rate, _ in without.values()} == {0.8}
+
+
+@pytest.mark.parametrize("num_layers", [1, 3, 12])
+def test_depths_are_those_of_electras_code(num_layers: int) -> None:
+    """`_get_layer_lrs` of google-research/electra, written out: depths, and rate x decay ** (n_layers + 2 - depth)."""
+    module = nn.Module()
+    module.encoder = nn.Module()
+    module.encoder.embeddings = nn.Linear(1, 1, bias=False)
+    module.encoder.embeddings_project = nn.Linear(1, 1, bias=False)
+    module.encoder.blocks = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(num_layers))
+    module.head = nn.Linear(1, 1, bias=False)
+    depths = {"encoder.embeddings.weight": 0, "encoder.embeddings_project.weight": 0, "head.weight": num_layers + 2}
+    depths |= {f"encoder.blocks.{layer}.weight": layer + 1 for layer in range(num_layers)}
+    rates = rates_by_name(module, OptimizerSettings(learning_rate=1e-4, layer_decay=0.8))
+    assert {name: rate for name, (rate, _) in rates.items()} == {
+        name: pytest.approx(1e-4 * 0.8 ** (num_layers + 2 - depth), rel=1e-12) for name, depth in depths.items()
+    }
+
+
+def test_the_heads_rate_comes_first_since_it_is_the_one_that_is_logged() -> None:
+    optimizer = build_optimizer(small_module(), OptimizerSettings(learning_rate=0.8, layer_decay=0.5))
+    assert optimizer.param_groups[0]["lr"] == 0.8
+
+
+def test_no_layer_decay_gives_the_two_groups_alone() -> None:
+    module = small_module()
+    found = build_optimizer(module, OptimizerSettings(layer_decay=1.0, weight_decay=0.01)).param_groups
+    assert len(found) == 2
+    for group, expected in zip(found, parameter_groups(module, 0.01, 1e-3), strict=True):
+        assert [id(p) for p in group["params"]] == [id(p) for p in expected["params"]]
+
+
+def test_frozen_layers_have_no_group() -> None:
+    module = small_module()
+    module.encoder.embeddings.requires_grad_(False)
+    module.encoder.blocks[0].requires_grad_(False)
+    rates = rates_by_name(module, OptimizerSettings(learning_rate=0.8, layer_decay=0.5))
+    assert {rate for rate, _ in rates.values()} == {0.2, 0.8}
+
+
+def test_layer_decay_needs_layers() -> None:
+    with pytest.raises(SettingsError, match=r"optimizer\.layer_decay=0\.8: this model has no layers"):
+        build_optimizer(nn.Linear(2, 2), OptimizerSettings(layer_decay=0.8))
+
+
+def test_settings_reach_the_optimizer() -> None:
+    settings = OptimizerSettings(learning_rate=3e-4, betas=(0.8, 0.95), epsilon=1e-5, weight_decay=0.2)
+    for corrected in (True, False):
+        optimizer = build_optimizer(small_module(), settings.model_copy(update={"bias_correction": corrected}))
+        assert isinstance(optimizer, AdamW)
+        for group, weight_decay in zip(optimizer.param_groups, (0.2, 0.0), strict=True):
+            assert (group["lr"], group["betas"], group["eps"]) == (3e-4, (0.8, 0.95), 1e-5)
+            assert group["weight_decay"] == weight_decay
+
+
+def test_uncorrected_adamw_is_googles_update() -> None:
+    """`AdamWeightDecayOptimizer`, number by number in Python's doubles, over ten steps."""
+    generator = torch.Generator().manual_seed(0)
+    weight = nn.Parameter(torch.randn(5, generator=generator, dtype=torch.float64))
+    bias = nn.Parameter(torch.randn(2, generator=generator, dtype=torch.float64))
+    rate, beta1, beta2, epsilon, decay = 0.01, 0.9, 0.999, 1e-6, 0.1
+    groups = [{"params": [weight], "weight_decay": decay}, {"params": [bias], "weight_decay": 0.0}]
+    optimizer = AdamW(groups, rate, (beta1, beta2), epsilon, bias_correction=False)
+    expected = [[value, 0.0, 0.0] for value in [*weight.tolist(), *bias.tolist()]]
+    for _ in range(10):
+        gradients = torch.randn(7, generator=generator, dtype=torch.float64)
+        weight.grad, bias.grad = gradients[:5].clone(), gradients[5:].clone()
+        optimizer.step()
+        for place, (numbers, gradient) in enumerate(zip(expected, gradients.tolist(), strict=True)):
+            numbers[1] = beta1 * numbers[1] + (1 - beta1) * gradient
+            numbers[2] = beta2 * numbers[2] + (1 - beta2) * gradient**2
+            update = numbers[1] / (math.sqrt(numbers[2]) + epsilon)
+            if place < 5:
+                update += decay * numbers[0]
+            numbers[0] -= rate * update
+    # doubles on both sides: what is left are some ten roundings of 1e-16
+    assert [*weight.tolist(), *bias.tolist()] == pytest.approx([numbers[0] for numbers in expected], rel=1e-13)
+
+
+def test_uncorrected_adamw_passes_over_what_has_no_gradient() -> None:
+    used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = AdamW([{"params": [used, unused]}, {"params": []}], 0.1, (0.9, 0.999), 1e-6, bias_correction=False)
+    used.grad = torch.ones(2)
+    optimizer.step()
+    assert not torch.equal(used, torch.ones(2))
+    assert torch.equal(unused, torch.ones(2))
+
+
+def test_adagrad_is_elmos_update() -> None:
+    """TensorFlow's `AdagradOptimizer` from 1, number by number: sum += g^2; w -= rate * g / sqrt(sum)."""
+    module = nn.Linear(3, 1).double()
+    settings = OptimizerSettings(name="adagrad", learning_rate=0.2, weight_decay=0, epsilon=1e-15)
+    optimizer = build_optimizer(module, settings)
+    assert isinstance(optimizer, torch.optim.Adagrad)
+    expected = [*module.weight.flatten().tolist(), *module.bias.tolist()]
+    sums, generator = [1.0] * 4, torch.Generator().manual_seed(0)
+    for _ in range(10):
+        gradients = torch.randn(4, generator=generator, dtype=torch.float64)
+        module.weight.grad, module.bias.grad = gradients[:3].clone()[None], gradients[3:].clone()
+        optimizer.step()
+        for place, gradient in enumerate(gradients.tolist()):
+            sums[place] += gradient**2
+            expected[place] -= 0.2 * gradient / math.sqrt(sums[place])
+    # doubles, and an epsilon of 1e-15 beside a sum of at least 1
+    assert [*module.weight.flatten().tolist(), *module.bias.tolist()] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_biases_of_an_lstm_do_not_decay() -> None:
+    module = nn.LSTM(2, 3)
+    decayed, plain = parameter_groups(module, 0.1, 1e-3)
+    assert [id(p) for p in decayed["params"]] == [id(module.weight_ih_l0), id(module.weight_hh_l0)]
+    assert [id(p) for p in plain["params"]] == [id(module.bias_ih_l0), id(module.bias_hh_l0)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"betas": (0.9, 1.0)}, "less than 1"),
+        ({"betas": (-0.1, 0.9)}, "greater than or equal to 0"),
+        ({"name": "adagrad"}, "adagrad has no weight decay, and weight_decay is 0.01: set it to 0"),
+        ({"name": "adagrad", "weight_decay": 0, "betas": (0.8, 0.9)}, r"betas=.* is for adamw and lamb and muon"),
+        ({"muon_learning_rate": 0.1}, "muon_learning_rate=0.1 is for muon, and name is adamw"),
+        ({"name": "lamb", "initial_accumulator": 0.5}, "initial_accumulator=0.5 is for adagrad, and name is lamb"),
+    ],
+    ids=str,
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        OptimizerSettings.model_validate(settings)
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 1e6, None])
+def test_clipping_is_torchs(max_norm: float | None) -> None:
+    def with_gradients() -> nn.Module:
+        generator = torch.Generator().manual_seed(1)
+        module = small_module()
+        for parameter in module.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        module.encoder.embeddings.position.weight.grad = None
+        return module
+
+    ours, theirs = with_gradients(), with_gradients()
+    norm = clip_gradients(ours, max_norm)
+    expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), math.inf if max_norm is None else max_norm)
+    assert torch.equal(norm, expected)
+    for parameter, same in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert (parameter.grad is None) == (same.grad is None)
+        if parameter.grad is not None:
+            assert same.grad is not None
+            assert torch.equal(parameter.grad, same.grad)
+
+
+def test_both_directions_of_an_elmo_are_as_deep() -> None:
+    for direction in (0, 1):
+        assert [depth(f"blocks.{direction}.layers.{layer}.bias", 2) for layer in (0, 1)] == [1, 2]
+    assert depth("embeddings.convolutions.3.weight", 2) == 0

@@ -1,0 +1,344 @@
+"""Checkpoints: all of a run comes back bit for bit, and what is damaged is never used."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from unmask.errors import CheckpointError, OutputError
+from unmask.training.loop import StepResult, TrainState
+from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
+from unmask.training.run import checkpoint as module_under_test
+from unmask.training.run.checkpoint import (
+    OPTIMIZER,
+    RANDOM,
+    STATE,
+    WEIGHTS,
+    Checkpoint,
+    find_checkpoint,
+    list_steps,
+    remove_later,
+    restore,
+    save_checkpoint,
+)
+from unmask.training.settings import OptimizerSettings, ScheduleSettings
+
+OPTIMIZERS = {
+    "adamw": OptimizerSettings(),
+    "uncorrected adamw": OptimizerSettings(bias_correction=False),
+    "lamb": OptimizerSettings(name="lamb"),
+    "muon": OptimizerSettings(name="muon"),
+    "adagrad": OptimizerSettings(name="adagrad", learning_rate=0.2, weight_decay=0),
+}
+
+
+class Run:
+    """A small run in the middle of things."""
+
+    def __init__(self, optimizer: str = "adamw", hidden_size: int = 6) -> None:
+        torch.manual_seed(hidden_size)
+        parts: list[tuple[str, nn.Module]] = [
+            ("blocks", nn.Linear(4, hidden_size)),
+            ("dropout", nn.Dropout(0.5)),
+            ("norm", nn.LayerNorm(hidden_size)),
+        ]
+        self.module = nn.Sequential(OrderedDict(parts))
+        self.module.register_buffer("seen", torch.zeros(3, dtype=torch.int64))
+        self.optimizer = build_optimizer(self.module, OPTIMIZERS[optimizer])
+        self.schedule = Schedule(ScheduleSettings(warmup_steps=2))
+        self.state = TrainState()
+
+    def take_steps(self, number: int) -> torch.Tensor:
+        for _ in range(number):
+            output = self.module(torch.ones(2, 4))
+            output.pow(2).sum().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.state.step += 1
+            self.state.tokens += 8
+            self.state.epochs += 0.1
+            self.state.seconds += 1 / 3
+            self.state.totals["mlm"] = self.state.totals.get("mlm", 0.0) + 0.1
+            self.state.counts["mlm"] = self.state.counts.get("mlm", 0) + 8
+        return output.detach()
+
+    def save(self, checkpoints: Path, keep_last: int = 10, save_every: int | None = None) -> Path:
+        position = {"epoch": 0, "block": 3, "sequence": self.state.step}
+        parts = self.module, self.optimizer, self.schedule, self.state
+        return save_checkpoint(checkpoints, *parts, position, keep_last, save_every)
+
+    def restore(self, checkpoints: Path) -> None:
+        found = find_checkpoint(checkpoints)
+        assert found is not None
+        self.state = restore(found, self.module, self.optimizer, self.schedule)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_everything_comes_back_bit_for_bit(tmp_path: Path, optimizer: str) -> None:
+    run = Run(optimizer)
+    run.take_steps(3)
+    run.module.seen += 7
+    run.schedule.warmup_end = {"steps": 2, "tokens": 16, "epochs": 0.2, "minutes": 0.1}
+    run.schedule.stage = Stage({"steps": 1, "tokens": 8, "epochs": 0.1, "minutes": 0.05}, 0.75)
+    run.state.evaluation, run.state.evaluated_step = {"mlm_loss": 0.1 + 0.2}, 2
+    run.state.recent_losses, run.state.roll_backs = [0.1 + 0.2, 1e300], 2
+    run.state.newest = StepResult(0.1 + 0.2, 1 / 3, 8, {"mlm": 1.0})
+    run.state.logged_tokens, run.state.logged_seconds = 16, 2 / 3
+    run.save(tmp_path)
+    expected = run.take_steps(2)  # with dropout: the generator is part of it
+
+    resumed = Run(optimizer)
+    torch.manual_seed(99)
+    resumed.restore(tmp_path)
+    state = resumed.state
+    assert (state.step, state.tokens, state.epochs, state.seconds) == (3, 24, 0.1 + 0.1 + 0.1, 1 / 3 + 1 / 3 + 1 / 3)
+    assert state.position == {"epoch": 0, "block": 3, "sequence": 3}
+    assert (state.evaluation, state.evaluated_step) == ({"mlm_loss": 0.1 + 0.2}, 2)
+    assert state.counts == {"mlm": 24}
+    assert (state.newest, state.logged_tokens, state.logged_seconds) == (run.state.newest, 16, 2 / 3)
+    assert (state.recent_losses, state.roll_backs) == ([0.1 + 0.2, 1e300], 2)
+    assert (resumed.schedule.warmup_end, resumed.schedule.stage) == (run.schedule.warmup_end, run.schedule.stage)
+    assert torch.equal(resumed.take_steps(2), expected)
+    assert resumed.state.totals == run.state.totals
+    for name, tensor in run.module.state_dict().items():
+        assert torch.equal(resumed.module.state_dict()[name], tensor), name
+    theirs, ours = run.optimizer.state_dict()["state"], resumed.optimizer.state_dict()["state"]
+    assert theirs.keys() == ours.keys()
+    for number, values in theirs.items():
+        for name, tensor in values.items():
+            assert torch.equal(ours[number][name], tensor), (number, name)
+
+
+def test_before_the_first_step_there_is_no_optimizer_state(tmp_path: Path) -> None:
+    run = Run()
+    run.save(tmp_path)
+    resumed = Run()
+    resumed.restore(tmp_path)
+    assert resumed.state.step == 0
+    assert torch.equal(resumed.take_steps(1), run.take_steps(1)) is False  # the generator has moved on for `run`
+
+
+def test_a_checkpoint_is_safetensors_and_json_only(tmp_path: Path) -> None:
+    directory = Run().save(tmp_path)
+    assert directory.name == "step-00000000"
+    assert sorted(path.name for path in directory.iterdir()) == sorted([WEIGHTS, OPTIMIZER, RANDOM, STATE])
+    assert json.loads((directory / STATE).read_text())["step"] == 0
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    run = Run()
+    for _ in range(4):
+        run.take_steps(5)
+        run.save(tmp_path, keep_last=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000015", "step-00000020"]
+
+
+def test_the_same_step_is_saved_anew(tmp_path: Path) -> None:
+    run = Run()
+    run.take_steps(2)
+    run.save(tmp_path, keep_last=1)
+    run.state.evaluated_step = 2
+    run.save(tmp_path, keep_last=1)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert found.state["evaluated_step"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def test_those_of_due_steps_come_first_where_that_is_asked(tmp_path: Path) -> None:
+    run = Run()
+    for steps in (4, 4, 3):
+        run.take_steps(steps)
+        run.save(tmp_path)
+    (tmp_path / "step-00000099.copy").mkdir()  # somebody's own
+    assert [found.step for every in (1, 4, 5) if (found := find_checkpoint(tmp_path, every))] == [11, 8, 11]
+    remove_later(tmp_path, 8)
+    assert [found.step for every in (1, 4) if (found := find_checkpoint(tmp_path, every))] == [8, 8]
+
+
+def test_the_newest_one_due_stays_however_many_follow(tmp_path: Path) -> None:
+    run = Run()
+    for steps, kept in ((4, [4]), (4, [8]), (1, [8, 9]), (1, [8, 10]), (2, [12])):
+        run.take_steps(steps)
+        run.save(tmp_path, keep_last=1, save_every=4)
+        (tmp_path / "step-copy").mkdir(exist_ok=True)  # somebody's own
+        assert list_steps(tmp_path) == kept
+
+
+def test_an_old_checkpoint_has_no_newest_step(tmp_path: Path) -> None:
+    run = Run()
+    run.take_steps(3)
+    run.save(tmp_path)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    state = {
+        key: value for key, value in found.state.items() if key not in ("newest", "logged_tokens", "logged_seconds")
+    }
+    restored = restore(Checkpoint(found.directory, state), run.module, run.optimizer, run.schedule)
+    assert (restored.newest, restored.logged_tokens, restored.logged_seconds) == (None, 24, run.state.seconds)
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    assert find_checkpoint(tmp_path / "missing") is None
+    assert find_checkpoint(tmp_path) is None
+
+
+# Damage
+
+
+def truncate(directory: Path) -> None:
+    content = (directory / WEIGHTS).read_bytes()
+    (directory / WEIGHTS).write_bytes(content[:-1])
+
+
+def flip(name: str) -> Any:
+    def flip_byte(directory: Path) -> None:
+        content = bytearray((directory / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (directory / name).write_bytes(content)
+
+    return flip_byte
+
+
+def forge_step(directory: Path) -> None:
+    text = (directory / STATE).read_text()
+    (directory / STATE).write_text(text.replace('"sequence": 20', '"sequence": 29'))
+
+
+DAMAGES: dict[str, tuple[Any, str]] = {
+    "truncated file": (truncate, r"weights\.safetensors: \d+ bytes where \d+ were written"),
+    "flipped byte in the weights": (flip(WEIGHTS), r"weights\.safetensors: its checksum is not"),
+    "flipped byte in the optimizer": (flip(OPTIMIZER), r"optimizer\.safetensors: its checksum is not"),
+    "flipped byte in the generators": (flip(RANDOM), r"random\.safetensors: its checksum is not"),
+    "another digit in the position": (forge_step, r"state\.json: its checksum is not"),
+    "missing file": (lambda directory: (directory / OPTIMIZER).unlink(), r"optimizer\.safetensors: missing"),
+    "missing state": (lambda directory: (directory / STATE).unlink(), r"state\.json: cannot be read"),
+    "empty state": (lambda directory: (directory / STATE).write_text(""), r"state\.json: cannot be read"),
+    "foreign state": (lambda directory: (directory / STATE).write_text("[1]"), r"state\.json: cannot be read"),
+    "state without a checksum": (lambda directory: (directory / STATE).write_text("{}"), r"state\.json: cannot be"),
+}
+
+
+def saved_twice(checkpoints: Path) -> Path:
+    run = Run()
+    for _ in range(2):
+        run.take_steps(10)
+        newest = run.save(checkpoints)
+    return newest
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_passed_over_with_the_reason(tmp_path: Path, damage: str) -> None:
+    spoil, reason = DAMAGES[damage]
+    newest = saved_twice(tmp_path)
+    spoil(newest)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert (found.step, found.directory.name) == (10, "step-00000010")
+    assert len(found.damaged) == 1
+    with pytest.raises(CheckpointError, match=reason):
+        raise CheckpointError(found.damaged[0])
+    assert str(newest) in found.damaged[0]
+
+
+def test_a_directory_left_by_a_kill_is_never_looked_at_and_goes_with_the_next_save(tmp_path: Path) -> None:
+    newest = saved_twice(tmp_path)
+    left = newest.with_name(".unfinished-step-00000030")
+    newest.rename(left)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert (found.step, found.damaged) == (10, ())
+    run = Run()
+    run.restore(tmp_path)
+    run.take_steps(1)
+    run.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010", "step-00000011"]
+
+
+def test_where_none_is_sound_each_is_named(tmp_path: Path) -> None:
+    saved_twice(tmp_path)
+    for directory in tmp_path.iterdir():
+        truncate(directory)
+    with pytest.raises(CheckpointError, match=r"no checkpoint of this run is sound.*--overwrite") as refusal:
+        find_checkpoint(tmp_path)
+    assert "step-00000010" in str(refusal.value)
+    assert "step-00000020" in str(refusal.value)
+
+
+def test_a_damaged_later_one_does_not_push_out_those_saved_after_it(tmp_path: Path) -> None:
+    """Counted among the last, it would leave a run with nothing but damage."""
+    truncate(saved_twice(tmp_path))
+    run = Run()
+    run.restore(tmp_path)
+    run.take_steps(2)
+    run.save(tmp_path, keep_last=1)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert found.step == 12
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000012", "step-00000020"]
+
+
+@pytest.mark.parametrize("other", ["size", "names"])
+def test_another_models_checkpoint_is_refused(tmp_path: Path, other: str) -> None:
+    run = Run()
+    run.take_steps(1)
+    run.save(tmp_path)
+    another = Run(hidden_size=7)
+    if other == "names":
+        another.module = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 6), nn.LayerNorm(6))
+    with pytest.raises(CheckpointError, match=r"step-00000001: does not fit this run's model"):
+        another.restore(tmp_path)
+
+
+def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **named: object) -> NoReturn:
+        raise AssertionError("torch.load was called")
+
+    monkeypatch.setattr(torch, "load", refuse)
+    run = Run()
+    run.take_steps(1)
+    run.save(tmp_path)
+    saved = {name: value.clone() for name, value in run.module.state_dict().items()}
+    run.take_steps(1)
+    run.restore(tmp_path)
+    assert all(torch.equal(value, saved[name]) for name, value in run.module.state_dict().items())
+    assert not [path for path in tmp_path.rglob("*.*") if path.suffix not in (".safetensors", ".json")]
+
+
+# A full disk
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), SafetensorError("No space left")])
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, fails_at: int
+) -> None:
+    run = Run()
+    run.take_steps(10)
+    run.save(tmp_path, keep_last=1)
+    run.take_steps(10)
+    save_file, calls = module_under_test.save_file, 0
+
+    def fill_up(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            raise error
+        save_file(*arguments)
+
+    monkeypatch.setattr(module_under_test, "save_file", fill_up)
+    with pytest.raises(OutputError, match="free some space"):
+        run.save(tmp_path, keep_last=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert (found.step, found.damaged) == (10, ())

@@ -1,0 +1,366 @@
+"""The run directory: nothing is overwritten silently, and a refusal leaves all as it was."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from unmask.config import build_settings, read_settings_file
+from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError, SettingsError
+from unmask.recipe.tree import PretrainRecipe
+from unmask.training.device import without_free_memory
+from unmask.training.loop import TrainState
+from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
+from unmask.training.run.checkpoint import save_checkpoint
+from unmask.training.run.directory import RECIPE, beginning_run, open_run, opening_run
+from unmask.training.settings import OptimizerSettings, ScheduleSettings
+
+
+def recipe(**changes: object) -> PretrainRecipe:
+    return PretrainRecipe.model_validate({"store": "a-store", "train": {"steps": 20}, **changes})
+
+
+def begin(directory: Path) -> None:
+    open_run(directory, recipe(), resume=False, overwrite=False)
+    (directory / "checkpoints").mkdir()
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty directory"])
+@pytest.mark.parametrize("how", [{}, {"resume": True}, {"overwrite": True}], ids=str)
+def test_a_new_run_has_a_recipe_that_reads_back_equal(tmp_path: Path, there: str, how: dict[str, bool]) -> None:
+    directory = tmp_path / "runs" / "bert"
+    if there != "nothing":
+        directory.mkdir(parents=True)
+    open_run(directory, recipe(), **{"resume": False, "overwrite": False, **how})
+    values = read_settings_file(directory / RECIPE)
+    assert build_settings(PretrainRecipe, values, "the run's") == recipe()
+
+
+def test_a_run_is_not_overwritten_silently(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    with pytest.raises(OutputError, match=r"run exists already .*another --out, or pass --resume or --overwrite"):
+        open_run(tmp_path / "run", recipe(), resume=False, overwrite=False)
+
+
+@pytest.mark.parametrize("how", [{"resume": False}, {"resume": True}, {"resume": False, "overwrite": True}], ids=str)
+def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path, how: dict[str, bool]) -> None:
+    (tmp_path / "thesis.txt").write_text("three years of work")
+    with pytest.raises(OutputError):
+        open_run(tmp_path, recipe(), **{"overwrite": False, **how})
+    with (
+        pytest.raises(OutputError),
+        opening_run(tmp_path, recipe(), **{"overwrite": False, **how}),
+    ):
+        raise AssertionError("opened")
+    assert files_in(tmp_path) == {"thesis.txt": b"three years of work"}
+
+
+def test_a_file_in_the_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    for how in ({"resume": False, "overwrite": False}, {"resume": True, "overwrite": False}):
+        with pytest.raises(OutputError):
+            open_run(tmp_path / "run", recipe(), **how)
+    assert (tmp_path / "run").read_text() == "a file"
+
+
+def test_to_resume_and_to_overwrite_is_a_contradiction(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    with pytest.raises(SettingsError, match="--resume goes on with a run and --overwrite removes it"):
+        open_run(tmp_path / "run", recipe(), resume=True, overwrite=True)
+    assert (tmp_path / "run" / "checkpoints").is_dir()
+
+
+def test_overwriting_removes_the_run(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    open_run(tmp_path / "run", recipe(seed=7), resume=False, overwrite=True)
+    assert list(files_in(tmp_path)) == ["run/recipe.yaml"]
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_resumed_run_may_change_budget_logging_and_saving_and_says_so(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    changed = recipe(train={"tokens": 5000, "log_every": 7, "save_every": None, "keep_last": 1})
+    told = open_run(tmp_path / "run", changed, resume=True, overwrite=False)
+    assert "resumed with train.steps=None, where it was 20" in told
+    assert "resumed with train.log_every=7, where it was 50" in told
+    assert len(told) == 5
+    assert open_run(tmp_path / "run", changed, resume=True, overwrite=False) == []  # it was recorded
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"optimizer": {"learning_rate": 3e-4}}, "optimizer.learning_rate"),
+        ({"train": {"steps": 20, "batch_size": 32}}, "train.batch_size"),
+        ({"seed": 1}, "seed"),
+        ({"objective": {"masking": "whole_word"}}, "objective.masking"),
+        ({"store": "another"}, "store"),
+        ({"schedule": {"warmup_steps": 5}}, "schedule.warmup_steps"),
+    ],
+)
+def test_any_other_change_is_refused_by_name(tmp_path: Path, changes: dict[str, object], key: str) -> None:
+    begin(tmp_path / "run")
+    before = files_in(tmp_path)
+    with pytest.raises(SettingsError, match=f"begun with other settings: {key}"):
+        open_run(tmp_path / "run", recipe(**changes), resume=True, overwrite=False)
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        ({"steps": 6}, r"run has done 7 steps already, more than train.steps=6: .*train.steps=7 to end the run where"),
+        ({"tokens": 699}, r"has done 700 tokens already, more than train.tokens=699"),
+        ({"epochs": 0.5}, r"has done 0.75 epochs already, more than train.epochs=0.5"),
+        ({"minutes": 1}, r"has done 1.50 minutes already, more than train.minutes=1.0"),
+    ],
+)
+def test_a_budget_less_than_what_is_done_is_refused(tmp_path: Path, budget: dict[str, float], told: str) -> None:
+    begin(tmp_path / "run")
+    module = nn.Linear(1, 1)
+    state = TrainState(step=7, tokens=700, epochs=0.75, seconds=90)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    save_checkpoint(tmp_path / "run" / "checkpoints", module, optimizer, Schedule(ScheduleSettings()), state, {}, 1)
+    before = files_in(tmp_path)
+    with pytest.raises(SettingsError, match=told):
+        open_run(tmp_path / "run", recipe(train=budget), resume=True, overwrite=False)
+    assert files_in(tmp_path) == before
+    assert open_run(tmp_path / "run", recipe(train={"steps": 7}), resume=True, overwrite=False) == [
+        "resumed with train.steps=7, where it was 20"
+    ]
+
+
+PARTS: dict[str, tuple[dict[str, object], dict[str, int], Stage | None, str]] = {
+    "phases": (
+        {"phases": [{"until": 0.25, "max_length": 32}, {"until": 0.5, "max_length": 64}, {"until": 1}]},
+        {"phase": 1},
+        None,
+        r"phase 2 of 3, which follows phases\.0\.until=0\.25",
+    ),
+    "stages": (
+        {
+            "objective": {"name": "replaced_token", "schedule": "two_stage", "generator_size": 1},
+            "model": {"architecture": "electra"},
+            "packing": {"format": "single_segment"},
+        },
+        {},
+        Stage({"steps": 10, "tokens": 1000, "epochs": 0.5, "minutes": 1.0}, 1.0),
+        r"stage 2 of 2, of objective\.schedule=two_stage",
+    ),
+}
+"""Settings whose second part has begun after 12 of 20 steps; the position, the stage, and how the part is told."""
+
+
+def begin_in_part(
+    directory: Path, part: str, step: int = 12, position: dict[str, int] | None = None
+) -> dict[str, object]:
+    """Begins a run of 20 steps, saved in its second part; returns what differs from the recipe."""
+    changes, given, stage, _ = PARTS[part]
+    open_run(directory, recipe(**changes), resume=False, overwrite=False)
+    module = nn.Linear(1, 1)
+    schedule = Schedule(ScheduleSettings(), stage=stage)
+    state = TrainState(step=step, tokens=100 * step, epochs=0.05 * step, seconds=6 * step)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    save_checkpoint(directory / "checkpoints", module, optimizer, schedule, state, position or given, 1)
+    return changes
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        ({"steps": 48}, r"train\.steps=48 .*keep train\.steps=20"),
+        ({"steps": 24}, r"train\.steps=24 "),  # where the same part is due, but would have begun later
+        ({"tokens": 2400}, r"train\.tokens=2400 .*keep train\.steps=20"),
+    ],
+    ids=str,
+)
+def test_a_budget_under_which_a_phase_or_stage_would_have_begun_later_is_refused(
+    tmp_path: Path, part: str, budget: dict[str, object], told: str
+) -> None:
+    run = tmp_path / "run"
+    changes = begin_in_part(run, part)
+    before = files_in(tmp_path)
+    with pytest.raises(SettingsError, match=f"run is in {PARTS[part][-1]}.*{told}.*init_from={run}"):
+        open_run(run, recipe(**changes, train=budget), resume=True, overwrite=False)
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_budget_that_ends_such_a_run_sooner_is_not_refused(tmp_path: Path, part: str) -> None:
+    changes = begin_in_part(tmp_path / "run", part)
+    for steps in (15, 12):
+        told = open_run(tmp_path / "run", recipe(**changes, train={"steps": steps}), resume=True, overwrite=False)
+        assert len(told) == 1
+
+
+@pytest.mark.parametrize(("step", "phase"), [(4, 0), (5, 0), (3, 1)], ids=["within", "at its end", "rolled back to"])
+def test_in_its_first_phase_a_run_may_have_any_budget(tmp_path: Path, step: int, phase: int) -> None:
+    changes = begin_in_part(tmp_path / "run", "phases", step, {"phase": phase})
+    told = open_run(tmp_path / "run", recipe(**changes, train={"steps": 48}), resume=True, overwrite=False)
+    assert [line.partition(",")[0] for line in told] == ["resumed with train.steps=48"]
+    assert "steps: 48" in (tmp_path / "run" / "recipe.yaml").read_text()
+
+
+# Opening what a run needs
+
+
+def open_and(then: Callable[[], object], directory: Path, *, keeps: Sequence[str] = (), **how: bool) -> None:
+    """Opens the run, does that, and is refused."""
+    with opening_run(directory, recipe(), **{"resume": False, "overwrite": False, **how}, keeps=keeps):
+        then()
+        raise InputError("not text")
+
+
+def test_a_refused_new_run_leaves_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(InputError, match="not text"):
+        open_and(lambda: (run / "log.txt").write_text("begun"), run)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_run_does_not_destroy_the_one_it_would_have_overwritten(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    (run / "weights").write_text("precious")
+    before = files_in(tmp_path)
+    with pytest.raises(InputError):
+        open_and(lambda: (run / "log.txt").write_text("a new one"), run, overwrite=True)
+    assert files_in(tmp_path) == before
+
+
+def test_a_killed_attempt_to_overwrite_a_run_does_not_cost_it(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "weights").write_text("days of work")
+    before = files_in(tmp_path / "run")
+    killed = "import os, sys; from pathlib import Path; from unmask.recipe.tree import PretrainRecipe\n"
+    killed += "from unmask.training.run.directory import opening_run\n"
+    killed += "recipe = PretrainRecipe.model_validate({'store': 's', 'train': {'steps': 20}})\n"
+    killed += "with opening_run(Path(sys.argv[1]), recipe, resume=False, overwrite=True): os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", killed, str(tmp_path / "run")]).returncode == 9
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    with (
+        pytest.raises(InputError, match="no text"),
+        opening_run(tmp_path / "run", recipe(seed=2), resume=False, overwrite=True),
+    ):
+        raise InputError("no text")
+    assert files_in(tmp_path / "run") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_directory_in_which_another_process_works_is_left_alone(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    before = files_in(tmp_path / "run")
+    holding = "import sys; from pathlib import Path; from unmask.io.writing import alone_in\n"
+    holding += "with alone_in(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", holding, str(tmp_path / "run")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        for how in ({"resume": True, "overwrite": False}, {"resume": False, "overwrite": True}):
+            with (
+                pytest.raises(AnotherProcess, match=r"run: another process works there at this moment: let it end"),
+                opening_run(tmp_path / "run", recipe(), **how),
+            ):
+                pytest.fail("opened")
+        assert files_in(tmp_path / "run") == before
+        other.kill()
+    with opening_run(tmp_path / "run", recipe(), resume=True, overwrite=False):
+        pass  # the lock went with the process
+
+
+@pytest.mark.parametrize(
+    ("device", "is_told"),
+    [
+        ("CPU (x, AMX), bfloat16 (y), 2 threads, torch 2.13", False),
+        ("CPU (x, AMX), bfloat16 (y), 1 thread, torch 2.13", True),
+    ],
+)
+def test_a_run_that_goes_on_otherwise_than_it_began_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, device: str, is_told: bool
+) -> None:
+    for resume, its_device in ((False, "CPU (x, AMX), bfloat16 (y), 2 threads, torch 2.13"), (True, device)):
+        with beginning_run(
+            tmp_path / "run", recipe(), name="r", seed=0, device=its_device, resume=resume, overwrite=False
+        ):
+            (tmp_path / "run" / "checkpoints" / "step-00000004").mkdir(parents=True, exist_ok=True)
+    told = [line for line in caplog.messages if "not bit for bit as if it had never stopped" in line]
+    assert len(told) == is_told
+
+
+def test_how_much_of_a_gpu_was_free_is_no_difference() -> None:
+    one = "H100 (compute capability 9.0; 70 GiB of 79 GiB free; number 0 of 2), bfloat16, 4 threads"
+    assert without_free_memory(one) == without_free_memory(one.replace("70 GiB", "69.5 GiB"))
+    assert without_free_memory(one) != without_free_memory(one.replace("H100", "H200"))
+    assert "number 0 of 2" in without_free_memory(one)
+
+
+def test_what_is_worth_keeping_of_a_refused_run_is_kept(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(InputError):
+        open_and((run / "store").mkdir, run, keeps=("store",))
+    assert sorted(path.name for path in run.iterdir()) == [RECIPE, "store"]
+
+
+def test_a_refused_resume_leaves_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    before = files_in(tmp_path)
+    with pytest.raises(InputError):
+        open_and(lambda: None, run, resume=True)
+    assert files_in(tmp_path) == before
+    assert (run / "checkpoints").is_dir()
+
+
+def test_an_overwritten_run_is_gone_once_the_new_one_is_open(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    with opening_run(tmp_path / "run", recipe(), resume=False, overwrite=True):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [RECIPE]
+
+
+@pytest.mark.parametrize(
+    ("stop", "number"),
+    [(KeyboardInterrupt(), signal.SIGINT), (Interrupted("stopped by SIGTERM", signal.SIGTERM), signal.SIGTERM)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_an_interruption_keeps_what_is_there_and_says_how_to_go_on(
+    tmp_path: Path, stop: BaseException, number: int
+) -> None:
+    with (
+        pytest.raises(Interrupted, match="before the first step; the same command with --resume goes on") as told,
+        opening_run(tmp_path / "run", recipe(), resume=True, overwrite=False),
+    ):
+        raise stop
+    assert told.value.exit_code == 128 + number
+    assert (tmp_path / "run" / RECIPE).is_file()
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [InputError("no"), KeyboardInterrupt(), Interrupted("stopped by SIGTERM", signal.SIGTERM), RuntimeError("a bug")],
+    ids=["refused", "Ctrl-C", "SIGTERM", "fault"],
+)
+def test_whatever_goes_wrong_an_overwritten_run_is_as_it_was(tmp_path: Path, trouble: BaseException) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    before = files_in(tmp_path)
+
+    def get_into_trouble() -> None:
+        (run / "store").mkdir()
+        raise trouble
+
+    with pytest.raises(Interrupted if isinstance(trouble, KeyboardInterrupt) else type(trouble)):
+        open_and(get_into_trouble, run, overwrite=True, keeps=("store",))
+    assert files_in(tmp_path) == before

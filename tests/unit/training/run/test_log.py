@@ -1,0 +1,251 @@
+"""The log of a run: rows that stay valid whatever happens, what a resumed run takes back, a logger left as found."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import logging
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from unmask.errors import InputError, OutputError
+from unmask.io.progress import Progress
+from unmask.training.run import log as run_log
+from unmask.training.run.log import RunLog, read_metrics, read_sessions, write_environment
+
+logger = logging.getLogger("unmask")
+
+
+def write_training(log: RunLog, step: int, **changed: Any) -> None:
+    row: dict[str, Any] = {
+        "tokens": step * 4096,
+        "loss": 10.0 / step,
+        "terms": {"mlm": 9.5 / step, "nsp": 0.5 / step},
+        "learning_rate": 1e-4,
+        "gradient_norm": 1.5,
+        "tokens_per_s": 12_000.0,
+    }
+    log.write_training(step=step, **row | changed)
+
+
+def write_steps(directory: Path, steps: range) -> None:
+    with RunLog(directory) as log:
+        for step in steps:
+            write_training(log, step)
+
+
+def test_rows_have_the_keys_that_everything_relies_on(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        write_training(log, 1)
+        log.write_evaluation(1, {"mlm_loss": 9.0, "nsp_accuracy": 0.5})
+        training, evaluation = read_metrics(tmp_path / "metrics.jsonl")  # flushed: the log is still open
+    assert list(training) == [
+        *("step", "tokens", "loss", "loss/mlm", "loss/nsp", "learning_rate", "gradient_norm", "tokens_per_s")
+    ]
+    assert training["loss/mlm"] == 9.5
+    assert evaluation == {"step": 1, "eval/mlm_loss": 9.0, "eval/nsp_accuracy": 0.5}
+
+
+def test_what_is_not_finite_is_null_and_the_line_stays_valid_json(tmp_path: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    with RunLog(tmp_path) as log:
+        write_training(log, 1, loss=math.nan, gradient_norm=math.inf, terms={"mlm": -math.inf})
+    row = json.loads((tmp_path / "metrics.jsonl").read_bytes(), parse_constant=refuse)
+    assert row["loss"] is row["gradient_norm"] is row["loss/mlm"] is None
+
+
+def test_a_later_session_adds_to_the_rows(tmp_path: Path) -> None:
+    write_steps(tmp_path, range(1, 3))
+    write_steps(tmp_path, range(3, 5))
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rest", [b'{"step": 4, "lo', b'{"step": 4, "loss": "\xec\x95', b"\0\0\0\0", b"[1]"])
+def test_a_last_line_cut_short_is_left_out_and_the_next_row_begins_a_line(tmp_path: Path, rest: bytes) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_steps(tmp_path, range(1, 4))
+    with path.open("ab") as file:
+        file.write(rest)
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
+    write_steps(tmp_path, range(4, 5))
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
+
+
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}')
+    write_steps(tmp_path, range(3, 4))
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "null", '{"loss": 1}', '{"step": "x"}', ""])
+def test_a_damaged_line_elsewhere_is_refused_by_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2"):
+        read_metrics(path)
+
+
+def test_missing_metrics_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_rewinding_takes_out_later_rows_and_hides_their_events(tmp_path: Path) -> None:
+    write_steps(tmp_path, range(1, 6))
+    before = (tmp_path / "metrics.jsonl").read_bytes().splitlines()
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 6, "lo')
+    with RunLog(tmp_path) as log:
+        assert log.rewind(3) == 2
+        assert (tmp_path / "metrics.jsonl").read_bytes().splitlines() == before[:3]
+        write_training(log, 4, loss=0.25)
+    assert [(row["step"], row["loss"]) for row in read_metrics(tmp_path / "metrics.jsonl")][3:] == [(4, 0.25)]
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"), purge_orphaned_data=True).Reload()
+    assert sorted(events.Tags()["scalars"]) == sorted(
+        ["loss", "loss/mlm", "loss/nsp", "learning_rate", "gradient_norm", "tokens_per_s"]
+    )
+    assert [(event.step, event.value) for event in events.Scalars("loss")][2:] == [
+        (3, pytest.approx(10 / 3, rel=1e-6)),  # events hold float32
+        (4, 0.25),
+    ]
+
+
+def test_the_row_that_a_stop_has_written_is_taken_out_where_its_steps_go_on(tmp_path: Path) -> None:
+    write_steps(tmp_path, range(1, 5))
+    with RunLog(tmp_path) as log:
+        log.write_evaluation(3, {"mlm_loss": 1.0})
+        assert log.rewind(3, is_open=True) == 2
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(row["step"], "loss" in row) for row in rows] == [(1, True), (2, True), (3, False)]
+
+
+def test_a_row_of_steps_without_targets_has_no_loss_and_is_of_training(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        write_training(log, 1)
+        write_training(log, 2, loss=None, terms={})
+        [first, second] = read_metrics(tmp_path / "metrics.jsonl")
+        assert list(second) == ["step", "tokens", "learning_rate", "gradient_norm", "tokens_per_s"]
+        log.write_evaluation(2, {"mlm_loss": 1.0})
+        assert log.rewind(2, is_open=True) == 1
+    assert read_metrics(tmp_path / "metrics.jsonl") == [first, {"step": 2, "eval/mlm_loss": 1.0}]
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1]
+
+
+def test_rewinding_to_the_last_step_changes_nothing(tmp_path: Path) -> None:
+    write_steps(tmp_path, range(1, 4))
+    before = (tmp_path / "metrics.jsonl").stat()
+    with RunLog(tmp_path) as log:
+        assert log.rewind(3) == 0
+    assert (tmp_path / "metrics.jsonl").stat().st_ino == before.st_ino
+
+
+def test_log_text_has_a_time_and_the_logger_is_left_as_it_was_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers, level = list(logger.handlers), logger.level
+    with RunLog(tmp_path):
+        logger.info("saved %s", "말뭉치")
+        logging.getLogger("unmask.data").warning("a path: \udc80")
+        logger.debug("too fine")
+    logger.warning("after")
+    lines = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} INFO saved 말뭉치", lines[0])
+    assert lines[1].endswith(r"WARNING a path: \udc80")
+    assert (logger.handlers, logger.level) == (handlers, level)
+    assert "saved" not in "".join(capsys.readouterr())
+
+
+def test_importing_configures_no_logging_and_imports_no_torch() -> None:
+    code = (
+        "import logging, sys, unmask.training.run.log\n"
+        "sys.exit(bool(logging.getLogger('unmask').handlers or logging.root.handlers or 'torch' in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_echo_goes_to_standard_error_and_then_above_the_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    with RunLog(tmp_path, echo=True) as log:
+        logger.info("before the bar")
+        logger.warning("careful")
+        log.echo_above(Progress("pre-training", stream=stream))
+        logger.info("above it")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "before the bar\nwarning: careful\n"
+    assert stream.getvalue() == "above it\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to stand in for a full disk")
+def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    for name in ("metrics.jsonl", "log.txt"):
+        (tmp_path / name).symlink_to("/dev/full")
+    with RunLog(tmp_path) as log:
+        with pytest.raises(OutputError, match=r"disk is full.*metrics\.jsonl"):
+            write_training(log, 1)
+        with pytest.raises(OutputError, match=r"disk is full.*log\.txt"):
+            logger.info("a line")
+
+
+def test_environment_keeps_the_earlier_sessions(tmp_path: Path) -> None:
+    def write(command: list[str]) -> None:
+        write_environment(tmp_path, recipe="bert_tiny", command=command, seed=7, device="cpu", num_threads=2)
+
+    path = tmp_path / "environment.json"
+    assert read_sessions(path) == []
+    write(["unmask", "pretrain", "bert_tiny"])
+    write(["unmask", "pretrain", "bert_tiny", "--resume"])
+    first, second = read_sessions(path)
+    assert first["command"] == ["unmask", "pretrain", "bert_tiny"]
+    assert second["command"][-1] == "--resume"
+    assert second["seed"] == 7
+    assert second["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert second["versions"]["torch"] == importlib.metadata.version("torch")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", second["started"])
+    assert second["processor"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"sessions": 3}', '{"sessions": [3]}', "{}"])
+def test_a_foreign_environment_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "environment.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"environment\.json"):
+        write_environment(tmp_path, recipe="x", command=[], seed=0, device="cpu", num_threads=1)
+    assert path.read_text() == text
+
+
+def test_the_git_commit_is_that_of_a_tracked_source_only(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        name = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(tmp_path), *name, *words], check=True, capture_output=True)
+
+    tracked, foreign = tmp_path / "tracked.py", tmp_path / "foreign.py"
+    tracked.write_text("1\n")
+    foreign.write_text("1\n")
+    try:
+        git("init")
+    except FileNotFoundError:
+        pytest.skip("git is not installed")
+    assert run_log._git_commit(tracked) is None
+    git("add", "tracked.py")
+    git("commit", "-m", "first")
+    commit = run_log._git_commit(tracked)
+    assert commit is not None
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert run_log._git_commit(foreign) is None
+    tracked.write_text("2\n")
+    assert run_log._git_commit(tracked) == f"{commit}-dirty"
