@@ -7,8 +7,7 @@ Every combination of what `search.*` lists is run `search.restarts` times, each 
     OUT/model/  OUT/ensemble/                    the best run's model; the ensemble, where `search.ensemble` is true
 
 One after another, or several at a time (`search.parallel`): the results are the same in whatever order they end.
-
-Devlin et al. 2019, sections 4.1 (grid, restarts) and 4.2 (ensemble); Radford et al. 2018, figure 2 (layers).
+Devlin et al. 2019, sections 4.1 and 4.2 (ensemble); Radford et al. 2018, figure 2 (layers).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A step of a small model, or of few tokens, is hundreds of kernels of a few microseconds, which Python cannot launch as
 fast as the device computes them. Batches are padded to shapes that recur (`unmask.models.buckets`), parameters and
 gradients are kept in one tensor each (`unmask.training.optimizers.flat_parameters`), and the device decides by loss and
-gradient norm whether a step is taken: one that is not finite, or a spike, and all steps after it change nothing until the
-loop has read the figures.
+gradient norm whether a step is taken: one that is not finite, or a spike, and all steps after it change nothing until
+the loop has read the figures.
 
 Weights are rounded once per step, not once per use; their gradients are rounded as under autocast, and summed over
 micro-batches in float32. On other devices the same is computed without recording, for tests.
