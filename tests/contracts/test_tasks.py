@@ -243,7 +243,7 @@ def test_filled_batches_and_recorded_steps_change_nothing(case: Case) -> None:
     settings = OptimizerSettings(learning_rate=1e-3, epsilon=1e-4)
     optimizers = [build_optimizer(module.train(), settings) for module in (eager, recorded)]
     assert isinstance(optimizers[1], AdamW)
-    by_hand = EagerStepper(eager, optimizers[0], 0.5, CPU.device, CPU.autocast)
+    by_hand = EagerStepper(eager, optimizers[0], 0.5, CPU)
     fillings = recorded.fillings
     stepper = RecordedStepper(recorded, optimizers[1], 0.5, None, CPU, fillings, longest=32, compiles=False)
     figures = []

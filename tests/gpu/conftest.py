@@ -203,7 +203,7 @@ def begin_training(
     module = work.module(dropout_prob).to(compute.device)
     optimizer = build_optimizer(module, OptimizerSettings(learning_rate=1e-3, epsilon=1e-6))
     assert isinstance(optimizer, AdamW)
-    eager = EagerStepper(module, optimizer, 1.0, compute.device, compute.autocast)
+    eager = EagerStepper(module, optimizer, 1.0, compute)
     fillings: Fillings = module.fillings
     recorded = RecordedStepper(module, optimizer, 1.0, None, compute, fillings, LONGEST, compiles)
     steppers: dict[str, Stepper] = {

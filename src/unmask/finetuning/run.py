@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmask.batch import Batch
 from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.inputs import ExampleSteps, Inputs, add_features, open_inputs
 from unmask.finetuning.search.search import run_trials
@@ -40,7 +39,8 @@ from unmask.training.device import Compute, choose_compute
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
-from unmask.training.session import run_session
+from unmask.training.session import RunContext, run_session
+from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
@@ -195,21 +195,11 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, compute.device)
     with Interruption() as interruption:
         last_evaluation = run_session(
-            "fine-tuning",
-            directory,
-            module=module,
-            steps=ExampleSteps(run.loader, run.start),
-            prepare=_as_it_is,
-            counts=run.module.counts,
-            settings=settings.train,
-            optimizer=settings.optimizer,
-            schedule=settings.schedule,
-            checkpoint=run.checkpoint,
+            Learner(module, run.module.counts),
+            ExampleSteps(run.loader, run.start),
+            settings,
+            RunContext("fine-tuning", directory, compute, log, interruption, run.checkpoint),
             evaluate=dev,
-            compute=compute,
-            log=log,
-            interruption=interruption,
-            longest=int(run.loader.examples.row_lengths.max()),
         )
         module.eval()
         results: dict[str, Any] = {"num_parameters": num_parameters}
@@ -227,11 +217,6 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
         write_json(directory / "results.json", results)
         if (directory / "features").exists():
             rmtree(directory / "features")
-
-
-def _as_it_is(batch: Batch) -> Batch:
-    """Examples need no masks."""
-    return batch
 
 
 def _floors(task: Task[Any], training: EncodedExamples, dev: list[Window]) -> dict[str, dict[str, float]]:

@@ -19,8 +19,7 @@ from torch import nn
 from unmask.batch import Batch
 from unmask.models.layers import pack_weights
 from unmask.models.transformer import Block
-from unmask.training.device import Compute, choose_compute
-from unmask.training.host_memory import keep_freed_memory
+from unmask.training.device import Compute, choose_compute, keep_freed_memory
 
 logger = logging.getLogger("unmask")
 

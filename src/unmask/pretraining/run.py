@@ -35,12 +35,13 @@ from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute
-from unmask.training.loop import TrainState
 from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
-from unmask.training.session import run_session
+from unmask.training.session import RunContext, run_session
 from unmask.training.settings import TrainSettings
+from unmask.training.state import TrainState
+from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
@@ -166,22 +167,12 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
 
     with Interruption() as interruption:
         last_evaluation = run_session(
-            "pre-training",
-            directory,
-            module=module,
-            steps=run.steps,
-            before_step=stage_changer(module, settings.train),
-            prepare=run.objective.prepare,
-            counts=run.objective.counts,
-            settings=settings.train,
-            optimizer=settings.optimizer,
-            schedule=settings.schedule,
-            checkpoint=run.checkpoint,
+            Learner(module, run.objective.counts, run.objective.prepare),
+            run.steps,
+            settings,
+            RunContext("pre-training", directory, compute, log, interruption, run.checkpoint),
             evaluate=evaluator(run.objective, module, run.held_out, compute) if run.held_out else None,
-            compute=compute,
-            log=log,
-            interruption=interruption,
-            longest=settings.longest[1],
+            before_step=stage_changer(module, settings.train),
             compiles=True,
             in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
         )

@@ -70,6 +70,11 @@ class PretrainingSteps:
         self._made: tuple[Position, int | None, Iterator[LoadedStep]] | None
         self._made = self._start, most_tokens, chain([next(steps)], steps)
 
+    @property
+    def longest(self) -> int:
+        """See `StepSource`."""
+        return self._settings.longest[1]
+
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """See `StepSource`."""
         number = self._position(position).phase

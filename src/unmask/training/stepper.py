@@ -7,14 +7,14 @@ Both take a step only if nothing is wrong with it, and report the same figures.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
+from unmask.training.device import Compute
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import clip_gradients, clipping_divisor
 
@@ -51,7 +51,11 @@ class Stepper(Protocol):
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether several steps may be launched before their figures are read."""
+        """Whether another step may be launched before the figures of those launched are read."""
+
+    @property
+    def prepares_ahead(self) -> bool:
+        """Whether the next step's batches are made before the figures are read, which keeps a GPU busy."""
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
         """Begins a step, on a GPU without waiting for its end.
@@ -90,17 +94,19 @@ class EagerStepper:
         module: takes a prepared batch, returns its `LossTerm`s.
         optimizer: its groups hold the learning rates of the step.
         max_grad_norm: gradients are scaled down to this norm; None: they are not.
-        device: where the module is.
-        autocast: a context in which the forward pass runs.
+        compute: the device, where the module is, and the precision.
     """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
     max_grad_norm: float | None
-    device: torch.device
-    autocast: Callable[[], AbstractContextManager[Any]]
+    compute: Compute
     runs_ahead: bool = False
+    prepares_ahead: bool = field(init=False)
     _launched: tuple[Tensor, dict[str, float]] | None = None
+
+    def __post_init__(self) -> None:
+        self.prepares_ahead = self.compute.device.type == "cuda"
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
         """See `Stepper`."""
@@ -109,8 +115,8 @@ class EagerStepper:
         coefficients: dict[str, float] = {}
         try:
             for batch in batches:
-                with self.autocast():
-                    terms: list[LossTerm] = self.module(batch.to(self.device))
+                with self.compute.autocast():
+                    terms: list[LossTerm] = self.module(batch.to(self.compute.device))
                 weigh(terms, counts).backward()  # type: ignore[no-untyped-call]
                 for term in terms:
                     total = term.total.detach().double()

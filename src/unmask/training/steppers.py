@@ -42,6 +42,11 @@ class CautiousStepper:
         return self._chosen.runs_ahead
 
     @property
+    def prepares_ahead(self) -> bool:
+        """See `Stepper`."""
+        return self._chosen.prepares_ahead
+
+    @property
     def num_recordings(self) -> int:
         """How many shapes are recorded."""
         return self._recorded.num_recordings
@@ -51,7 +56,7 @@ class CautiousStepper:
         if self._has_begun:
             self._chosen.launch(batches, counts)
             return
-        random, device = random_state(self._eager.device), self._eager.device
+        random, device = random_state(self._eager.compute.device), self._eager.compute.device
         if (why_not := self._why_not_recorded(batches, counts)) is not None:
             logger.warning(
                 "steps cannot be recorded here, and are computed as they come, as with train.record_steps=false: %s",
@@ -107,7 +112,7 @@ def choose_stepper(
         The stepper, and a line for the log.
     """
     why_not = why_not_recorded(module, optimizer, settings, compute)
-    eager = EagerStepper(module, optimizer, settings.max_grad_norm, compute.device, compute.autocast)
+    eager = EagerStepper(module, optimizer, settings.max_grad_norm, compute)
     if why_not is not None:
         unheard = "; train.compile_blocks=true is for recorded steps" if settings.compile_blocks else ""
         return eager, f"steps: computed as they come ({why_not}){unheard}"

@@ -112,7 +112,7 @@ def test_filled_batches_and_recorded_steps_change_nothing(case: Any, dtype: torc
     optimizers = [build_optimizer(module.train(), settings) for module in (eager, recorded)]
     assert isinstance(optimizers[1], AdamW)
     steppers: list[Stepper] = [
-        EagerStepper(eager, optimizers[0], 0.5, compute.device, compute.autocast),
+        EagerStepper(eager, optimizers[0], 0.5, compute),
         RecordedStepper(recorded, optimizers[1], 0.5, 1e9, compute, recorded.fillings, longest=32, compiles=False),
     ]
     found: list[list[StepFigures]] = [[], []]
