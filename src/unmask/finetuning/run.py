@@ -24,9 +24,9 @@ from unmask.inference.windows import Window, measure, predict_window
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
-from unmask.models.attention import describe_attention
 from unmask.models.hub.config import told_length
 from unmask.models.hub.directory import save_model
+from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
 from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
 from unmask.reports.run_page import write_report

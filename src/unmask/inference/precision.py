@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.models.layers import pack_weights
+from unmask.models.kernels.products import pack_weights
 from unmask.models.transformer import Block
 from unmask.training.device import Compute, choose_compute, keep_freed_memory
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.attention import Layout, attend, lay_out
+from unmask.models.attention import attend
 from unmask.models.dropout import add_dropout
-from unmask.models.layers import FeedForward, Linear
+from unmask.models.kernels.products import Linear
+from unmask.models.kernels.row_layout import Layout, lay_out
+from unmask.models.layers import FeedForward
 from unmask.models.settings import Activation, EncoderSettings
 
 

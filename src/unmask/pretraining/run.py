@@ -20,9 +20,9 @@ from unmask.errors import SettingsError
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
-from unmask.models.attention import describe_attention
 from unmask.models.hub.config import told_length
 from unmask.models.hub.directory import save_model
+from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import LEFT_TO_RIGHT, EncoderSettings
 from unmask.objectives.base import Objective, ObjectiveModule, StagedModule
 from unmask.packing.stream import target_counts

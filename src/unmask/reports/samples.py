@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.models.layers import linear
+from unmask.models.kernels.products import linear
 from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.causal_lm import CausalLMModule
 from unmask.objectives.masked_lm import MaskedLMModule

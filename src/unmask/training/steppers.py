@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.models.attention import choose_backend
 from unmask.models.buckets import Fillings
+from unmask.models.kernels.attention_backends import choose_backend
 from unmask.models.transformer import Block
 from unmask.training.device import Compute
 from unmask.training.optimizers.adamw import AdamW

@@ -26,7 +26,7 @@ from unmask.inference.predictor import load_predictor, predict
 from unmask.inference.windows import map_ahead, windows
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
-from unmask.models.layers import Linear
+from unmask.models.kernels.products import Linear
 from unmask.models.settings import Architecture, EncoderSettings
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.models.attention import Layout
+from unmask.models.kernels.row_layout import Layout
 from unmask.models.transformer import Block
 from unmask.training.recorded.compilation import compiled_parts
 
