@@ -81,8 +81,7 @@ def full_batches(directory: Path, system: System) -> list[Batch]:
     from unmask.packing.formats import open_loader
     from unmask.packing.loader import pack_sequences
     from unmask.packing.planning import Split
-    from unmask.packing.segment_pairs import LABEL_COLUMNS
-    from unmask.packing.settings import PackingSettings
+    from unmask.packing.settings import LABEL_COLUMNS, PackingSettings
     from unmask.packing.templates import SequenceFrame
 
     store = TokenStore(directory / "store")

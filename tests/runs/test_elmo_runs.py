@@ -25,7 +25,7 @@ from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.hub.directory import load_finetuned, load_model
 from unmask.pretraining.inputs import open_inputs
 from unmask.pretraining.run import pretrain
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import load_word_tokenizer
 from unmask.training import session

@@ -18,7 +18,7 @@ from unmask.errors import Interrupted, SettingsError
 from unmask.pretraining import run as pretraining
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training import session

@@ -19,7 +19,7 @@ from unmask.finetuning.search.search import run_trials
 from unmask.inference.ensemble import write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict_file
-from unmask.recipe.tree import load_finetune_recipe
+from unmask.recipe.loading import load_finetune_recipe
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

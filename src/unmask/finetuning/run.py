@@ -28,7 +28,8 @@ from unmask.models.hub.config import told_length
 from unmask.models.hub.directory import save_model
 from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
-from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
+from unmask.recipe.loading import load_finetune_recipe
+from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import write_report
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate

@@ -29,7 +29,7 @@ import numpy as np
 
 from unmask.chance import Draws
 from unmask.packing.planning import PlannedSequence, Span, Split, fitting_ends
-from unmask.packing.segment_pairs import SentenceObjective
+from unmask.packing.settings import SentenceObjective
 
 IS_NEXT, NOT_NEXT = 0, 1
 """The labels of next-sentence prediction, as in Google's code and `transformers`."""

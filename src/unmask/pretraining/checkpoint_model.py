@@ -14,7 +14,7 @@ from unmask.io.writing import writing_directory
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining.run import save_pretrained
 from unmask.pretraining.start import build_module, trained_length
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps, load_weights, open_checkpoint
 

@@ -39,8 +39,7 @@ from unmask.pretraining.steps import PretrainingSteps, build_loader, frame_of
 from unmask.recipe.pairings import USUAL_TOKENIZERS, unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import text_hash
-from unmask.store.preparation import describe_annotations, prepare
-from unmask.store.skipped_list import SKIPPED
+from unmask.store.preparation import SKIPPED, describe_annotations, prepare
 from unmask.store.store import TokenStore
 from unmask.store.unknown_tokens import tell_unknown
 from unmask.tokenization.kinds.word_characters import WordTokenizer

@@ -27,7 +27,8 @@ from unmask.models.settings import LEFT_TO_RIGHT, EncoderSettings
 from unmask.objectives.base import Objective, ObjectiveModule, StagedModule
 from unmask.packing.stream import target_counts
 from unmask.pretraining.inputs import Inputs, open_inputs
-from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
 from unmask.tokenization.kinds.gpt1_framing import unframed

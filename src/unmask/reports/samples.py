@@ -15,7 +15,7 @@ from unmask.objectives.causal_lm import CausalLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.replaced_token import ReplacedTokenModule
 from unmask.objectives.softmax_sampling import sample_from_softmax
-from unmask.packing.segment_pairs import LABEL_COLUMNS, SentenceQuestion
+from unmask.packing.settings import LABEL_COLUMNS, SentenceQuestion
 from unmask.tokenization.kinds.bpe import END_OF_WORD
 from unmask.tokenization.opening import Tokenizer
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from unmask.errors import StoreError
 from unmask.objectives.floors import unigram_entropy
-from unmask.store.store import TokenStore, manifest_checksum, token_dtype
+from unmask.store.manifest import manifest_checksum, token_dtype
+from unmask.store.store import TokenStore
 
 MakeStore = Callable[..., TokenStore]
 

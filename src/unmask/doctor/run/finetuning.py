@@ -21,7 +21,8 @@ from unmask.finetuning.inputs import Inputs, open_inputs
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.windows import Window
 from unmask.io.progress import human_count, human_duration
-from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
+from unmask.recipe.loading import load_finetune_recipe
+from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import Hooks, train
