@@ -29,7 +29,7 @@ from measure import Row, machine, num_cores, parser, report
 
 if TYPE_CHECKING:
     from unmask.batch import Batch
-    from unmask.packing.planning import Split
+    from unmask.packing.split import Split
     from unmask.recipe.tree import PretrainRecipe
 
 Array = NDArray[np.float64]
@@ -223,7 +223,7 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     from unmask import TokenStore, load_tokenizer
     from unmask.objectives.floors import NoContext
     from unmask.objectives.table import OBJECTIVES
-    from unmask.packing.planning import Split
+    from unmask.packing.split import Split
     from unmask.pretraining.inputs import prepare_held_out
     from unmask.pretraining.steps import build_loader
 

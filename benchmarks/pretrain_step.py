@@ -128,9 +128,9 @@ def full_batches(setup: Setup) -> list[Batch]:
     """Batches as `unmask pretrain` makes them, but only of pairs that fill a whole sequence; not masked yet."""
     from unmask import TokenStore, load_tokenizer
     from unmask.packing.formats import open_loader
-    from unmask.packing.loader import pack_sequences
-    from unmask.packing.planning import Split
+    from unmask.packing.sequences import pack_sequences
     from unmask.packing.settings import PackingSettings
+    from unmask.packing.split import Split
     from unmask.packing.templates import SequenceFrame
 
     store = TokenStore(setup.directory / "store")
@@ -153,11 +153,11 @@ def build_ours(setup: Setup) -> Callable[[int], list[Step]]:
 
     from unmask.packing.loader import LoadedStep, Position
     from unmask.training.device import choose_compute, keep_freed_memory
+    from unmask.training.eager import EagerStepper
     from unmask.training.loop import Hooks, train
     from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
     from unmask.training.state import StepResult, TrainState
-    from unmask.training.stepper import EagerStepper
     from unmask.training.steps import Learner
 
     torch.set_num_threads(setup.threads)

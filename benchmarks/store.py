@@ -133,8 +133,8 @@ def make_loader(store: TokenStore) -> tuple[Any, Any]:
     from unmask.objectives.masked_lm import MaskedLM
     from unmask.objectives.settings import MaskedLMSettings
     from unmask.packing.formats import open_loader
-    from unmask.packing.planning import Split
     from unmask.packing.settings import PackingSettings
+    from unmask.packing.split import Split
     from unmask.packing.templates import SequenceFrame
 
     tokenizer = load_tokenizer(store.tokenizer_directory)

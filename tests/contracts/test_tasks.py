@@ -34,11 +34,11 @@ from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings
-from unmask.training.stepper import EagerStepper
 from unmask.training.steppers import why_not_filled
 
 COLOURS, THINGS = ("red", "green", "blue", "grey"), ("apple", "river", "stone", "cloud", "horse", "ladder")

@@ -26,7 +26,7 @@ from unmask.objectives.settings import AnnotationKind
 from unmask.objectives.table import OBJECTIVES
 from unmask.packing.annotation_columns import check_annotations, without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed
-from unmask.packing.planning import Split
+from unmask.packing.split import Split
 from unmask.pretraining.start import (
     build_module,
     check_model,

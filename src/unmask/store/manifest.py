@@ -1,7 +1,26 @@
-"""A store's manifest: the files that a store must have, with their types, sizes and checksums.
+"""The files of a token store, and its manifest: their types, sizes and checksums.
 
-The manifest is written last, so a directory without one is an unfinished store. `unmask.store.store` says what the
-files hold.
+    manifest.json           sizes, checksums, counts, provenance; written last: a directory without it is unfinished
+    tokens-00000.bin        token ids, uint16 (vocabulary up to 65,536) or uint32
+    sentences-00000.bin     uint32, one per sentence: where it ends among the shard's tokens
+    documents-00000.bin     one record per document: where it ends among the shard's sentences, and a hash of its text
+    tokenizer/              the tokenizer that made the ids
+
+Special tokens are not stored: packing adds them. All numbers are little-endian.
+
+The store of a word tokenizer (ELMo) also keeps the bytes of each word, since its model reads characters. Its manifest
+declares two side arrays with their types, under `side_arrays`:
+
+    tokens-00000.bin        the UTF-8 of the words, one after another
+    word_ends-00000.bin     uint32, one per word: where it ends among the shard's bytes
+    word_ids-00000.bin      ids in the output vocabulary, uint16 or uint32: what `tokens` holds in other stores
+
+In both kinds of store a token is an id, and sentence ends count ids: code that reads only ids works on either.
+
+If documents came with annotations, a store of ids declares one more side array:
+
+    spans-00000.bin         uint32, three per span: its first token in the shard, the token after its last, its kind (by
+                            `unmask.corpus.annotations.KINDS`); in order; a shard without spans has no such file
 """
 
 from __future__ import annotations

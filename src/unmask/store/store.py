@@ -1,32 +1,8 @@
-"""The token store: a corpus tokenized once, as flat memory-mapped arrays that serve every objective.
-
-    manifest.json           sizes, checksums, counts, provenance; written last: a directory without it is unfinished
-    tokens-00000.bin        token ids, uint16 (vocabulary up to 65,536) or uint32
-    sentences-00000.bin     uint32, one per sentence: where it ends among the shard's tokens
-    documents-00000.bin     one record per document: where it ends among the shard's sentences, and a hash of its text
-    tokenizer/              the tokenizer that made the ids
-
-Special tokens are not stored: packing adds them. All numbers are little-endian.
-
-The store of a word tokenizer (ELMo) also keeps the bytes of each word, since its model reads characters. Its manifest
-declares two side arrays with their types, under `side_arrays`:
-
-    tokens-00000.bin        the UTF-8 of the words, one after another
-    word_ends-00000.bin     uint32, one per word: where it ends among the shard's bytes
-    word_ids-00000.bin      ids in the output vocabulary, uint16 or uint32: what `tokens` holds in other stores
-
-In both kinds of store a token is an id, and sentence ends count ids: code that reads only ids works on either.
-
-If documents came with annotations, a store of ids declares one more side array:
-
-    spans-00000.bin         uint32, three per span: its first token in the shard, the token after its last, its kind (by
-                            `unmask.corpus.annotations.KINDS`); in order; a shard without spans has no such file
-"""
+"""The token store: a corpus tokenized once, which serves every objective; `unmask.store.manifest` lists its files."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -38,113 +14,12 @@ from numpy.typing import NDArray
 from unmask.corpus.annotations import KINDS
 from unmask.errors import StoreError
 from unmask.store.manifest import (
-    DOCUMENT,
-    SENTENCE,
-    SPAN,
-    WORD_END,
     manifest_checksum,
-    part_name,
     read_manifest,
     token_dtype,
     verify_file,
 )
-
-
-@dataclass(frozen=True)
-class StoredDocument:
-    """One document as token ids.
-
-    Attributes:
-        tokens: (tokens,) unsigned, all sentences one after another.
-        sentence_ends: (sentences,) int64, where each sentence ends in `tokens`; the last is the number of tokens.
-    """
-
-    tokens: NDArray[np.unsignedinteger[Any]]
-    sentence_ends: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class StoredWords:
-    """The UTF-8 of some tokens of a document, in a store of words.
-
-    Attributes:
-        utf8: (bytes,) uint8, one word after another.
-        ends: (words,) int64, where each word ends in `utf8`.
-    """
-
-    utf8: NDArray[np.uint8]
-    ends: NDArray[np.int64]
-
-
-class Shard:
-    """One shard; each of its files is verified and memory-mapped once, on first use."""
-
-    def __init__(
-        self, directory: Path, number: int, files: dict[str, dict[str, Any]], dtype: np.dtype[Any], ids: str = "tokens"
-    ) -> None:
-        self._directory = directory
-        self._number = number
-        self._files = files
-        self._dtype = dtype
-        self._ids = ids
-
-    def document(self, index: int) -> StoredDocument:
-        start = self.first_token(index)
-        ends = self.sentences[self._first_sentence(index) : self._first_sentence(index + 1)].astype(np.int64)
-        return StoredDocument(self.tokens[start : int(ends[-1])], ends - start)
-
-    def first_token(self, index: int) -> int:
-        sentence = self._first_sentence(index)
-        return int(self.sentences[sentence - 1]) if sentence else 0
-
-    def _first_sentence(self, index: int) -> int:
-        return int(self.documents["sentence_end"][index - 1]) if index else 0
-
-    def words(self, start: int, end: int) -> StoredWords:
-        """Tokens `start` to `end` of the shard, in a store of words."""
-        first = int(self.word_ends[start - 1]) if start else 0
-        ends = self.word_ends[start:end].astype(np.int64)
-        return StoredWords(self.utf8[first : int(ends[-1])] if len(ends) else self.utf8[:0], ends - first)
-
-    def spans_of(self, index: int, start: int, end: int, kind: int) -> NDArray[np.int64]:
-        """(spans, 2) int64: the spans of one kind in tokens `start` to `end` of document `index`, clipped."""
-        first = self.first_token(index)
-        bounds = np.array([first, first + end], dtype=np.uint32)  # any other type would convert the whole column
-        rows = self.spans[slice(*np.searchsorted(self.spans[:, 0], bounds))].astype(np.int64)
-        places = rows[(rows[:, 2] == kind) & (rows[:, 1] > first + start), :2] - first
-        return places.clip(start, end)
-
-    @cached_property
-    def tokens(self) -> NDArray[np.unsignedinteger[Any]]:
-        return self._map(self._ids, self._dtype)
-
-    @cached_property
-    def utf8(self) -> NDArray[np.uint8]:
-        return self._map("tokens", np.dtype(np.uint8))
-
-    @cached_property
-    def word_ends(self) -> NDArray[np.uint32]:
-        return self._map("word_ends", WORD_END)
-
-    @cached_property
-    def sentences(self) -> NDArray[np.uint32]:
-        return self._map("sentences", SENTENCE)
-
-    @cached_property
-    def spans(self) -> NDArray[np.uint32]:
-        has_spans = part_name("spans", self._number) in self._files
-        return (self._map("spans", SPAN) if has_spans else np.zeros(0, SPAN)).reshape(-1, 3)
-
-    @cached_property
-    def documents(self) -> NDArray[Any]:
-        return self._map("documents", DOCUMENT)
-
-    def _map(self, part: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        name = part_name(part, self._number)
-        verify_file(self._directory / name, self._files[name])
-        if not self._files[name]["bytes"]:
-            return np.zeros(0, dtype)  # an empty file cannot be mapped
-        return np.memmap(self._directory / name, dtype=dtype, mode="r").view(np.ndarray)
+from unmask.store.shard import Shard, StoredDocument, StoredWords
 
 
 class TokenStore:

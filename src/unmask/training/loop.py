@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from unmask.training.divergence import BadStep, find_fault
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
@@ -23,7 +22,7 @@ from unmask.training.recorded.ahead import read_launched
 from unmask.training.settings import TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import StepFigures, Stepper
-from unmask.training.steps import Learner, NumberedStep, PreparedStep, PreparedSteps, StepBatches
+from unmask.training.steps import Learner, NumberedStep, PreparedStep, PreparedSteps, StepBatches, set_training_mode
 
 
 @dataclass(frozen=True)
@@ -133,16 +132,3 @@ def _launch(stepper: Stepper, step: PreparedStep, *, raises: bool) -> str | None
             raise
         return str(error)
     return None
-
-
-def set_training_mode(module: nn.Module) -> None:
-    """Sets training mode, except for frozen parts: they stay in eval mode, so each is a fixed function of its input.
-
-    Their dropout is off (in `transformers`, frozen layers keep theirs), so a frozen encoder gives the same features in
-    every epoch, those that `unmask features` writes.
-    """
-    module.train()
-    for part in module.modules():
-        parameters = list(part.parameters())
-        if parameters and not any(parameter.requires_grad for parameter in parameters):
-            part.eval()

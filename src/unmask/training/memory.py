@@ -23,11 +23,10 @@ from unmask.batch import Batch
 from unmask.errors import UserError
 from unmask.io.progress import human_bytes, human_count
 from unmask.training.device import Compute, look_at_gpu
-from unmask.training.loop import set_training_mode
+from unmask.training.eager import weigh
 from unmask.training.settings import MOST_TOKENS_AT_ONCE
 from unmask.training.state import TrainState
-from unmask.training.stepper import weigh
-from unmask.training.steps import Learner, PreparedStep, StepBatches
+from unmask.training.steps import Learner, PreparedStep, StepBatches, set_training_mode
 
 logger = logging.getLogger("unmask")
 

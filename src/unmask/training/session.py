@@ -19,7 +19,8 @@ from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
 from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.divergence import BadStep, keep_bad_step
-from unmask.training.loop import Hooks, set_training_mode, train
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
 from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.run.best import choose_metric, newest_best, restore_best
@@ -34,9 +35,9 @@ from unmask.training.run.checkpoint import (
 from unmask.training.run.log import RunLog
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
-from unmask.training.stepper import EagerStepper, Stepper
+from unmask.training.stepper import Stepper
 from unmask.training.steppers import choose_stepper
-from unmask.training.steps import Learner, StepBatches
+from unmask.training.steps import Learner, StepBatches, set_training_mode
 
 logger = logging.getLogger("unmask")
 

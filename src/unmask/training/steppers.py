@@ -13,12 +13,13 @@ from unmask.models.buckets import Fillings
 from unmask.models.kernels.attention_backends import choose_backend
 from unmask.models.transformer import Block
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.recorded.recording import first_line
 from unmask.training.recorded.restoring import random_state, set_random_state
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import TrainSettings
-from unmask.training.stepper import EagerStepper, Judge, StepFigures, Stepper
+from unmask.training.stepper import Judge, StepFigures, Stepper
 
 logger = logging.getLogger("unmask")
 

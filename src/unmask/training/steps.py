@@ -49,6 +49,19 @@ class Learner:
     prepare: Callable[[Batch], Batch] = as_it_is
 
 
+def set_training_mode(module: nn.Module) -> None:
+    """Sets training mode, except for frozen parts: they stay in eval mode, so each is a fixed function of its input.
+
+    Their dropout is off (in `transformers`, frozen layers keep theirs), so a frozen encoder gives the same features in
+    every epoch, those that `unmask features` writes.
+    """
+    module.train()
+    for part in module.modules():
+        parameters = list(part.parameters())
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            part.eval()
+
+
 @dataclass(frozen=True)
 class PreparedStep:
     """A step's batches with masks and labels.

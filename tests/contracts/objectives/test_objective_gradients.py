@@ -16,11 +16,12 @@ from unmask.models.buckets import Shapes, fill
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.lstm import LstmEncoder
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings
-from unmask.training.stepper import EagerStepper, StepFigures, Stepper
+from unmask.training.stepper import StepFigures, Stepper
 from unmask.training.steppers import why_not_filled
 
 

@@ -14,7 +14,7 @@ from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import Interrupted
 from unmask.io.signals import Interruption
 from unmask.packing.loader import LoadedStep, Position
-from unmask.pretraining.run import stage_changer
+from unmask.pretraining.stages import stage_changer
 from unmask.training.device import Compute
 from unmask.training.memory import Cut
 from unmask.training.run.checkpoint import find_checkpoint

@@ -159,7 +159,7 @@ def test_a_flipped_bit_of_the_tokenizer_is_found_before_it_is_opened(directory: 
 
 def test_each_file_is_verified_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[str] = []
-    monkeypatch.setattr("unmask.store.store.verify_file", lambda path, _: verified.append(path.name))
+    monkeypatch.setattr("unmask.store.shard.verify_file", lambda path, _: verified.append(path.name))
     store = TokenStore(directory)
     assert verified == []
     for _ in range(2):

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm, pack
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
-from unmask.training.loop import Hooks, set_training_mode, train
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.settings import ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import EagerStepper
-from unmask.training.steps import Learner
+from unmask.training.steps import Learner, set_training_mode
 
 CPU = Compute(torch.device("cpu"), torch.float32, "a test")
 

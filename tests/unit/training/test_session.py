@@ -16,13 +16,14 @@ from unmask.errors import Interrupted
 from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.run.checkpoint import find_checkpoint, restore
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, Session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import EagerStepper, Stepper
+from unmask.training.stepper import Stepper
 from unmask.training.steps import Learner
 
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper, weigh
 from unmask.training.state import TrainState
-from unmask.training.stepper import EagerStepper, StepFigures, weigh
+from unmask.training.stepper import StepFigures
 
 CPU = Compute(torch.device("cpu"), torch.float32, "a test")
 
@@ -122,7 +123,7 @@ def test_a_norm_that_does_not_fit_leaves_no_gradient_either(module: Toy, monkeyp
 
     stepper = stepper_of(module)
     with monkeypatch.context() as patched:
-        patched.setattr("unmask.training.stepper.clip_gradients", fail)
+        patched.setattr("unmask.training.eager.clip_gradients", fail)
         with pytest.raises(torch.OutOfMemoryError):
             stepper.launch(BATCHES, COUNTS)
     assert module.embedding.weight.grad is None

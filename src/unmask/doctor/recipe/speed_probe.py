@@ -24,10 +24,10 @@ from unmask.objectives.base import Objective
 from unmask.packing.loader import LoadedStep, Position
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import EagerStepper
 from unmask.training.steps import Learner
 
 FEWEST_STEPS = 4

@@ -53,10 +53,10 @@ from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.training.device import Compute, choose_compute
+from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import EagerStepper
 from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")

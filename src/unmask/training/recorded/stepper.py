@@ -24,12 +24,13 @@ from unmask.batch import Batch, LossTerm
 from unmask.models.buckets import Fillings, Shape, Shapes, fill, only_padding
 from unmask.training.device import Compute
 from unmask.training.divergence import RecentLosses
+from unmask.training.eager import weigh
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.flat_parameters import FlatParameters
 from unmask.training.optimizers.optimizer import clipping_divisor
 from unmask.training.recorded.recording import Recorder
 from unmask.training.recorded.restoring import random_state, restoring, set_random_state
-from unmask.training.stepper import Judge, StepFigures, weigh
+from unmask.training.stepper import Judge, StepFigures
 
 logger = logging.getLogger("unmask")
 

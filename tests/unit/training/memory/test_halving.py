@@ -14,6 +14,7 @@ from torch import Tensor
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import UserError
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.memory import Cut, MicroBatches
 from unmask.training.optimizers.adamw import AdamW
@@ -21,7 +22,7 @@ from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
-from unmask.training.stepper import EagerStepper, Stepper
+from unmask.training.stepper import Stepper
 from unmask.training.steps import Learner
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")

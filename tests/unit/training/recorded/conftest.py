@@ -20,13 +20,14 @@ from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
 from unmask.models.dropout import dropout
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
+from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import EagerStepper, Stepper
+from unmask.training.stepper import Stepper
 from unmask.training.steps import Learner
 
 CPU = Compute(torch.device("cpu"), torch.float32, "a test")
