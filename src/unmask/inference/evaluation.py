@@ -52,7 +52,7 @@ def evaluate(
         columns: of the examples, where they are not those that the model remembers.
         settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16` or `auto`.
+        precision: `fp32` or `bf16`.
 
     Returns:
         `{"task": name, "n": examples, "metrics": {name: value}}`.

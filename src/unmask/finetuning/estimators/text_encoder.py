@@ -30,7 +30,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         normalise: True divides each vector by its length.
         max_length: most tokens that are read at once; a longer text is read in windows. None: as many as the model can.
         device: "auto" (a GPU where there is one), "cpu" or "cuda".
-        precision: "fp32", "bf16" or "auto".
+        precision: "fp32" or "bf16".
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         normalise: bool = False,
         max_length: int | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
-        precision: Literal["auto", "fp32", "bf16"] = "fp32",
+        precision: Literal["fp32", "bf16"] = "fp32",
     ) -> None:
         self.model = model
         self.layers = layers
