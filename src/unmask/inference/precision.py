@@ -38,12 +38,14 @@ def inference_compute(device: str, precision: str) -> Compute:
     return choose_compute(device, precision)
 
 
-def freeze(module: AnyModule, compute: Compute) -> tuple[AnyModule, Compute]:
+def freeze(module: AnyModule, compute: Compute, *, packs: bool = True) -> tuple[AnyModule, Compute]:
     """Prepares a module for inference, in place.
 
     Args:
         module: in eval mode, on the device, with float32 weights; it is not to be trained any more.
         compute: the device and precision.
+        packs: False keeps the weights' layout: in fp32 the module then answers bit for bit as one in training does, not
+            only up to rounding.
 
     Returns:
         The module, and the device and precision to run it with.
@@ -52,7 +54,8 @@ def freeze(module: AnyModule, compute: Compute) -> tuple[AnyModule, Compute]:
     if compute.dtype != torch.float32 and _is_transformer(module):
         module.to(compute.dtype)
         compute = replace(compute, autocasts=False)
-    pack_weights(module)
+    if packs:
+        pack_weights(module)
     if compute.device.type == "cpu":
         keep_freed_memory()
     return module, compute

@@ -123,7 +123,7 @@ def load_predictor(
         its_task = _task_of_all([its.task for its in loaded], read_null_threshold(Path(model)))
         module = EnsembleModule(its_task, [its.module for its in loaded]).eval()
         predictor = Predictor(its_task, module, loaded[0].tokenizer, compute)
-    frozen, compute = freeze(predictor.module, compute)
+    frozen, compute = freeze(predictor.module, compute, packs=precision != "fp32")
     return replace(predictor, module=frozen, compute=compute)
 
 
