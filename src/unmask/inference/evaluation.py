@@ -213,8 +213,8 @@ def _read_predictions(path: str | Path) -> Iterator[Row]:
 
 
 def _paired(
-    examples: Iterator[Example], id_column: str, predictions: str | Path, data: str | Path
-) -> Iterator[tuple[Example, Row]]:
+    examples: Iterator[Any], id_column: str, predictions: str | Path, data: str | Path
+) -> Iterator[tuple[Any, Row]]:
     """Each example with its prediction: by id where both have one, else line by line.
 
     Only what has not found its partner is kept, so that files in one order take constant memory.

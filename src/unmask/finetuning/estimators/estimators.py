@@ -37,6 +37,7 @@ from unmask.finetuning.estimators.inputs import (
     tags_of_texts,
 )
 from unmask.finetuning.inputs import build_module
+from unmask.finetuning.lengths import trained_length, warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import encode_windows, run_module
@@ -140,7 +141,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         try:
             _check_place(place, overwrite)
             with writing_directory(place.resolve(), overwrite) as unfinished:  # resolved: a link stays a link
-                save_finetuned(fitted.module, fitted.task, fitted.tokenizer, unfinished)
+                save_finetuned(fitted.module, fitted.task, fitted.tokenizer, unfinished, self._trained_length)
         except OSError as error:  # such as a folder that even the system's owner cannot make
             reason = error.strerror or error
             raise OutputError(f"cannot write {place}: {reason}; choose a place that can be written") from error
@@ -184,6 +185,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             training = concatenate([window.encoded.without_alignment() for window in windows])
             if counts.anything_mended:
                 logger.warning("X: %s", counts.summary())
+            self._trained_length = settings.task.max_length if settings.from_scratch else trained_length(source)
+            warn_of_untrained_positions(int(training.row_lengths.max()), self._trained_length, source, "max_length")
             loader = ExampleLoader(training, settings.seed, settings.train.batch_size, settings.train.batch_size)
             progress = _LossCurve()
             train(
