@@ -42,3 +42,12 @@ def test_the_type_of_a_model_is_enough(tiny_model: Path, tmp_path: Path) -> None
     assert unmask.load_model(directory).architecture == named[0]
     assert unmask.fill_mask(directory, "a [MASK] .") == unmask.fill_mask(tiny_model, "a [MASK] .")
     assert unmask.describe(directory)
+
+
+def test_a_pointer_of_git_lfs_is_called_one(tiny_model: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_model, directory)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0000\nsize 17\n"
+    (directory / "model.safetensors").write_text(pointer)
+    with pytest.raises(ModelError, match="is a pointer of Git LFS, not the weights: fetch them with `git lfs pull`"):
+        unmask.load_model(directory)
