@@ -169,7 +169,7 @@ def test_an_interrupted_search_ends_as_one_that_never_stopped(
 STOPPED = """
 import os, signal, time
 from pathlib import Path
-from unmask import finetuning
+from unmask.finetuning import run as finetuning
 from unmask.training.session import Session
 
 after_step = Session.__call__

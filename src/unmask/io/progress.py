@@ -160,11 +160,12 @@ class Progress:
         return f"{self._amount(per_second)}{self._unit_suffix()}/s"
 
 
-def open_bars(stream: TextIO) -> Bars | None:
+def open_bars(stream: TextIO, *, shows_time: bool = False) -> Bars | None:
     """Bars of `rich`, not yet shown: each has a task's description, how much of it is done, and its field `status`.
 
     Args:
         stream: where to show them.
+        shows_time: True shows how long each has been there.
 
     Returns:
         None if the stream is not a terminal, or is one that cannot move its cursor.
@@ -172,7 +173,7 @@ def open_bars(stream: TextIO) -> Bars | None:
     if not stream.isatty():
         return None
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     console = Console(file=stream, force_jupyter=False)
@@ -181,6 +182,7 @@ def open_bars(stream: TextIO) -> Bars | None:
     return Bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
+        *([TimeElapsedColumn()] if shows_time else []),
         TextColumn("{task.fields[status]}", markup=False),
         console=console,
         auto_refresh=False,

@@ -134,8 +134,8 @@ def run_trials(
     input_warnings = InputWarnings(directory)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
         for change in changes:
-            _tell(directory, change)
-        with input_warnings.telling():
+            _log(directory, change)
+        with input_warnings.collecting():
             for trial in _first_of_each_model(trials):
                 if check is not None:
                     check(trial.settings)
@@ -152,7 +152,7 @@ def run_trials(
             num_threads=torch.get_num_threads(),
         )
     try:
-        with alone_in(directory), input_warnings.hushing():
+        with alone_in(directory), input_warnings.hiding():
             return _run_all(settings, trials, directory, recipe, run, input_warnings.shown)
     except KeyboardInterrupt as error:
         raise Interrupted(
@@ -253,7 +253,7 @@ def _run_all(
         summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
     write_json(directory / SUMMARY, summary)
     for line in describe(summary):
-        _tell(directory, line)
+        _log(directory, line)
     write_trials_page(directory, summary)
     return directory / MODEL
 
@@ -269,7 +269,7 @@ def _outcomes(
         if _read_results(places[trial.name]) is not None:
             ended[trial.name] = _outcome(trial, places[trial.name], None)
     if ended:
-        _tell(directory, f"{len(ended)} of {len(trials)} trials are finished already")
+        _log(directory, f"{len(ended)} of {len(trials)} trials are finished already")
 
     def in_order() -> list[Outcome]:
         return [ended[trial.name] for trial in trials if trial.name in ended]
@@ -311,11 +311,11 @@ def _run_one_after_another(
     for place, job in enumerate(jobs):
         cost_left = sum(other.cost for other in jobs[place:])
         left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
-        _tell(directory, f"trial {numbers[job.name]}{left}: {job.name}")
+        _log(directory, f"trial {numbers[job.name]}{left}: {job.name}")
         began = time.monotonic()
         failure = attempt(job, recipe, run)
         spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + job.cost
-        _tell(directory, note_end(job, failure))
+        _log(directory, note_end(job, failure))
 
 
 def _outcome(trial: Trial, place: Path, failure: str | None) -> Outcome:
@@ -339,7 +339,7 @@ def _read_results(place: Path) -> dict[str, Any] | None:
     return results if is_whole else None
 
 
-def _tell(directory: Path, line: str) -> None:
+def _log(directory: Path, line: str) -> None:
     """Writes a line to the search's own log and to standard error; each trial has its own log."""
     with logging_messages(directory, echo=True):
         logger.info("%s", line)
@@ -366,7 +366,7 @@ def _link_model(source: Path, target: Path) -> None:
 def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:
     """Makes an ensemble of runs that have not failed and measures it; None where there is only one."""
     if len(runs) < 2:
-        _tell(directory, f"no ensemble: of the best combination only {runs[0].name} has not failed")
+        _log(directory, f"no ensemble: of the best combination only {runs[0].name} has not failed")
         return None
     place = write_ensemble(
         [directory / TRIALS / run.name / MODEL for run in runs], directory / "ensemble", overwrite=True
@@ -381,7 +381,7 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
     }
     for name, metrics in figures.items():
         told = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
-        _tell(directory, f"{len(runs)} together on {name}: {told}")
+        _log(directory, f"{len(runs)} together on {name}: {told}")
     return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
 
 
