@@ -106,6 +106,21 @@ def test_degenerate_runs_are_named_and_both_means_told(
     assert line.endswith("(without: 0.85 ± 0.071)")
 
 
+def test_the_page_escapes_what_a_run_says(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5, degenerate="all are '<script>alert(1)</script>'"))
+    search(tmp_path / "<b>out", recipe({"restarts": 2}), run)
+    page = (tmp_path / "<b>out" / "report.html").read_text()
+    assert "<script" not in page
+    assert "<b>out" not in page
+    assert page.count("&lt;script&gt;") == 3  # the verdict and two runs
+
+
 @pytest.mark.parametrize(
     ("value", "more", "told"),
     [
