@@ -63,8 +63,8 @@ def write_report(run_directory: Path) -> Path:
         if figures.get(name.replace("dev.", "eval/", 1)) == value:  # measured at the last step
             continue
         figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
-    for name, told in _floors_of_guessing(figures).items():
-        floors.setdefault(name, {}).update(told)
+    for name, guessed in _floors_of_guessing(figures).items():
+        floors.setdefault(name, {}).update(guessed)
 
     try:
         parts = parts_of(recipe, rows)
@@ -81,7 +81,7 @@ def write_report(run_directory: Path) -> Path:
         command=shlex.join(session.get("command", [])),
         tiles=_tiles(rows, num_parameters, figures),
         **_curves(rows, floors, parts),
-        results=[(_spoken(key), number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
+        results=[(_in_words(key), number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
         **view_samples(samples),
         settings=_settings(recipe),
@@ -147,8 +147,8 @@ def _floors_of_guessing(figures: Mapping[str, Any]) -> dict[str, dict[str, float
     same share is replaced as in the last evaluation."""
     floors: dict[str, dict[str, float]] = {}
     for sentences in ("nsp", "sop"):
-        told = {f"loss/{sentences}": math.log(2), f"eval/{sentences}_loss": math.log(2)}
-        floors |= {name: {"chance": value} for name, value in {**told, f"eval/{sentences}_accuracy": 0.5}.items()}
+        losses = {f"loss/{sentences}": math.log(2), f"eval/{sentences}_loss": math.log(2)}
+        floors |= {name: {"chance": value} for name, value in {**losses, f"eval/{sentences}_accuracy": 0.5}.items()}
     share = figures.get("eval/replaced_share")
     if isinstance(share, float) and 0 < share < 1:
         entropy = {"only the share known": unigram_entropy(np.array([share, 1 - share]))}
@@ -216,12 +216,12 @@ def panels(
     for key in losses:
         held_out = next((name for name in _held_out(key) if name in keys), "eval/loss" if len(losses) == 1 else "")
         shown.add(held_out)
-        told = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
-        title = "Loss" if key == "loss" else f"{_spoken(key.removeprefix('loss/'))} loss"
+        its_floors = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
+        title = "Loss" if key == "loss" else f"{_in_words(key.removeprefix('loss/'))} loss"
         title += "" if held_out in keys else " in training"
-        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), told))
+        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), its_floors))
     for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
-        found.append(Panel(_spoken(key), nothing, Series.of(rows, key), floors.get(key, {})))
+        found.append(Panel(_in_words(key), nothing, Series.of(rows, key), floors.get(key, {})))
     found.append(Panel("Learning rate", Series.of(rows, "learning_rate"), nothing, is_noisy=False))
     found.append(Panel("Gradient norm before clipping", Series.of(rows, "gradient_norm"), nothing))
     found.append(Panel("Tokens per second", Series.of(rows, "tokens_per_s"), nothing))
@@ -270,7 +270,7 @@ def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
 
 def _tiles(rows: Sequence[Row], num_parameters: float | None, figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     tiles = [(label, value) for label, value in _facts(rows, num_parameters) if value]
-    tiles += [(_spoken(key), number(value)) for key, value in figures.items() if isinstance(value, int | float)]
+    tiles += [(_in_words(key), number(value)) for key, value in figures.items() if isinstance(value, int | float)]
     return tiles[:MOST_TILES]
 
 
@@ -295,7 +295,7 @@ def _settings(recipe: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, Any]
 def _environment(session: Row) -> list[tuple[str, Any]]:
     known = {name: value for name, value in flatten(session).items() if value is not None}
     return [
-        (_spoken(name.removeprefix("versions.")), value)
+        (_in_words(name.removeprefix("versions.")), value)
         for name, value in known.items()
         if name not in ("recipe", "command")
     ]
@@ -310,7 +310,7 @@ def number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-SPOKEN = {
+WORDS = {
     "mlm": "MLM",
     "lm": "LM",
     "nsp": "NSP",
@@ -321,7 +321,7 @@ SPOKEN = {
 """Parts of keys and the words to show for them."""
 
 
-def _spoken(key: str) -> str:
+def _in_words(key: str) -> str:
     """A key as a person says it: `eval/nsp_accuracy` is "Held-out NSP accuracy"."""
-    words = " ".join(SPOKEN.get(word, word) for word in key.replace("/", " ").replace("_", " ").split(" "))
+    words = " ".join(WORDS.get(word, word) for word in key.replace("/", " ").replace("_", " ").split(" "))
     return words[:1].upper() + words[1:]

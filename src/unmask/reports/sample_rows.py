@@ -100,8 +100,8 @@ def _next(token: Row) -> dict[str, Any]:
 
 
 def _checked(token: Row) -> dict[str, Any]:
-    said = f"{token.get('label') or ''} · the discriminator says {token.get('prediction') or ''}"
-    drawn = {"text": _bare(token, "token"), "hover": f"{said}: replaced{_chance(token, ' with probability ')}"}
+    verdict = f"{token.get('label') or ''} · the discriminator says {token.get('prediction') or ''}"
+    drawn = {"text": _bare(token, "token"), "hover": f"{verdict}: replaced{_chance(token, ' with probability ')}"}
     is_replaced, right, probability = token.get("label") == "replaced", token.get("correct"), token.get("probability")
     if right and not is_replaced:
         return drawn

@@ -32,13 +32,13 @@ class Bars:
         title: what is compared.
         note: how to read it.
         length: the length of a bar.
-        told: how its number is written.
+        format: how its number is written.
     """
 
     title: str
     note: str
     length: Callable[[TokenizerFigures], float]
-    told: str
+    format: str
 
 
 BARS = (
@@ -106,6 +106,6 @@ def _bar_rows(
     """A bar per tokenizer, whose lengths can be compared."""
     longest = max(map(bars.length, tokenizers)) or 1
     return [
-        (its.name, [("cut-1", bars.length(its) / longest, "")], bars.told.format(bars.length(its)))
+        (its.name, [("cut-1", bars.length(its) / longest, "")], bars.format.format(bars.length(its)))
         for its in tokenizers
     ]

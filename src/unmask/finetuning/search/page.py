@@ -66,8 +66,8 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
     if metric in over_all["test"]:
         tiles.append((f"Mean {metric} of its combination on test", spread_in_words(over_all["test"][metric])))
     if ensemble := summary.get("ensemble"):
-        told = [f"{split} {in_words(ensemble[split].get(metric))}" for split in ("dev", "test") if split in ensemble]
-        tiles.append((f"{metric} of {len(ensemble['members'])} together", " · ".join(told)))
+        values = [f"{split} {in_words(ensemble[split].get(metric))}" for split in ("dev", "test") if split in ensemble]
+        tiles.append((f"{metric} of {len(ensemble['members'])} together", " · ".join(values)))
     return tiles
 
 
@@ -96,7 +96,7 @@ def _strips(summary: Summary) -> dict[str, Any]:
                 "n": row["n"],
                 "on_dev": spread_in_words(row["dev"].get(metric)),
                 "on_test": spread_in_words(row["test"].get(metric)),
-                "told": ", ".join(map(in_words, runs[row["name"]])),
+                "values_in_words": ", ".join(map(in_words, runs[row["name"]])),
                 "dots": [place(value) for value in runs[row["name"]]],
                 "mean": None if mean is None else place(mean),
                 "floors": [place(floor) for floor in floors],

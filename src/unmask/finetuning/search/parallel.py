@@ -96,8 +96,8 @@ def attempt(job: Job, recipe: str, run: RunOne) -> str | None:
     except UserError as error:
         return str(error)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        told = ". ".join(str(error).split(". ")[:2]) or "out of memory"
-        return f"{told}: lower train.micro_batch_size, or search.parallel where runs share the memory"
+        message = ". ".join(str(error).split(". ")[:2]) or "out of memory"
+        return f"{message}: lower train.micro_batch_size, or search.parallel where runs share the memory"
     return None
 
 
@@ -144,7 +144,7 @@ def run_side_by_side(
             trials.run(interruption)
         except KeyboardInterrupt as error:
             message = f"{directory}: stopped at once, with what its trials had saved"
-            raise Interrupted(f"{message}; the same command with --resume goes on", signal.SIGINT) from error
+            raise Interrupted(f"{message}; the same command with --resume continues", signal.SIGINT) from error
         finally:
             trials.close()
     if trials.error is not None:
@@ -152,7 +152,7 @@ def run_side_by_side(
     number = interruption.signal_number or (signal.SIGTERM if trials.is_stopping else None)
     if number is not None:
         message = f"{directory}: stopped; what is finished is kept, and the trials under way have saved where they are"
-        raise Interrupted(f"{message}: the same command with --resume goes on", number)
+        raise Interrupted(f"{message}: the same command with --resume continues", number)
 
 
 class _Worker:
@@ -343,7 +343,7 @@ def _attempt_all(job: Job, recipe: str, run: RunOne) -> _Ended:
     except UserError as error:
         kind = InputError if isinstance(error, InputError) else OutputError
         return _Ended(error=kind(f"{job.name}: {error}"))
-    except OSError as error:  # the command line tells these from faults of ours
+    except OSError as error:  # the command line distinguishes these from faults of ours
         return _Ended(error=error)
     except Exception:
         return _Ended(error=RuntimeError(f"{job.name}, in its process:\n{traceback.format_exc()}"))

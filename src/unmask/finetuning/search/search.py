@@ -116,7 +116,7 @@ def run_trials(
     Args:
         directory: the directory to write.
         recipe: the recipe's name, for the record.
-        resume: True keeps the finished trials and goes on with the others.
+        resume: True keeps the finished trials and continues with the others.
         overwrite: True replaces an existing search or run.
         run: makes one run; a module-level function if several run at a time.
         check: opens the inputs of a trial, so that mistakes are reported before anything is written; it is called for
@@ -127,7 +127,7 @@ def run_trials(
 
     Raises:
         UserError: recipe, examples or output are at fault, or every trial has failed. The failure of a single trial,
-            such as a learning rate at which it diverges, is noted, and the others go on.
+            such as a learning rate at which it diverges, is noted, and the others continue.
         Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
     """
     trials = plan_trials(settings)
@@ -156,7 +156,7 @@ def run_trials(
             return _run_all(settings, trials, directory, recipe, run, input_warnings.shown)
     except KeyboardInterrupt as error:
         raise Interrupted(
-            f"{directory}: stopped between two trials; the same command with --resume goes on", signal.SIGINT
+            f"{directory}: stopped between two trials; the same command with --resume continues", signal.SIGINT
         ) from error
 
 
@@ -347,7 +347,7 @@ def _log(directory: Path, line: str) -> None:
 
 def _describe_outcome(outcome: Outcome, settings: FinetuneRecipe) -> str:
     if outcome.error is not None:
-        return f"{outcome.name} has failed, the others go on: {outcome.error}"
+        return f"{outcome.name} has failed, the others continue: {outcome.error}"
     metric = choose_metric(outcome.dev, settings.train.metric)
     fault = "" if outcome.degenerate is None else f"; degenerate: {outcome.degenerate}"
     return f"{outcome.name}: {metric} {in_words(outcome.dev[metric])} on dev{fault}"
@@ -380,8 +380,8 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
         if file is not None
     }
     for name, metrics in figures.items():
-        told = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
-        _log(directory, f"{len(runs)} together on {name}: {told}")
+        shown = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
+        _log(directory, f"{len(runs)} together on {name}: {shown}")
     return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
 
 
