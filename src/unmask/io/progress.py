@@ -22,8 +22,8 @@ BAR_EVERY_S = 0.25
 WINDOW_S = 30.0
 """The rate and the time left come from the last `WINDOW_S` seconds, so that a slow start is soon forgotten.
 
-They are not rich's own: that has neither at the first sample nor where a step takes longer than its window, and knows one
-count only, while here the end may be measured in steps and the rate in tokens. A log shows the same text."""
+They are not rich's own, which need two samples within that time, and know one count only: here the end may be measured
+in steps and the rate in tokens. A log shows the same text."""
 
 
 class _Sample(NamedTuple):
