@@ -156,7 +156,7 @@ def test_an_interrupted_search_ends_as_one_that_never_stopped(
         after_step(session, *arguments)
 
     monkeypatch.setattr(Session, "__call__", stopping)
-    with pytest.raises(Interrupted, match="the same command with --resume goes on"):
+    with pytest.raises(Interrupted, match=r"the same command with --resume (goes on|continues)"):
         finetune(recipe, given, out=tmp_path / "out")
     finetune(recipe, given, out=tmp_path / "out", resume=True)
     assert seen == 30  # fifteen steps a trial, none of them twice
@@ -239,7 +239,7 @@ def test_side_by_side_stopped_and_resumed_is_as_one_after_another(
         return run_trials(settings, out, recipe=recipe, resume=True, overwrite=False, run=run)
 
     monkeypatch.setenv("STOP", "1")
-    told = f"{out}: stopped; what is finished is kept, and the trials under way have saved .* --resume goes on"
+    told = f"{out}: stopped; what is finished is kept, and the trials under way have saved .* --resume continues"
     with pytest.raises(Interrupted, match=told) as stopped:
         search_side_by_side()
     assert stopped.value.exit_code == 143

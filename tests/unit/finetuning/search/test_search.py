@@ -107,7 +107,7 @@ def test_a_run_that_fails_is_noted_and_the_others_go_on(
     assert row["failed"] == ["lr5e-05_batch16_epochs3_seed1"]
     assert summary["trials"][1]["error"] == "the loss is not finite at step 7"
     assert "the loss is not finite at step 7" in (tmp_path / "out" / "report.html").read_text()
-    assert "has failed, the others go on" in (tmp_path / "out" / "log.txt").read_text()
+    assert "has failed, the others continue" in (tmp_path / "out" / "log.txt").read_text()
 
 
 def test_nothing_but_failures_is_an_error(
@@ -235,7 +235,7 @@ def test_ctrl_c_between_trials_says_how_to_go_on(
     def interrupt(settings: FinetuneRecipe) -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="with --resume goes on"):
+    with pytest.raises(Interrupted, match="with --resume continues"):
         search(tmp_path / "out", recipe({"restarts": 2}), pretended(interrupt))
 
 
