@@ -25,6 +25,7 @@ from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import Row, read_jsonl
 from unmask.tasks.settings import ColumnSettings, kind_of
 from unmask.tasks.table import check_name, open_task
+from unmask.tasks.tagging.schemes import Scheme, detect_scheme
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.classification import sorted_labels
 from unmask.tasks.text.metrics import listed
@@ -146,8 +147,9 @@ def evaluate_predictions(
     opened = open_task(build_task_settings({**given, **told}), columns)
     told_by_data = not opened.labels
     opened = opened.fit_to(Path(data))
-    if isinstance(opened, Tagging) and told_by_data:
-        opened = opened.with_predicted(_predicted_tags(predictions))
+    if isinstance(opened, Tagging):
+        tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if told_by_data else set()
+        opened = opened.with_predicted(tags, _predicted_scheme(predictions))
     score = opened.score()
     counts, num_read = ExampleCounts(), 0
     examples = opened.load(Path(data), counts, unlabelled=True)
@@ -190,13 +192,18 @@ def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict
     return told
 
 
-def _predicted_tags(predictions: str | Path) -> set[str]:
-    """All tags of a file of predictions; anything that is not a tag is reported when it is scored."""
-    found: set[str] = set()
+def _predicted_tags(predictions: str | Path) -> Iterator[list[str]]:
+    """The tags of each prediction; anything that is not a tag is reported when it is scored."""
     for row in _read_predictions(predictions):
         tags = row.fields.get("tags")
-        found.update(tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str))
-    return found
+        yield [tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str)]
+
+
+def _predicted_scheme(predictions: str | Path) -> Scheme:
+    """The scheme of predicted tags. `predict` writes BIO, with `entities`: an I- that begins one there is a mistake."""
+    scheme = detect_scheme(_predicted_tags(predictions))
+    is_ours = scheme == "IOB1" and all("entities" in row.fields for row in _read_predictions(predictions))
+    return "BIO" if is_ours else scheme
 
 
 def _figures(task: str, score: Score[Any]) -> dict[str, Any]:

@@ -150,6 +150,26 @@ def test_tags_of_other_kinds_that_the_data_lacks(tmp_path: Path) -> None:
     assert metrics == pytest.approx({"accuracy": 0.5, "f1_macro": 1 / 3})
 
 
+@pytest.mark.parametrize(
+    ("form", "tags"),
+    [
+        ("BIO", "B-X I-X B-X O B-Y"),
+        ("IOB1", "I-X I-X B-X O I-Y"),
+        ("IOBES", "B-X E-X S-X O S-Y"),
+        ("BILOU", "B-X L-X U-X O U-Y"),
+    ],
+)
+@pytest.mark.parametrize("task", ["tagging", "wnut17"])
+def test_a_perfect_copy_is_perfect_in_every_scheme(tmp_path: Path, form: str, tags: str, task: str) -> None:
+    if task == "wnut17":
+        tags = tags.replace("X", "person").replace("Y", "group")
+    data, path = tmp_path / "dev.jsonl", tmp_path / "said.jsonl"
+    data.write_text(as_lines([{"tokens": "a b c d e", "tags": tags.split()}]))
+    path.write_text(as_lines([{"tags": tags.split()}]))
+    metrics = evaluate_predictions(path, data, task)["metrics"]
+    assert (metrics["overall_f1"], metrics["overall_accuracy"]) == (1.0, 1.0)
+
+
 def test_sentences_without_tags_are_passed_over(plain_tagger: Path, tmp_path: Path) -> None:
     data = tmp_path / "dev.jsonl"
     tagged = {"tokens": ["a", "man"], "tags": ["O", "B-X"]}

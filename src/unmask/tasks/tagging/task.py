@@ -16,10 +16,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
@@ -32,7 +30,7 @@ from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.tagging.conll import Note
 from unmask.tasks.tagging.decoding import decode_sentences
 from unmask.tasks.tagging.frozen_features import feature_tagging_module
-from unmask.tasks.tagging.metrics import TaggingScore
+from unmask.tasks.tagging.metrics import TaggingScore, floors, known_labels
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.tasks.tagging.rows import (
     DATA_SETS,
@@ -47,7 +45,6 @@ from unmask.tasks.tagging.rows import (
     with_context,
 )
 from unmask.tasks.tagging.schemes import (
-    OUTSIDE,
     Scheme,
     are_bio,
     complete_labels,
@@ -88,6 +85,7 @@ class Tagging:
         bilstm_size: units of each direction of either BiLSTM.
         encoder_top: `bilstm` puts a BiLSTM on the encoder, and trains both.
         has_predicates: True if the training file has semantic roles.
+        predicted_scheme: of the tags that are to be scored; a model's own are BIO.
     """
 
     name: str
@@ -105,6 +103,7 @@ class Tagging:
     bilstm_size: int = 768
     encoder_top: Literal["none", "bilstm"] = "none"
     has_predicates: bool = False
+    predicted_scheme: Scheme = "BIO"
 
     kind: ClassVar[TaskKind] = "tagging"
     head_kind: ClassVar[HeadKind] = "token_classification"
@@ -144,15 +143,19 @@ class Tagging:
             )
         return replace(self, labels=labels)
 
-    def with_predicted(self, tags: set[str]) -> Tagging:
-        """The task with the tags of predictions added to its labels: a model may predict tags that the file lacks.
+    def with_predicted(self, tags: set[str], scheme: Scheme) -> Tagging:
+        """The task for scoring a file of predictions in a scheme, with their tags added to its labels: a model may
+        predict tags that the data lack.
 
         Args:
             tags: the predicted ones; where the labels are of entities, other tags are left out.
         """
-        if not are_bio(self.labels):
-            return replace(self, labels=tuple(sorted(tags.union(self.labels))))
-        return replace(self, labels=complete_labels(tags.union(self.labels)))
+        task = replace(self, predicted_scheme=scheme)
+        if not tags:
+            return task
+        are_others = not are_bio(self.labels)
+        found = tags.union(self.labels)
+        return replace(task, labels=tuple(sorted(found)) if are_others else complete_labels(found))
 
     def load_rows(self, path: Path) -> Iterator[Row]:
         """See `Task`."""
@@ -248,7 +251,7 @@ class Tagging:
 
     def check(self, training: EncodedExamples, path: Path) -> None:
         """See `Task`: at least two tags must occur."""
-        present = np.unique(_labels_of(training))
+        present = np.unique(known_labels(training))
         if len(present) < 2:
             what = f"every word is tagged {self.labels[present[0]]}" if len(present) else "no word has a token"
             raise InputError(f"{path}: {what}: nothing can be learned from it; expected at least two tags")
@@ -286,7 +289,7 @@ class Tagging:
     def score(self) -> TaggingScore:
         """See `Task`."""
         surface_forms = self.data_set is not None and self.data_set.surface_forms
-        return TaggingScore(self.labels, self.tags_characters, surface_forms)
+        return TaggingScore(self.labels, self.tags_characters, surface_forms, self.predicted_scheme)
 
     def tuned(self, score: Score[TaggingExample]) -> Tagging:
         """Nothing is chosen after training."""
@@ -294,17 +297,7 @@ class Tagging:
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: predicting the most frequent tag everywhere, or O where tags are of entities."""
-        expected = _labels_of(dev)
-        if are_bio(self.labels):
-            told = dev.alignment.get("num_outside")
-            num_units = dev.alignment["num_units"].sum() if told is not None else len(expected)
-            num_outside = told.sum() if told is not None else (expected == self.labels.index(OUTSIDE)).sum()
-            return {"overall_accuracy": {"all O": float(num_outside / max(1, num_units))}, "overall_f1": {"all O": 0.0}}
-        most_frequent = np.bincount(_labels_of(training)).argmax()
-        share = float((expected == most_frequent).mean())
-        said = f"all {self.labels[most_frequent]}"
-        present = len(np.unique([*expected, most_frequent]))
-        return {"accuracy": {said: share}, "f1_macro": {said: 2 * share / (1 + share) / present}}
+        return floors(self.labels, training, dev)
 
     def sample(self, example: TaggingExample, prediction: Prediction) -> dict[str, Any]:
         """See `Task`; `probability` is that of the least certain entity."""
@@ -347,11 +340,6 @@ def _warn_of_no_context(source: str) -> None:
         "tags such inputs without them; give a field `document`, the same for all sentences of one",
         source,
     )
-
-
-def _labels_of(labelled: EncodedExamples) -> NDArray[np.int64]:
-    labels: NDArray[np.int64] = labelled.token_columns["labels"].astype(np.int64)
-    return np.extract(labels != IGNORE_INDEX, labels)
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Tagging:
