@@ -29,9 +29,8 @@ from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.tagging.conll import Note
 from unmask.tasks.tagging.decoding import decode_sentences
-from unmask.tasks.tagging.frozen_features import feature_tagging_module
 from unmask.tasks.tagging.metrics import TaggingScore, floors, known_labels
-from unmask.tasks.tagging.module import TaggingModule
+from unmask.tasks.tagging.module import TaggingModule, feature_tagging_module
 from unmask.tasks.tagging.rows import (
     DATA_SETS,
     TaggingColumns,
