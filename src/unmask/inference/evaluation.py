@@ -179,6 +179,8 @@ def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict
     if first is None:
         raise InputError(f"{predictions}: there is nothing in it: expected one prediction a line")
     told: dict[str, Any] = {}
+    if isinstance(task, Tagging) and not task.tags_characters:
+        told |= {"units": "characters"} if _are_of_characters(predictions) else {}
     probabilities = first.fields.get("probabilities")
     if task.kind == "classification" and isinstance(probabilities, Mapping):
         if are_stated and set(task.labels) != set(probabilities):
@@ -197,6 +199,12 @@ def _predicted_tags(predictions: str | Path) -> Iterator[list[str]]:
     for row in _read_predictions(predictions):
         tags = row.fields.get("tags")
         yield [tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str)]
+
+
+def _are_of_characters(predictions: str | Path) -> bool:
+    """Whether all `tokens` of predictions are characters, and blanks are among them."""
+    tokens = [token for row in _read_predictions(predictions) for token in row.fields.get("tokens") or ()]
+    return " " in tokens and all(isinstance(token, str) and len(token) == 1 for token in tokens)
 
 
 def _predicted_scheme(predictions: str | Path) -> Scheme:
