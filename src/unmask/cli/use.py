@@ -24,7 +24,7 @@ Layers = Annotated[
     ),
 ]
 OneVectorLayers = Annotated[str, typer.Option("--layers", help="embeddings, second-to-last, last or concat-last-4")]
-_INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv or txt"
+_INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv, txt or conll"
 TaskSettings = Annotated[
     list[str] | None,
     typer.Argument(metavar="[task.KEY=VALUE ...]", help="settings over those that the model remembers"),

@@ -26,7 +26,7 @@ from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, LoadedStep, Position, concatenate
 from unmask.tasks.table import open_task
-from unmask.tasks.tagging.frozen_features import with_features
+from unmask.tasks.tagging.module import with_features
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.device import Compute

@@ -34,7 +34,7 @@ from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
 from unmask.reports.run_page import write_report
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
-from unmask.tasks.tagging.frozen_features import COLUMN as FEATURES
+from unmask.tasks.tagging.module import FEATURES
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute

@@ -26,6 +26,7 @@ from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import Row, read_jsonl
 from unmask.tasks.settings import ColumnSettings, kind_of
 from unmask.tasks.table import check_name, open_task
+from unmask.tasks.tagging.schemes import Scheme, detect_scheme
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.classification import sorted_labels
 from unmask.tasks.text.metrics import listed
@@ -150,8 +151,9 @@ def evaluate_predictions(
     opened = open_task(build_task_settings({**given, **told}), columns)
     told_by_data = not opened.labels
     opened = opened.fit_to(Path(data))
-    if isinstance(opened, Tagging) and told_by_data:
-        opened = opened.with_predicted(_predicted_tags(predictions))
+    if isinstance(opened, Tagging):
+        tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if told_by_data else set()
+        opened = opened.with_predicted(tags, _predicted_scheme(predictions))
     score = opened.score()
     counts, num_read = ExampleCounts(), 0
     examples = opened.load(Path(data), counts, unlabelled=True)
@@ -181,6 +183,8 @@ def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict
     if first is None:
         raise InputError(f"{predictions}: there is nothing in it: expected one prediction a line")
     told: dict[str, Any] = {}
+    if isinstance(task, Tagging) and not task.tags_characters:
+        told |= {"units": "characters"} if _are_of_characters(predictions) else {}
     probabilities = first.fields.get("probabilities")
     if task.kind == "classification" and isinstance(probabilities, Mapping):
         if are_stated and set(task.labels) != set(probabilities):
@@ -194,13 +198,24 @@ def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict
     return told
 
 
-def _predicted_tags(predictions: str | Path) -> set[str]:
-    """All tags of a file of predictions; anything that is not a tag is reported when it is scored."""
-    found: set[str] = set()
+def _predicted_tags(predictions: str | Path) -> Iterator[list[str]]:
+    """The tags of each prediction; anything that is not a tag is reported when it is scored."""
     for row in _read_predictions(predictions):
         tags = row.fields.get("tags")
-        found.update(tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str))
-    return found
+        yield [tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str)]
+
+
+def _are_of_characters(predictions: str | Path) -> bool:
+    """Whether all `tokens` of predictions are characters, and blanks are among them."""
+    tokens = [token for row in _read_predictions(predictions) for token in row.fields.get("tokens") or ()]
+    return " " in tokens and all(isinstance(token, str) and len(token) == 1 for token in tokens)
+
+
+def _predicted_scheme(predictions: str | Path) -> Scheme:
+    """The scheme of predicted tags. `predict` writes BIO, with `entities`: an I- that begins one there is a mistake."""
+    scheme = detect_scheme(_predicted_tags(predictions))
+    is_ours = scheme == "IOB1" and all("entities" in row.fields for row in _read_predictions(predictions))
+    return "BIO" if is_ours else scheme
 
 
 def _figures(task: str, score: Score[Any]) -> dict[str, Any]:
