@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unmask.io.writing import sha256
 from unmask.tasks.settings import DataSettings
+from unmask.tasks.splitting import SPLITS
 from unmask.training.run.inputs import check_unchanged
 
 
@@ -35,8 +36,13 @@ def shared_files(data: DataSettings) -> Iterator[str]:
 
 def _files(data: DataSettings) -> dict[str, Path]:
     """A fine-tuning run's files, by their keys in the recipe."""
-    given = {"data.train": data.train, "data.dev": data.dev, "data.test": data.test}
-    return {name: Path(file) for name, file in given.items() if file is not None}
+    given = {split: data.files(split) for split in SPLITS}
+    return {
+        f"data.{split}" + (f"[{number}]" if len(files.paths) > 1 else ""): path
+        for split, files in given.items()
+        if files is not None
+        for number, path in enumerate(files.paths)
+    }
 
 
 def _fingerprint(path: Path) -> str:

@@ -17,12 +17,13 @@ from unmask.inference.task_options import (
     naming_columns_by_option,
 )
 from unmask.inference.windows import Window, encode_windows, measure
+from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
-from unmask.io.reading import open_input, read_utf8_lines, split_suffixes
+from unmask.io.reading import split_suffixes
+from unmask.io.tables import Row, read_jsonl
 from unmask.tasks.base import Example, ExampleCounts, Score, Task
 from unmask.tasks.qa.metrics import score_official
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.rows import Row, read_jsonl
 from unmask.tasks.settings import ColumnSettings, kind_of
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging.task import Tagging
@@ -35,7 +36,7 @@ logger = logging.getLogger("unmask")
 @naming_columns_by_option()
 def evaluate(
     model: str | Path | Predictor,
-    data: str | Path,
+    data: str | DataPath,
     task: str | None = None,
     columns: ColumnSettings = NOTHING_SAID,
     *,
@@ -61,6 +62,7 @@ def evaluate(
         UserError: the model does not load, or the file cannot be read or has a label that the model does not know, or a
             column or setting does not apply here.
     """
+    data = as_files(data)
     loaded = model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
     predictor = loaded.with_options(columns, settings, "evaluate")
     its_task, tokenizer, num_segments = predictor.task, predictor.tokenizer, predictor.num_segments
@@ -68,7 +70,7 @@ def evaluate(
     with Progress("evaluating", unit="examples") as progress:
 
         def read() -> Iterator[Window]:
-            examples = its_task.load(Path(data), counts)
+            examples = its_task.load(data, counts)
             for window in encode_windows(its_task, examples, tokenizer, counts, num_segments, str(data)):
                 yield window
                 progress.advance(len(window.examples))
@@ -79,7 +81,7 @@ def evaluate(
     return _figures(its_task.name, score)
 
 
-def _tell(counts: ExampleCounts, data: str | Path) -> None:
+def _tell(counts: ExampleCounts, data: str | DataPath) -> None:
     logger.log(logging.WARNING if counts.anything_mended else logging.INFO, "%s: %s", data, counts.summary())
 
 
@@ -93,7 +95,7 @@ def tell_degenerate(score: Score[Any], name: str) -> None:
 @naming_columns_by_option()
 def evaluate_predictions(
     predictions: str | Path,
-    data: str | Path,
+    data: str | DataPath,
     task: str | None = None,
     columns: ColumnSettings = NOTHING_SAID,
     *,
@@ -124,7 +126,7 @@ def evaluate_predictions(
             named.
         SettingsError: a task, column or setting is unknown, or does not apply here.
     """
-    name = task or "classification"
+    name, data = task or "classification", as_files(data)
     check_name(name)
     given = {"name": name, **(settings or {})}
     orders_labels = kind_of(name) == "classification"  # type: ignore[arg-type]  # no model decides it here
@@ -137,7 +139,7 @@ def evaluate_predictions(
                 "expected JSON lines, as `unmask predict` writes them; or name the task with --task"
             )
         num_examples, metrics = score_official(
-            opened, Path(data), Path(predictions), None if na_probs is None else Path(na_probs), na_threshold
+            opened, data, Path(predictions), None if na_probs is None else Path(na_probs), na_threshold
         )
         return {"task": name, "n": num_examples, "metrics": metrics}
     if na_probs is not None:
@@ -145,12 +147,12 @@ def evaluate_predictions(
     told = _told_by(predictions, opened, are_stated=given.get("labels") is not None)
     opened = open_task(build_task_settings({**given, **told}), columns)
     told_by_data = not opened.labels
-    opened = opened.fit_to(Path(data))
+    opened = opened.fit_to(data)
     if isinstance(opened, Tagging) and told_by_data:
         opened = opened.with_predicted(_predicted_tags(predictions))
     score = opened.score()
     counts, num_read = ExampleCounts(), 0
-    examples = opened.load(Path(data), counts, unlabelled=True)
+    examples = opened.load(data, counts, unlabelled=True)
     for example, prediction in zip_longest(examples, _read_predictions(predictions)):
         _check_match(example, prediction, predictions, data)
         num_read += 1
@@ -204,11 +206,12 @@ def _figures(task: str, score: Score[Any]) -> dict[str, Any]:
 
 
 def _read_predictions(path: str | Path) -> Iterator[Row]:
-    with open_input(Path(path)) as file:
-        yield from read_jsonl(read_utf8_lines(file, path), str(path))
+    yield from read_jsonl(as_files(path).lines(), str(path))
 
 
-def _check_match(example: Example | None, prediction: Row | None, predictions: str | Path, data: str | Path) -> None:
+def _check_match(
+    example: Example | None, prediction: Row | None, predictions: str | Path, data: str | DataPath
+) -> None:
     if example is None or prediction is None:
         more, fewer = (data, predictions) if prediction is None else (predictions, data)
         raise InputError(f"{more} has more rows than {fewer}: expected one prediction for each example, in their order")

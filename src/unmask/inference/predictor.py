@@ -24,13 +24,12 @@ from unmask.inference.task_options import (
 )
 from unmask.inference.windows import Window, encode_windows, introduce, predict_window, window_size
 from unmask.io.paths import model_directory
+from unmask.io.tables import Row, find_field
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.directory import load_finetuned
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS
-from unmask.tasks.fields import find_field
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import recall_task
 from unmask.tokenization.opening import Tokenizer, open_tokenizer

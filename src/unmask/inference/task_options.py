@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
 from unmask.config import build_settings, parse_overrides
 from unmask.errors import SettingsError, UserError
+from unmask.io.settings import TableSettings
 from unmask.tasks.base import Task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
@@ -45,7 +46,8 @@ _OF_LABELS = ("label_separator", "repair_tags")
 _OF_SCORES = (*_OF_LABELS, "unanswerable")
 """All settings that affect how existing predictions are measured."""
 
-_IN_RECIPES = re.compile(rf"\bdata\.columns\.(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
+_COLUMN = re.compile(rf"\bdata\.columns\.(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
+_OF_TABLES = re.compile(rf"\bdata\.({'|'.join(TableSettings.model_fields)})=(?=[\w'])")
 
 
 def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def build_task_settings(settings: Mapping[str, Any]) -> TaskSettings:
 
 
 def adjusted_task(
-    task: Task[Any], columns: ColumnSettings, settings: Mapping[str, Any], num_positions: int
+    task: Task[Any], columns: ColumnSettings, settings: Mapping[str, Any], num_positions: int, said_in: str = "options"
 ) -> Task[Any]:
     """A fine-tuned model's task with a user's options.
 
@@ -93,6 +95,7 @@ def adjusted_task(
         columns: those that are named replace the model's own; the others stay.
         settings: of `TaskSettings`, by name; checked by `check_task_settings`.
         num_positions: the encoder's.
+        said_in: `options` of a command, or a `recipe`: how messages name columns.
 
     Raises:
         SettingsError: a setting or column is unknown, out of range, or of another kind of task.
@@ -108,7 +111,7 @@ def adjusted_task(
             f"task.max_length {adjusted.max_length} is over the {num_positions} positions of the model: lower it"
         )
     said = columns.model_dump(include=columns.model_fields_set)
-    with naming_columns_by_option():
+    with naming_columns_by_option() if said_in == "options" else nullcontext():
         if isinstance(task, TextTask):
             if columns.texts:
                 said = {name: own_columns[name] for name in ("label", "id") if name in own_columns} | said
@@ -117,13 +120,18 @@ def adjusted_task(
         return open_task(adjusted, named, lenient=not said)
 
 
+def as_options(message: str) -> str:
+    """A message that names settings of a recipe, with a command's options in their place."""
+    return _OF_TABLES.sub(r"--\1 ", _COLUMN.sub("--column ", message))
+
+
 @contextmanager
 def naming_columns_by_option() -> Iterator[None]:
     """A block in which tasks' messages name columns by `--column`, as commands do, not as recipes do."""
     try:
         yield
     except UserError as error:
-        told = _IN_RECIPES.sub("--column ", str(error))
+        told = as_options(str(error))
         if told == str(error):
             raise
         raise type(error)(told) from error

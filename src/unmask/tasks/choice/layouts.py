@@ -10,12 +10,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.reading import open_input, read_utf8_lines, split_suffixes
-from unmask.tasks.rows import Row, checked_text, read_rows, shown
+from unmask.io.input_files import DataPath, InputFiles, as_files
+from unmask.io.tables import Row, read_rows
+from unmask.tasks.rows import checked_text, shown
 from unmask.tasks.spelling import similar_columns
 
 
@@ -163,7 +163,7 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
     value = row[layout.label]
     if value is None or value == "":
         raise InputError(f"{row.source}: the column {layout.label!r} is empty: fill it in, or take the row out")
-    number = _number(value)
+    number = _number(value, layout.first_label)
     by_number = None if number is None else number - layout.first_label
     by_text = [place for place, choice in enumerate(choices) if choice == value]
     if len(by_text) > 1 or (by_text and by_number is not None and by_text != [by_number]):
@@ -178,13 +178,21 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
         last = layout.first_label + len(choices) - 1
         raise InputError(
             f"{row.source}: the column {layout.label!r} holds {shown(value)}: expected the right choice's number, "
-            f"{layout.first_label} to {last}, or its very text"
+            f"{layout.first_label} to {last}, or its very text, or its letter"
+            + (
+                "; where choices are counted from 1, give data.columns.first_choice=1"
+                if by_number == len(choices) and not layout.first_label
+                else ""
+            )
         )
     return by_number
 
 
-def _number(value: Any) -> int | None:
+def _number(value: Any, first: int) -> int | None:
+    """A number as it stands in a file; A, or a, is that of the first choice."""
     if isinstance(value, str):
+        if re.fullmatch("[A-Za-z]", value):
+            return ord(value.upper()) - ord("A") + first
         return int(value) if re.fullmatch("-?[0-9]{1,9}", value) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         return None
@@ -198,7 +206,7 @@ CODAH_COLUMNS = ("category", "context", "choice_0", "choice_1", "choice_2", "cho
 """The columns of CODAH's `.tsv`, which has no header."""
 
 
-def read_codah(path: Path) -> Iterator[Row]:
+def read_codah(path: DataPath) -> Iterator[Row]:
     """Rows of CODAH's `.tsv`: `category`, `context`, `choices`, `label`; rows of other files are unchanged.
 
     Raises:
@@ -216,7 +224,7 @@ LEVELS = ("middle", "high")
 """The levels of RACE, with which its ids and folders begin."""
 
 
-def read_race(path: Path) -> Iterator[Row]:
+def read_race(path: DataPath) -> Iterator[Row]:
     """One row a question of RACE: `id`, `level`, `context`, `question`, `choices`, `label`.
 
     Args:
@@ -236,16 +244,16 @@ def read_race(path: Path) -> Iterator[Row]:
             yield row
 
 
-def _race_objects(path: Path) -> Iterator[Row]:
-    if not path.is_dir() and split_suffixes(path)[0] != ".txt":
+def _race_objects(path: DataPath) -> Iterator[Row]:
+    given = as_files(path)
+    if not given.path.is_dir() and given.suffixes[0] != ".txt":
         yield from read_rows(path)
         return
-    files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
+    files = sorted(given.path.rglob("*.txt")) if given.path.is_dir() else [given.path]
     if not files:
         raise InputError(f"{path}: no .txt file in this folder: expected RACE's middle/*.txt and high/*.txt")
     for file in files:
-        with open_input(file) as opened:
-            text = "".join(line for _, line in read_utf8_lines(opened, file))
+        text = "".join(line for _, line in InputFiles((file,), given.settings).lines())
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -316,7 +324,7 @@ class ChoiceDataSet:
     """
 
     layout: ChoiceLayout = ChoiceLayout()
-    reader: Callable[[Path], Iterator[Row]] = read_rows
+    reader: Callable[[DataPath], Iterator[Row]] = read_rows
 
 
 DATA_SETS: dict[str, ChoiceDataSet] = {

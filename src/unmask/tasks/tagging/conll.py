@@ -11,17 +11,16 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.reading import open_input, read_utf8_lines
-from unmask.tasks.rows import Row
+from unmask.io.input_files import DataPath, as_files
+from unmask.io.tables import Row
 
 Note = Callable[[str, int], None]
 """Records what was left out, and how often: `ExampleCounts.note`."""
 
-Reader = Callable[[Path, Note], Iterator[Row]]
+Reader = Callable[[DataPath, Note], Iterator[Row]]
 
 
 @dataclass(frozen=True)
@@ -52,27 +51,26 @@ class Sentence:
     def column(self, number: int) -> list[str]:
         return [row[number] for row in self.rows]
 
-    def as_row(self, path: Path, fields: dict[str, Any]) -> SentenceRow:
+    def as_row(self, path: DataPath, fields: dict[str, Any]) -> SentenceRow:
         """A row with `document` as its last field, if the file has documents."""
         told = {} if self.document is None else {"document": self.document}
         return SentenceRow({**fields, **told}, f"{path}:{self.lines[0]}", tuple(self.lines))
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: DataPath) -> Iterator[tuple[int, str]]:
     """The lines of a file without their ends, numbered from 1.
 
     Raises:
-        InputError: as `open_input` and `read_utf8_lines`, or the file is empty.
+        InputError: as `InputFiles.lines`, or the file is empty.
     """
     number = 0
-    with open_input(path) as file:
-        for number, line in read_utf8_lines(file, path):
-            yield number, line.rstrip("\r\n")
+    for number, line in as_files(path).lines():
+        yield number, line.rstrip("\r\n")
     if not number:
         raise InputError(f"{path}: the file is empty: expected one word a line, and a blank line between sentences")
 
 
-def first_document(path: Path, is_mark: Callable[[str], bool]) -> int | None:
+def first_document(path: DataPath, is_mark: Callable[[str], bool]) -> int | None:
     """The number of the document of a file's first sentence: 0, or None where no line marks a document.
 
     WikiGold's marks stand between documents, so its first document has none: this reads ahead up to the first mark.
@@ -88,7 +86,7 @@ def _begins_document_of_conllu(line: str) -> bool:
     return bool(re.match(r"#\s*newdoc\b", line))
 
 
-def read_sentences(path: Path, fewest: int = 2) -> Iterator[Sentence]:
+def read_sentences(path: DataPath, fewest: int = 2) -> Iterator[Sentence]:
     """The sentences of a file of columns; lines that begin with `-DOCSTART-` begin a document.
 
     Args:
@@ -128,20 +126,20 @@ def read_sentences(path: Path, fewest: int = 2) -> Iterator[Sentence]:
         yield sentence
 
 
-def read_columns(path: Path, note: Note) -> Iterator[Row]:
+def read_columns(path: DataPath, note: Note) -> Iterator[Row]:
     """CoNLL's columns: the word first, its tag last; columns in between are ignored."""
     for sentence in read_sentences(path):
         yield sentence.as_row(path, {"tokens": sentence.column(0), "tags": sentence.column(-1)})
 
 
-def read_single_sentences(path: Path, note: Note) -> Iterator[Row]:
+def read_single_sentences(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`, for sentences that belong to no document, such as WNUT-17's tweets."""
     for row in read_columns(path, note):
         assert isinstance(row, SentenceRow)
         yield SentenceRow({key: row.fields[key] for key in ("tokens", "tags")}, row.source, row.lines)
 
 
-def read_wikiann(path: Path, note: Note) -> Iterator[Row]:
+def read_wikiann(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`; the language before each word, `en:Paris`, is removed if all of the first sentence has it."""
     prefix: str | None = None
     for row in read_single_sentences(path, note):
@@ -154,7 +152,7 @@ def read_wikiann(path: Path, note: Note) -> Iterator[Row]:
         yield SentenceRow({**row.fields, "tokens": plain}, row.source, row.lines)
 
 
-def read_klue_ner(path: Path, note: Note) -> Iterator[Row]:
+def read_klue_ner(path: DataPath, note: Note) -> Iterator[Row]:
     """KLUE-NER: one character a line, blanks included; the last `##` line before a sentence begins with its id.
 
     `tokens` are the characters.
@@ -180,7 +178,7 @@ def read_klue_ner(path: Path, note: Note) -> Iterator[Row]:
             yield SentenceRow(numbered, f"{path}:{lines[0]}", tuple(lines))
 
 
-def read_conllu(path: Path, note: Note) -> Iterator[Row]:
+def read_conllu(path: DataPath, note: Note) -> Iterator[Row]:
     """CoNLL-U: the columns FORM and UPOS; ranges of multiword tokens and empty nodes are left out, and counted."""
     document = first_document(path, _begins_document_of_conllu)
     for has_text, block in groupby(read_lines(path), key=lambda numbered: bool(numbered[1].strip(" \t"))):
@@ -217,7 +215,7 @@ def read_conllu(path: Path, note: Note) -> Iterator[Row]:
 _MORPHEME = re.compile(r"(.+?)/([A-Z][A-Z0-9-]*)(?:\+|$)")
 
 
-def read_morphemes(path: Path, note: Note) -> Iterator[Row]:
+def read_morphemes(path: DataPath, note: Note) -> Iterator[Row]:
     """Sejong's layout, `갔다.<TAB>가/VV+았/EP+다/EF+./SF`, perhaps after ids: the word's tag is `VV+EP+EF+SF`.
 
     Words are tagged, not morphemes, since morphemes in that spelling are not always parts of the word (가, 았 in 갔).

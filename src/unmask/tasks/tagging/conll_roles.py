@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from unmask.errors import InputError
-from unmask.tasks.rows import Row
+from unmask.io.input_files import DataPath
+from unmask.io.tables import Row
 from unmask.tasks.tagging.conll import Note, Sentence, first_document, read_lines
 
 _CELL = re.compile(r"(?:\(([^()*]+))?\*(\))?")
 
 
-def read_props(path: Path, note: Note) -> Iterator[Row]:
+def read_props(path: DataPath, note: Note) -> Iterator[Row]:
     """CoNLL-2005's words and propositions pasted together: the word, any other columns, the predicate's lemma or `-`,
     and a column for each predicate of the sentence."""
     for sentence in _read_blocks(path):
@@ -26,14 +26,14 @@ def read_props(path: Path, note: Note) -> Iterator[Row]:
         yield from _propositions(path, sentence, sentence.column(0), columns, note)
 
 
-def read_gold_conll(path: Path, note: Note) -> Iterator[Row]:
+def read_gold_conll(path: DataPath, note: Note) -> Iterator[Row]:
     """CoNLL-2012's `*_gold_conll`: column 4 is the word, and the 12th to the last but one are the roles."""
     for sentence in _read_blocks(path, fewest=12):
         columns = [sentence.column(place) for place in range(11, len(sentence.rows[0]) - 1)]
         yield from _propositions(path, sentence, sentence.column(3), columns, note)
 
 
-def _read_blocks(path: Path, fewest: int = 2) -> Iterator[Sentence]:
+def _read_blocks(path: DataPath, fewest: int = 2) -> Iterator[Sentence]:
     """Sentences, each with its own number of columns. `#begin document` begins a document; the other `#` lines of 2012
     end a sentence."""
     sentence = Sentence(first_document(path, _begins_document))
@@ -67,7 +67,7 @@ def _trailing_cells(row: Sequence[str]) -> int:
 
 
 def _propositions(
-    path: Path, sentence: Sentence, tokens: list[str], columns: Sequence[Sequence[str]], note: Note
+    path: DataPath, sentence: Sentence, tokens: list[str], columns: Sequence[Sequence[str]], note: Note
 ) -> Iterator[Row]:
     if not columns:
         note("sentences without a predicate left out", 1)

@@ -11,13 +11,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.reading import split_suffixes
-from unmask.tasks.fields import list_in_cell
-from unmask.tasks.rows import Row, read_rows
+from unmask.io.input_files import DataPath, as_files, files_of
+from unmask.io.tables import Row, read_rows
+from unmask.tasks.rows import list_in_cell
 from unmask.tasks.spelling import similar_columns
 from unmask.tasks.tagging.conll import (
     Note,
@@ -122,25 +121,30 @@ _TABLES = (".jsonl", ".csv", ".parquet")
 """Files that are tables for every data set; .tsv is one only if the data set has no files of its own."""
 
 
-def has_published_layout(path: Path) -> bool:
+def has_published_layout(path: DataPath) -> bool:
     """Whether a file is read as one of a data set's own; tables are not."""
-    return split_suffixes(path)[0] not in _TABLES
+    return as_files(path).suffixes[0] not in _TABLES
 
 
-def read_file(path: Path, data_set: TaggingDataSet | None, note: Note) -> Iterator[Row]:
+def read_file(path: DataPath, data_set: TaggingDataSet | None, note: Note) -> Iterator[Row]:
     """The rows of a file in the data set's published form, in the format of its suffix, or of a table."""
-    suffix = split_suffixes(path)[0]
-    if data_set is not None and has_published_layout(path):
-        yield from data_set.reader(path, note)
-    elif suffix in FORMATS:
-        yield from FORMATS[suffix](path, note)
-    elif suffix in (*_TABLES, ".tsv"):
-        yield from read_rows(path)
-    else:
-        raise InputError(
-            f"{path}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .csv, .tsv or "
-            ".parquet with the columns tokens and tags; rename it"
-        )
+    for file in files_of(path):
+        suffix = file.suffixes[0]
+        if data_set is not None and has_published_layout(file):
+            yield from data_set.reader(file, note)
+        elif suffix in FORMATS:
+            yield from FORMATS[suffix](file, note)
+        elif suffix in (*_TABLES, ".tsv"):
+            yield from read_rows(file)
+        else:
+            _refuse_kind(file)
+
+
+def _refuse_kind(file: DataPath) -> None:
+    raise InputError(
+        f"{file}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .csv, .tsv or "
+        ".parquet with the columns tokens and tags; rename it"
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,13 +20,14 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, ModelError, SettingsError
+from unmask.io.input_files import DataPath
+from unmask.io.tables import Row
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm_head import bilstm_head
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.tagging.conll import Note
 from unmask.tasks.tagging.decoding import decode_sentences
@@ -118,7 +118,7 @@ class Tagging:
 
     # Reading.
 
-    def fit_to(self, path: Path) -> Tagging:
+    def fit_to(self, path: DataPath) -> Tagging:
         """The task with the labels of the training file, unless they are known already (O first, then B- and I- of each
         type; other tags sorted), and with `has_predicates`."""
         published = self.data_set is not None and has_published_layout(path)
@@ -126,7 +126,7 @@ class Tagging:
             return replace(self._with_labels(path), has_predicates=True)
         return self._with_labels(path)
 
-    def _with_labels(self, path: Path) -> Tagging:
+    def _with_labels(self, path: DataPath) -> Tagging:
         if self.labels:
             return self
         scheme, seen = self._scheme(path), set()
@@ -154,16 +154,16 @@ class Tagging:
             return replace(self, labels=tuple(sorted(tags.union(self.labels))))
         return replace(self, labels=complete_labels(tags.union(self.labels)))
 
-    def load_rows(self, path: Path) -> Iterator[Row]:
+    def load_rows(self, path: DataPath) -> Iterator[Row]:
         """See `Task`."""
         return read_file(path, self.data_set, _unheard)
 
-    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
         """See `Task`; with `unlabelled` a row may have no tags."""
         examples = self._load(path, counts, unlabelled)
         yield from with_context(examples, self.max_length) if self.document_context else examples
 
-    def _load(self, path: Path, counts: ExampleCounts, unlabelled: bool) -> Iterator[TaggingExample]:
+    def _load(self, path: DataPath, counts: ExampleCounts, unlabelled: bool) -> Iterator[TaggingExample]:
         scheme, known, loaded = self._scheme(path), frozenset(self.labels), 0
         for row in read_file(path, self.data_set, counts.note):
             example = self._read(row, needs_tags=not unlabelled, note=counts.note)
@@ -209,7 +209,7 @@ class Tagging:
             note=note or _unheard,
         )
 
-    def _scheme(self, path: Path) -> Scheme:
+    def _scheme(self, path: DataPath) -> Scheme:
         """The scheme of a file's tags: the data set's, or detected from the tags."""
         if self.data_set is not None and has_published_layout(path):
             return self.data_set.scheme
@@ -246,7 +246,7 @@ class Tagging:
         counts.note(f"{what} that encode to nothing", sentences.num_silent)
         return sentences.encoded
 
-    def check(self, training: EncodedExamples, path: Path) -> None:
+    def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`: at least two tags must occur."""
         present = np.unique(_labels_of(training))
         if len(present) < 2:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from unmask.errors import InputError, SettingsError
+from unmask.io.tables import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import Choice, open_task
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 
 TASK = open_task(TaskSettings(name="choice", max_length=12), ColumnSettings())

@@ -12,12 +12,12 @@ import pytest
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
+from unmask.io.tables import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.answer_places import FIRST_TAKEN, MOVED, RESPELT
 from unmask.tasks.qa.examples import Answer, QaExample
 from unmask.tasks.qa.labels import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, UNFOUND, WITHOUT_ANSWER
 from unmask.tasks.qa.task import QaTask, open_task
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings

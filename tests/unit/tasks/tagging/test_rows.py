@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
+from unmask.io.tables import Row
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.rows import Row
 from unmask.tasks.tagging.rows import (
     DATA_SETS,
     TaggingColumns,
