@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from unmask.config import build_settings, parse_overrides
 from unmask.errors import SettingsError, UserError
-from unmask.io.settings import TableSettings
 from unmask.tasks.base import Task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
@@ -46,8 +45,7 @@ _OF_LABELS = ("label_separator", "repair_tags")
 _OF_SCORES = (*_OF_LABELS, "unanswerable")
 """All settings that affect how existing predictions are measured."""
 
-_COLUMN = re.compile(rf"\bdata\.columns\.(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
-_OF_TABLES = re.compile(rf"\bdata\.({'|'.join(TableSettings.model_fields)})=(?=[\w'])")
+_IN_RECIPES = re.compile(rf"\bdata\.columns\.(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
 
 
 def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
@@ -120,18 +118,13 @@ def adjusted_task(
         return open_task(adjusted, named, lenient=not said)
 
 
-def as_options(message: str) -> str:
-    """A message that names settings of a recipe, with a command's options in their place."""
-    return _OF_TABLES.sub(r"--\1 ", _COLUMN.sub("--column ", message))
-
-
 @contextmanager
 def naming_columns_by_option() -> Iterator[None]:
     """A block in which tasks' messages name columns by `--column`, as commands do, not as recipes do."""
     try:
         yield
     except UserError as error:
-        told = as_options(str(error))
+        told = _IN_RECIPES.sub("--column ", str(error))
         if told == str(error):
             raise
         raise type(error)(told) from error

@@ -112,7 +112,7 @@ def _describe_undecodable(
     )
     if (fitting := fitting_encoding(sample)) is None:
         return what
-    shown = sample[: max(sample.find(b"\n"), 40)].decode(fitting, "replace").strip("\ufeff\r\n")[:40]
+    shown = sample.decode(fitting, "replace").strip("\ufeff").splitlines()[0][:40]
     what += f". It reads as {fitting}: {shown!r}"
     return what if settings is None else f"{what}: if that is right, give {settings.option('encoding', fitting)}"
 

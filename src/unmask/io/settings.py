@@ -52,3 +52,12 @@ class TableSettings(Settings):
         if separator is not None and (len(separator) != 1 or separator in '"\r\n\0'):
             raise ValueError(f"{separator!r}: expected one character, such as ';', or tab")
         return separator
+
+
+class TableOptions(TableSettings):
+    """The same as options of a command."""
+
+    def option(self, name: str, value: str) -> str:
+        """See `TableSettings`."""
+        flags = {"true": f"--{name}", "false": f"--not-{name}"}
+        return flags.get(value, f"--{name} {value}")

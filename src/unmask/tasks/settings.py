@@ -252,7 +252,7 @@ class ColumnSettings(Settings):
     first_choice: int | None = Field(None, ge=0, le=1)
     """The number that means the first choice; null: as in the data set, else 0. Letters, A for the first, are read
     too."""
-    labels: list[str] | None = Field(None, min_length=2)
+    labels: tuple[str, ...] | None = Field(None, min_length=2)
     """Multi-label: the columns that hold 1 or 0, one for each label and called like it."""
     tokens: str | None = None
     """The words of a sentence: a list in JSON, or a text with spaces between them."""
@@ -269,7 +269,7 @@ class ColumnSettings(Settings):
     @property
     def targets(self) -> tuple[str, ...]:
         """The columns that hold what is learned."""
-        return (self.label,) if self.labels is None else tuple(self.labels)
+        return (self.label,) if self.labels is None else self.labels
 
     @model_validator(mode="after")
     def _one_or_two(self) -> ColumnSettings:

@@ -54,6 +54,7 @@ class ChoiceLayout:
         question: the column of the text before each choice.
         needs_question: False if a row may lack that column.
         first_label: the number that means the first choice.
+        letters: True if A may stand for the first choice, B for the second ...
         group: the column of `ChoiceExample.group`.
     """
 
@@ -63,6 +64,7 @@ class ChoiceLayout:
     question: str | None = "question"
     needs_question: bool = False
     first_label: int = 0
+    letters: bool = True
     group: str | None = None
 
     @property
@@ -151,7 +153,8 @@ def _listed(row: Row, name: str) -> list[Any]:
 
 
 def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed: bool) -> int | None:
-    """A number counts the choices from `first_label`; a string is the text of a choice, or such a number."""
+    """A number counts the choices from `first_label`; a string is the text of a choice, such a number, or a
+    letter, A for the first choice."""
     if layout.label not in row:
         if needed:
             raise InputError(
@@ -163,7 +166,7 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
     value = row[layout.label]
     if value is None or value == "":
         raise InputError(f"{row.source}: the column {layout.label!r} is empty: fill it in, or take the row out")
-    number = _number(value, layout.first_label)
+    number = _number(value)
     by_number = None if number is None else number - layout.first_label
     by_text = [place for place, choice in enumerate(choices) if choice == value]
     if len(by_text) > 1 or (by_text and by_number is not None and by_text != [by_number]):
@@ -174,11 +177,13 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
         )
     if by_text:
         return by_text[0]
+    if layout.letters and isinstance(value, str) and re.fullmatch("[A-Za-z]", value):
+        by_number = ord(value.upper()) - ord("A")
     if by_number is None or not 0 <= by_number < len(choices):
         last = layout.first_label + len(choices) - 1
         raise InputError(
             f"{row.source}: the column {layout.label!r} holds {shown(value)}: expected the right choice's number, "
-            f"{layout.first_label} to {last}, or its very text, or its letter"
+            f"{layout.first_label} to {last}, or its very text"
             + (
                 "; where choices are counted from 1, give data.columns.first_choice=1"
                 if by_number == len(choices) and not layout.first_label
@@ -188,11 +193,8 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
     return by_number
 
 
-def _number(value: Any, first: int) -> int | None:
-    """A number as it stands in a file; A, or a, is that of the first choice."""
+def _number(value: Any) -> int | None:
     if isinstance(value, str):
-        if re.fullmatch("[A-Za-z]", value):
-            return ord(value.upper()) - ord("A") + first
         return int(value) if re.fullmatch("-?[0-9]{1,9}", value) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         return None
@@ -342,5 +344,5 @@ DATA_SETS: dict[str, ChoiceDataSet] = {
             first_label=1,
         )
     ),
-    "codah": ChoiceDataSet(reader=read_codah),
+    "codah": ChoiceDataSet(ChoiceLayout(letters=False), read_codah),
 }

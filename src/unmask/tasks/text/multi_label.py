@@ -67,7 +67,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         if self.labels:
             return fitted
         if fitted.files.columns.labels is not None:
-            return replace(fitted, labels=tuple(fitted.files.columns.labels))
+            return replace(fitted, labels=fitted.files.columns.labels)
         found: dict[str, str] = {}
         for example in fitted.load(path, ExampleCounts()):
             for label in example.label or ():
