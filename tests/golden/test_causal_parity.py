@@ -16,7 +16,7 @@ from unmask.batch import Batch, pack
 from unmask.finetuning.run import finetune
 from unmask.inference.left_to_right.generation import generate
 from unmask.inference.predictor import load_predictor
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.models.hub.config import config_of
 from unmask.models.hub.directory import load_causal_lm, load_finetuned, load_model
 from unmask.models.hub.weight_names import hub_names, split

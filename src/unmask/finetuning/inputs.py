@@ -29,7 +29,6 @@ from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, LoadedStep, Position, concatenate
 from unmask.tasks.settings import ColumnSettings
-from unmask.tasks.splitting import SPLITS
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.frozen_features import with_features
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
@@ -104,11 +103,10 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
     source = model_directory(settings.init_from)
     tokenizer, new_entries = load_framed_tokenizer(source)
     data = settings.data
-    files = {split: data.files(split) for split in SPLITS}
-    train = files["train"]
+    train = data.files("train")
     assert train is not None, "a recipe names it"
-    for each in filter(None, files.values()):
-        warn_of_quotes(each)
+    for files in (train, *(files for _, files, _ in data.measured())):
+        warn_of_quotes(files)
     task = open_task(settings.task, data.columns).fit_to(train)
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
@@ -116,13 +114,10 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
         [window.encoded.without_alignment() for window in read_windows(task, "train", train, tokenizer, module)]
     )
     task.check(training, train)
-    dev, test = (
-        None if file is None else read_windows(with_columns(task, columns, module), split, file, tokenizer, module)
-        for split, file, columns in (
-            ("dev", files["dev"], data.dev_columns),
-            ("test", files["test"], data.test_columns),
-        )
-    )
+    measured = {
+        split: read_windows(with_columns(task, columns, module), split, file, tokenizer, module)
+        for split, file, columns in data.measured()
+    }
     batch_size = settings.train.batch_size
     loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size))
     start = loader.start()
@@ -136,7 +131,9 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
         start = saved
     before = 0 if settings.from_scratch else read_config(source).get(TRAINED_LENGTH)
     trained = max(before, settings.task.max_length) if isinstance(before, int) else None
-    return Inputs(task, tokenizer, module, loader, start, checkpoint, dev, test, trained)
+    return Inputs(
+        task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
+    )
 
 
 def build_module(

@@ -20,7 +20,8 @@ from unmask.inference.windows import Window, encode_windows, measure
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.io.reading import split_suffixes
-from unmask.io.tables import Row, read_jsonl
+from unmask.io.rows import Row
+from unmask.io.tables import read_jsonl
 from unmask.tasks.base import Example, ExampleCounts, Score, Task
 from unmask.tasks.qa.metrics import score_official
 from unmask.tasks.qa.task import QaTask

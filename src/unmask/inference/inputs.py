@@ -13,7 +13,8 @@ from unmask.errors import InputError, SettingsError
 from unmask.inference.task_options import TextTask
 from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import STANDARD_INPUT, DataPath, InputFiles, files_of
-from unmask.io.tables import FORMATS, LINE_FORMATS, Row, read_jsonl, read_line_format, read_rows, stop
+from unmask.io.rows import Row, stop
+from unmask.io.tables import FORMATS, LINE_FORMATS, read_jsonl, read_line_format, read_rows
 from unmask.tasks.base import Task
 from unmask.tasks.choice.task import Choice
 from unmask.tasks.qa.task import QaTask

@@ -26,7 +26,7 @@ from unmask.inference.task_options import (
 from unmask.inference.windows import Window, encode_windows, introduce, predict_window, window_size
 from unmask.io.input_files import DataPath
 from unmask.io.paths import model_directory
-from unmask.io.tables import Row, find_field
+from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.directory import load_finetuned
 from unmask.tasks.base import ExampleCounts, Task, TaskModule

@@ -9,10 +9,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from unmask.errors import InputError
-from unmask.io.settings import TableSettings
+
+if TYPE_CHECKING:
+    from unmask.io.settings import TableSettings
 
 NumberedLines = Iterable[tuple[int, str]]
 """Lines with their ends, numbered from 1."""

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from unmask.errors import InputError
 from unmask.io.input_files import InputFiles
+from unmask.io.rows import Row
 
 _CHUNK_BYTES = 2**20
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -141,3 +142,35 @@ def begins_as_list(file: InputFiles) -> bool:
     """Whether a JSON file holds a list rather than an object; raises InputError if it is not UTF-8."""
     with file.open() as stream:
         return JsonText(stream, str(file)).peek() == "["
+
+
+def read_json(file: IO[bytes], name: str) -> Iterator[Row]:
+    """The objects of a JSON list; also consecutive objects, since some JSON Lines files are called `.json`.
+
+    Raises:
+        InputError: as `read_rows`.
+    """
+    text = JsonText(file, name, by_line=True)
+    in_list = text.peek() == "["
+    if in_list:
+        text.expect("[", "a list")
+    while text.peek() and not (in_list and text.peek() == "]"):
+        place = f"{name}:{text.line}"
+        value = text.value()
+        if not isinstance(value, dict):
+            raise InputError(f"{place}: {no_object(value)}")
+        yield Row(value, place)
+        if in_list and text.peek() not in ("]", ""):
+            text.expect(",", "a comma or the end of the list behind the object")
+    if in_list:
+        is_ended = text.peek() == "]"
+        if is_ended:
+            text.expect("]", "the end")
+        if not is_ended or text.peek():
+            raise InputError(f"{name}: not JSON: the list does not end where the file does; fetch or make it again")
+
+
+def no_object(value: Any) -> str:
+    """What is wrong with a JSON value that is no row."""
+    shown = json.dumps(value, ensure_ascii=False)[:60]
+    return f'expected a JSON object, such as {{"text": "..."}}; found {shown}'

@@ -10,36 +10,27 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unmask.errors import InputError
-from unmask.io.encodings import NumberedLines, fitting_encoding
+from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import DataPath, InputFiles, files_of
-from unmask.io.json_text import JsonText
+from unmask.io.json_text import no_object, read_json
+from unmask.io.parquet import open_parquet, refusing_damage
 from unmask.io.reading import COMPRESSIONS
+from unmask.io.rows import Refuse, Row, RowFaults, Table, is_sound_header, stop
 from unmask.io.settings import TableSettings
 
 logger = logging.getLogger("unmask")
 
 if TYPE_CHECKING:
-    from pyarrow import DataType
-
-Refuse = Callable[[str, str, str], None]
-"""Is called with the place of a record that cannot be read, a fixed short reason, and what is wrong with it in full;
-raises, or takes note."""
+    pass
 
 FIELD_CHARACTERS = 2**27
 """The longest cell between quotes. Python's default limit, 128 KiB, is too short for some texts; without a limit, one
 quote that is never closed would take the rest of a file into memory."""
-
-PARQUET_ROWS = 256
-"""Rows of a `.parquet` in memory at a time, besides what one row group needs."""
 
 LINE_FORMATS = (".tsv", ".csv", ".jsonl")
 FORMATS = (*LINE_FORMATS, ".json", ".parquet")
@@ -48,87 +39,6 @@ _ADVICE = {
     True: "in a .csv a text with commas or line breaks stands between quotes",
     False: "in a .tsv nothing is quoted: a text holds no tab and no line break",
 }
-_MOST_TOLD = 5
-_ABSENT = object()
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row as it stands in a file.
-
-    Attributes:
-        fields: by column or JSON field.
-        source: where it is, as `path:line`; in `.parquet`, the number of the row from 1.
-    """
-
-    fields: Mapping[str, Any]
-    source: str
-
-    def __contains__(self, name: str) -> bool:
-        return find_field(self.fields, name, _ABSENT) is not _ABSENT
-
-    def __getitem__(self, name: str) -> Any:
-        """The value of a field; `labels.label` may also mean the field `label` of the object `labels`."""
-        value = find_field(self.fields, name, _ABSENT)
-        if value is _ABSENT:
-            raise KeyError(name)
-        return value
-
-
-def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> Any:
-    """The field of this name; where there is none, `labels.label` means the field `label` of the object `labels`.
-
-    Args:
-        otherwise: returned where there is neither.
-    """
-    if name in fields:
-        return fields[name]
-    value: Any = fields
-    for part in name.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return otherwise
-        value = value[part]
-    return value
-
-
-@dataclass
-class RowFaults:
-    """Unusable rows of a file, to report the first few together with their total.
-
-    Attributes:
-        count: of all unusable rows.
-        first: what is wrong with the first few.
-    """
-
-    count: int = 0
-    first: list[InputError] = field(default_factory=list)
-
-    def add(self, fault: InputError) -> None:
-        self.count += 1
-        if len(self.first) < _MOST_TOLD:
-            self.first.append(fault)
-
-    def refuse(self, place: str, reason: str, problem: str) -> None:
-        """See `Refuse`."""
-        self.add(InputError(f"{place}: {problem}"))
-
-    def tell(self) -> None:
-        """Raises InputError if there is a fault."""
-        if self.count == 1:
-            raise self.first[0]
-        if self.count:
-            lines: list[str] = []
-            told: set[str] = set()
-            for fault in self.first:
-                place, _, what = str(fault).partition(": ")
-                lines.append(f"{place}: the same" if what in told else str(fault))
-                told.add(what)
-            raise InputError("\n  ".join([*lines, f"{self.count:,} rows in all cannot be used"]))
-
-
-def stop(place: str, reason: str, problem: str) -> None:
-    """Refuses the first record that cannot be read; see `Refuse`."""
-    raise InputError(f"{place}: {problem}")
 
 
 def read_rows(
@@ -209,25 +119,6 @@ def read_line_format(
 # ---- Lines of cells
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table that has been opened.
-
-    Attributes:
-        names: of the columns.
-        place: of the header, for messages.
-        rows: below the header, to be read once.
-        types: of the columns of a `.parquet`.
-        separator: between the cells of a line.
-    """
-
-    names: Sequence[str]
-    place: str
-    rows: Iterator[Row]
-    types: Mapping[str, DataType] = field(default_factory=dict)
-    separator: str = ""
-
-
 Record = tuple[int, list[str]]
 """The number of the line on which a row begins, and its cells."""
 
@@ -264,7 +155,7 @@ def open_table(
     if without or (header and len(cells) == len(header) and not set(header) & set(cells)):
         names = list(header) if len(header) == len(cells) else [str(place) for place in range(1, len(cells) + 1)]
         records = chain([(number, cells)], records)
-    elif not _is_sound_header(cells, place, settings, refuse):
+    elif not is_sound_header(cells, place, settings, refuse):
         return None
     what = "the first row" if without else "the header"
     rows = _fitted(records, names, name, f"{what} has {len(names)} ({', '.join(names)})", quoted, refuse, short_rows)
@@ -332,28 +223,6 @@ def _fitted(
             refuse(place, "ragged row", f"{len(cells)} fields where {expected}: mend the row ({_ADVICE[quoted]})")
 
 
-def _is_sound_header(names: Sequence[str], place: str, settings: TableSettings, refuse: Refuse) -> bool:
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if any("\0" in name for name in names):
-        first = next(name for name in names if "\0" in name)
-        fitting = fitting_encoding(first.encode("utf-8", "surrogateescape"))
-        advice = f"if the file is {fitting}, give {settings.option('encoding', fitting)}" if fitting else "take it out"
-        refuse(place, "NUL byte", f"a NUL byte, which is no character of a text: {advice}")
-    elif any("\r" in name for name in names):
-        refuse(
-            place,
-            "carriage returns",
-            "the header holds a carriage return: expected lines to end with a line feed, or with both; convert the "
-            "line ends",
-        )
-    elif twice:
-        problem = f"the header names {twice[0]!r} twice: expected every column to have a name of its own"
-        refuse(place, "column twice", problem)
-    else:
-        return True
-    return False
-
-
 # ---- JSON
 
 
@@ -370,112 +239,7 @@ def read_jsonl(lines: NumberedLines, name: str, refuse: Refuse = stop) -> Iterat
         if type(value) is dict:
             yield Row(value, f"{name}:{number}")
         else:
-            refuse(f"{name}:{number}", "not a JSON object", _no_object(value))
-
-
-def read_json(file: IO[bytes], name: str) -> Iterator[Row]:
-    """The objects of a JSON list; also consecutive objects, since some JSON Lines files are called `.json`.
-
-    Raises:
-        InputError: as `read_rows`.
-    """
-    text = JsonText(file, name, by_line=True)
-    in_list = text.peek() == "["
-    if in_list:
-        text.expect("[", "a list")
-    while text.peek() and not (in_list and text.peek() == "]"):
-        place = f"{name}:{text.line}"
-        value = text.value()
-        if not isinstance(value, dict):
-            raise InputError(f"{place}: {_no_object(value)}")
-        yield Row(value, place)
-        if in_list and text.peek() not in ("]", ""):
-            text.expect(",", "a comma or the end of the list behind the object")
-    if in_list:
-        is_ended = text.peek() == "]"
-        if is_ended:
-            text.expect("]", "the end")
-        if not is_ended or text.peek():
-            raise InputError(f"{name}: not JSON: the list does not end where the file does; fetch or make it again")
-
-
-def _no_object(value: Any) -> str:
-    shown = json.dumps(value, ensure_ascii=False)[:60]
-    return f'expected a JSON object, such as {{"text": "..."}}; found {shown}'
-
-
-# ---- Parquet
-
-
-def open_parquet(
-    file: IO[bytes],
-    name: str,
-    refuse: Refuse,
-    column: str | None = None,
-    on_share: Callable[[float], None] | None = None,
-) -> Table:
-    """A Parquet file; places are row numbers from 1; dates and decimal numbers are returned as text.
-
-    Args:
-        column: the only one that is read; None reads all.
-        on_share: is called with the share of the file that was read, after each row group.
-
-    Raises:
-        InputError: `pyarrow` is not installed.
-    """
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise InputError(f"{name}: reading .parquet needs pyarrow: pip install 'unmask[parquet]'") from error
-    table = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
-    names, types = table.schema_arrow.names, table.schema_arrow.types
-
-    def rows() -> Iterator[Row]:
-        number = 0
-        columns = None if column is None else [column]
-        for group in range(table.num_row_groups):
-            for batch in table.iter_batches(PARQUET_ROWS, row_groups=[group], columns=columns, use_threads=False):
-                for fields in batch.to_pylist():
-                    number += 1
-                    yield Row(_as_json(fields, f"{name}:{number}"), f"{name}:{number}")
-            if on_share is not None:
-                on_share((group + 1) / table.num_row_groups)
-
-    is_sound = _is_sound_header(names, name, TableSettings(), refuse)
-    return Table(
-        names if is_sound else (), name, rows() if is_sound else iter(()), dict(zip(names, types, strict=True))
-    )
-
-
-@contextmanager
-def refusing_damage(name: str, refuse: Refuse) -> Iterator[None]:
-    """A block in which a Parquet file is read: refuses one that is damaged."""
-    try:
-        yield
-    except Exception as error:
-        is_arrow = type(error).__module__.startswith("pyarrow") or isinstance(error, UnicodeDecodeError)
-        # An OSError with a number is of the file system; pyarrow's for damaged data have none.
-        if not is_arrow and not (isinstance(error, OSError) and not error.errno):
-            raise
-        refuse(name, "damaged file", f"not a sound Parquet file ({error}): fetch or make the file again")
-
-
-def _as_json(value: Any, source: str) -> Any:
-    """A value as JSON could hold it; not a number is null."""
-    if isinstance(value, float) and value != value:
-        return None
-    if isinstance(value, dict):
-        return {name: _as_json(item, source) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_as_json(item, source) for item in value]
-    if isinstance(value, datetime | date | time | timedelta | Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        try:
-            return value.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{source}: a field of bytes that are no text in UTF-8: leave that column out") from error
-    return value
+            refuse(f"{name}:{number}", "not a JSON object", no_object(value))
 
 
 # ---- Quotes that nobody reads

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.io.input_files import DataPath
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import HeadKind
 from unmask.tasks.encoded import EncodedExamples

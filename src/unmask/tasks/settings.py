@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, cast, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -302,3 +303,10 @@ class DataSettings(TableSettings):
         """The files of a split; raises InputError as `find_inputs`."""
         given: Files | None = getattr(self, split)
         return None if given is None else find_inputs(given, TableSettings(**self.of_tables))
+
+    def measured(self) -> Iterator[tuple[Literal["dev", "test"], InputFiles, ColumnSettings]]:
+        """The files that a model is measured on, with the columns that are called otherwise in them."""
+        if (dev := self.files("dev")) is not None:
+            yield "dev", dev, self.dev_columns
+        if (test := self.files("test")) is not None:
+            yield "test", test, self.test_columns

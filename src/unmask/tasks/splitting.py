@@ -17,7 +17,9 @@ from typing import Any, Literal
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
-from unmask.io.tables import LINE_FORMATS, Row, open_parquet, open_table, read_jsonl, refusing_damage, stop
+from unmask.io.parquet import open_parquet, refusing_damage
+from unmask.io.rows import Row, stop
+from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.tasks.settings import TaskKind, kind_of
 from unmask.tasks.table import check_name

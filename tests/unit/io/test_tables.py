@@ -23,11 +23,11 @@ from pyarrow import parquet
 from pydantic import ValidationError
 
 from unmask.errors import InputError
-from unmask.io import tables
 from unmask.io.encodings import fitting_encoding
 from unmask.io.input_files import DataPath, InputFiles, find_inputs
+from unmask.io.rows import Row, stop
 from unmask.io.settings import TableSettings
-from unmask.io.tables import Row, open_table, read_rows, stop, warn_of_quotes
+from unmask.io.tables import open_table, read_rows, warn_of_quotes
 
 
 def write(path: Path, text: str) -> Path:
@@ -169,7 +169,7 @@ def test_nested_fields_have_dotted_names() -> None:
 
 
 def test_parquet_gives_the_rows_of_every_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "PARQUET_ROWS", 2)
+    monkeypatch.setattr("unmask.io.parquet.PARQUET_ROWS", 2)
     path = tmp_path / "a.parquet"
     given = [{"text": f"글 {n}", "label": n % 2, "labels": {"label": n / 2}, "tags": ["a"] * n} for n in range(7)]
     parquet.write_table(pyarrow.Table.from_pylist(given), path, row_group_size=3)

@@ -12,7 +12,9 @@ from typing import IO, TYPE_CHECKING
 from unmask.corpus.annotations import EXPECTED, FIELD, Annotation, find_fault
 from unmask.corpus.documents import Document
 from unmask.corpus.source import Source
-from unmask.io.tables import Row, Table, open_parquet, open_table, read_jsonl, refusing_damage
+from unmask.io.parquet import open_parquet, refusing_damage
+from unmask.io.rows import Row, Table
+from unmask.io.tables import open_table, read_jsonl
 from unmask.io.writing import told_as_output_error
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.text.labels import check_spelling
 
 Texts = Any

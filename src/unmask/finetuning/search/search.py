@@ -376,11 +376,7 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
         _tune(place, settings.data, settings.device)
     figures = {
         name: evaluate(place, file, columns=columns, device=settings.device)["metrics"]
-        for name, file, columns in (
-            ("dev", settings.data.files("dev"), settings.data.dev_columns),
-            ("test", settings.data.files("test"), settings.data.test_columns),
-        )
-        if file is not None
+        for name, file, columns in settings.data.measured()
     }
     for name, metrics in figures.items():
         told = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
@@ -391,10 +387,9 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
 def _tune(place: Path, data: DataSettings, device: str) -> None:
     """Chooses an ensemble's null threshold on dev; otherwise it would be the sum of those that the members have chosen,
     each for itself."""
-    predictor = load_predictor(place, device=device).with_options(data.dev_columns)
-    dev = data.files("dev")
+    _, dev, columns = next(data.measured())
+    predictor = load_predictor(place, device=device).with_options(columns)
     assert isinstance(predictor.task, QaTask)
-    assert dev is not None, "`plan_trials` asks for it"
     task = replace(predictor.task, null_threshold=None)
     counts = ExampleCounts()  # reported when the ensemble is measured
     examples = task.load(dev, counts)

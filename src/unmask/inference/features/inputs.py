@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
-from unmask.io.tables import Row, find_field
+from unmask.io.rows import Row, find_field
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.rows import checked_text, shown

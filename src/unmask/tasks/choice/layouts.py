@@ -14,7 +14,8 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
-from unmask.io.tables import Row, read_rows
+from unmask.io.rows import Row
+from unmask.io.tables import read_rows
 from unmask.tasks.rows import checked_text, shown
 from unmask.tasks.spelling import similar_columns
 

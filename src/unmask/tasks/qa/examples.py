@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.tables import Row, find_field
+from unmask.io.rows import Row, find_field
 from unmask.tasks.qa.answer_places import Place, find_answer
 from unmask.tasks.rows import checked_text, shown
 from unmask.tasks.settings import ColumnSettings

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.examples import (
     GivenAnswer,

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.json_text import begins_as_list, read_elements
-from unmask.io.tables import Row, read_rows
+from unmask.io.rows import Row
+from unmask.io.tables import read_rows
 from unmask.tasks.qa.triviaqa import read_triviaqa
 from unmask.tasks.rows import shown
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath, files_of
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.models.buckets import NO_LABEL, SEQUENCES, Filling, Fillings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head

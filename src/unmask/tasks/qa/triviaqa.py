@@ -19,7 +19,7 @@ from typing import Any
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.json_text import read_elements
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 
 NUM_WORDS = 400
 """Words read of each document."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 
 Note = Callable[[str, int], None]
 """Records what was left out, and how often: `ExampleCounts.note`."""

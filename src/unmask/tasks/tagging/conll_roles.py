@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.tagging.conll import Note, Sentence, first_document, read_lines
 
 _CELL = re.compile(r"(?:\(([^()*]+))?\*(\))?")

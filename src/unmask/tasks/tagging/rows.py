@@ -15,7 +15,8 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, as_files, files_of
-from unmask.io.tables import Row, read_rows
+from unmask.io.rows import Row
+from unmask.io.tables import read_rows
 from unmask.tasks.rows import list_in_cell
 from unmask.tasks.spelling import similar_columns
 from unmask.tasks.tagging.conll import (

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.input_files import DataPath
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm_head import bilstm_head

@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath
-from unmask.io.tables import Row, RowFaults, read_rows
+from unmask.io.rows import Row, RowFaults
+from unmask.io.tables import read_rows
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, encoded
 from unmask.tasks.rows import checked_text

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import InputError
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.rows import checked_text, list_in_cell, shown
 from unmask.tasks.spelling import as_seen, similar_columns
 

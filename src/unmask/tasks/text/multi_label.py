@@ -17,7 +17,7 @@ from torch.nn import functional
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples

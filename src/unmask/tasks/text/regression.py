@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples

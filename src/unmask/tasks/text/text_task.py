@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from unmask.io.input_files import DataPath
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.models.heads.heads import HeadKind
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.text.examples import TextExample, TextFiles

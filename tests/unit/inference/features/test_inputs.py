@@ -19,7 +19,7 @@ from unmask.inference.features.inputs import (
     tokenize,
     windows_of,
 )
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer

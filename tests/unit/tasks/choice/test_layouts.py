@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from unmask.errors import InputError, SettingsError
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import Choice, open_task

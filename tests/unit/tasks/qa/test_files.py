@@ -13,7 +13,7 @@ import pytest
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.answer_places import FIRST_TAKEN, MOVED, RESPELT
 from unmask.tasks.qa.examples import Answer, QaExample

@@ -13,7 +13,7 @@ from unmask.errors import InputError
 from unmask.io import json_text
 from unmask.io.input_files import InputFiles
 from unmask.io.json_text import read_elements
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.qa.squad import read_questions, read_squad
 from unmask.tasks.qa.triviaqa import read_triviaqa
 

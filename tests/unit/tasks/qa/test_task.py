@@ -13,7 +13,7 @@ import torch
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.models.bert import BertEncoder
 from unmask.models.hub.directory import LoadedModel
 from unmask.models.settings import EncoderSettings

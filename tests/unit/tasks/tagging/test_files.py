@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from unmask.errors import InputError, SettingsError
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.rows import TaggingExample

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.tagging.rows import (
     DATA_SETS,

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from unmask.batch import pack
 from unmask.errors import InputError, SettingsError
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
 from unmask.models.settings import EncoderSettings

@@ -10,7 +10,7 @@ from unicodedata import normalize
 import pytest
 
 from unmask.errors import InputError, SettingsError
-from unmask.io.tables import Row
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.text.examples import TextFiles, choose_columns
