@@ -23,6 +23,8 @@ def check_files(directory: Path, data: DataSettings) -> None:
 def shared_files(data: DataSettings) -> Iterator[str]:
     """Warnings about figures that mislead because two of a run's files are the same file, or equal in every byte."""
     for (name, first), (other, second) in combinations(_files(data).items(), 2):
+        if name.partition("[")[0] == other.partition("[")[0]:
+            continue  # shards of one split
         is_one = first.samefile(second)
         if is_one or (first.is_file() and second.is_file() and filecmp.cmp(first, second, shallow=False)):
             what = "is the same file as" if is_one else "holds the very bytes of"

@@ -17,9 +17,8 @@ from typing import Any, Literal
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
-from unmask.io.parquet import open_parquet, refusing_damage
 from unmask.io.rows import Row, stop
-from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl
+from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.tasks.settings import TaskKind, kind_of
 from unmask.tasks.table import check_name
@@ -94,9 +93,9 @@ def split_file(
     refuse_existing(out, overwrite)
     refuse_foreign(out, [f"{name}.*" for name in SPLITS], "a split")
     file = as_files(path)
-    if len(file.paths) > 1:
-        raise InputError(f"{file}: expected one file to split; make one of them first")
     suffix = file.suffixes[0]
+    if len(file.paths) > 1 and suffix != ".parquet":
+        raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
     columns = GROUP_COLUMNS[kind] if group is None else (group,)
     has_words = suffix in (".conll", ".bio", ".iob", ".txt") or (suffix == ".tsv" and task == "klue-ner")
     if suffix == ".parquet":
@@ -176,15 +175,13 @@ def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:
 
 
 def _parquet(file: InputFiles, columns: Sequence[str]) -> Parts:
-    with file.open_raw() as stream, refusing_damage(str(file), stop):
-        rows = open_parquet(stream, str(file), stop).rows
-        parts = [Part(_group(row, columns), number) for number, row in enumerate(rows)]
+    parts = [Part(_group(row, columns), number) for number, row in enumerate(read_rows(file))]
 
     def write(chosen: Iterable[Any]) -> bytes:
-        from pyarrow import BufferOutputStream, parquet
+        from pyarrow import BufferOutputStream, concat_tables, parquet
 
-        out = BufferOutputStream()
-        parquet.write_table(parquet.read_table(file.path).take(list(chosen)), out)
+        out, whole = BufferOutputStream(), concat_tables([parquet.read_table(path) for path in file.paths])
+        parquet.write_table(whole.take(list(chosen)), out)
         return bytes(out.getvalue())
 
     return Parts(parts, write)

@@ -183,6 +183,10 @@ def test_parquet_by_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = pyarrow.table({"text": [f"text {number % 7}" for number in range(20)], "label": range(20)})
     parquet.write_table(table, path)
+    whole = tmp_path / "shards-1.parquet", tmp_path / "shards-2.parquet"
+    parquet.write_table(table.slice(0, 9), whole[0])
+    parquet.write_table(table.slice(9), whole[1])
+    assert list(split_file(InputFiles(whole), "classification", tmp_path / "out2").values()) == [14, 3, 3]
     counts = split_file(path, "classification", tmp_path / "out")
     parts = [parquet.read_table(part) for part in counts]
     assert [part.num_rows for part in parts] == list(counts.values())
