@@ -7,11 +7,11 @@ same weights, bit for bit, as one that never stopped.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
 
+from unmask.config import Overrides
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
@@ -38,7 +38,7 @@ logger = logging.getLogger("unmask")
 
 def pretrain(
     recipe: str,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     out: str | Path,
     resume: bool = False,
@@ -49,7 +49,7 @@ def pretrain(
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `pretrain/bert_tiny`.
-        overrides: `key.path=value` words, such as `corpus=my.txt` and `train.steps=1000`.
+        overrides: `key.path=value` words, such as `corpus=my.txt` and `train.steps=1000`, or a dictionary of them.
         out: the run directory; the model is in its `model/`.
         resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.

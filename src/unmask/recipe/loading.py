@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unmask.config import build_settings, merge, nearest, parse_overrides, read_settings_file
+from unmask.config import Overrides, build_settings, merge, nearest, parse_overrides, read_settings_file
 from unmask.errors import SettingsError
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.recipe.names import find_recipe
@@ -36,7 +36,7 @@ ALTERNATIVES = (
 Recipe = TypeVar("Recipe", PretrainRecipe, FinetuneRecipe)
 
 
-def load_pretrain_recipe(name: str, overrides: Sequence[str] = ()) -> PretrainRecipe:
+def load_pretrain_recipe(name: str, overrides: Overrides = ()) -> PretrainRecipe:
     """Reads a pre-training recipe; see `unmask.recipe.names.find_recipe` and `unmask.config`.
 
     Raises:
@@ -45,7 +45,7 @@ def load_pretrain_recipe(name: str, overrides: Sequence[str] = ()) -> PretrainRe
     return _load(PretrainRecipe, name, overrides)
 
 
-def load_finetune_recipe(name: str, overrides: Sequence[str] = ()) -> FinetuneRecipe:
+def load_finetune_recipe(name: str, overrides: Overrides = ()) -> FinetuneRecipe:
     """Reads a fine-tuning recipe, as `load_pretrain_recipe`."""
     return _load(FinetuneRecipe, name, overrides)
 
@@ -89,7 +89,7 @@ def read_columns(words: Sequence[str]) -> ColumnSettings:
     return build_settings(ColumnSettings, parse_overrides(words), "--column")
 
 
-def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
+def _load(cls: type[Recipe], name: str, overrides: Overrides) -> Recipe:
     path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
     values = read_settings_file(path)
     base_name = values.pop("base", None)

@@ -253,7 +253,7 @@ def _prepare_batches(
     if is_held_out:
         return prepare_held_out(recipe, store, tokenizer, objective)
     loader = build_loader(recipe, store, tokenizer, held_out=False)
-    return [objective.prepare(batch) for batch in loader.epoch(recipe.train.eval_sequences)]
+    return [objective.prepare(batch) for batch in loader.sample(recipe.train.eval_sequences)]
 
 
 def _build_start(recipe: PretrainRecipe, objective: Objective, tokenizer: TextTokenizer) -> ObjectiveModule | None:
