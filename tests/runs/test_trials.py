@@ -181,9 +181,9 @@ def stopping(session, state, result):
         others = [run.with_name(run.name[:-1] + seed) / "there" for seed in "01"]
         while not all(other.exists() for other in others):
             time.sleep(0.01)
-        if session.context.directory.name.endswith("seed1"):
+        if run.name.endswith("seed1"):
             os.kill(os.getppid(), signal.SIGTERM)
-        while session.interruption.signal_number is None:
+        while session.context.interruption.signal_number is None:
             time.sleep(0.01)
     after_step(session, state, result)
 

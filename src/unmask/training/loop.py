@@ -104,7 +104,7 @@ def train(
         is_last = state.is_over(settings) or (stepper.prepares_ahead and not prepared.make_next())
         if stepper.runs_ahead and not is_last and not hooks.is_due(state):
             state.seconds += time.monotonic() - began
-            continue
+            continue  # several steps are read at once, where the stepper lets the device run ahead
         outcome = read_launched(stepper, launched, check)  # takes the update, if nothing is wrong
         launched = []
         state.seconds += time.monotonic() - began
