@@ -29,7 +29,7 @@ from measure import Row, machine, num_cores, parser, report
 
 if TYPE_CHECKING:
     from unmask.batch import Batch
-    from unmask.packing.planning import Split
+    from unmask.packing.split import Split
     from unmask.recipe.tree import PretrainRecipe
 
 Array = NDArray[np.float64]
@@ -223,7 +223,7 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     from unmask import TokenStore, load_tokenizer
     from unmask.objectives.floors import NoContext
     from unmask.objectives.table import OBJECTIVES
-    from unmask.packing.planning import Split
+    from unmask.packing.split import Split
     from unmask.pretraining.inputs import prepare_held_out
     from unmask.pretraining.steps import build_loader
 
@@ -270,7 +270,7 @@ def main() -> int:
     given_words.add_argument("--run", type=Path, help="a run on this store, in place of a recipe")
     given = given_words.parse_args()
 
-    from unmask.recipe.tree import load_pretrain_recipe
+    from unmask.recipe.loading import load_pretrain_recipe
 
     recipe = given.recipe if given.run is None else str(given.run / "recipe.yaml")
     settings = load_pretrain_recipe(recipe, [f"store={given.store}"])

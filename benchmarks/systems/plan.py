@@ -114,7 +114,7 @@ def flops_per_token(out: Path, system: System) -> float:
     """Necessary floating-point operations of pre-training, per token shown."""
     from unmask.doctor.recipe.examination import examine_recipe
     from unmask.doctor.recipe.operations import bilm_flops_per_word
-    from unmask.recipe.tree import load_pretrain_recipe
+    from unmask.recipe.loading import load_pretrain_recipe
 
     name, *overrides = recipe_words(out, system)
     settings = load_pretrain_recipe(name, overrides)

@@ -19,7 +19,7 @@ from unmask.io.writing import UNFINISHED
 from unmask.models.hub.uses import use_of
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
-from unmask.store.store import part_name, read_manifest
+from unmask.store.manifest import part_name, read_manifest
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 from unmask.training.settings import BUDGETS

@@ -32,11 +32,12 @@ from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings
-from unmask.training.stepper import EagerStepper, StepFigures, Stepper
+from unmask.training.stepper import StepFigures, Stepper
 from unmask.training.steppers import CautiousStepper
 
 LONGEST = 32
@@ -203,7 +204,7 @@ def begin_training(
     module = work.module(dropout_prob).to(compute.device)
     optimizer = build_optimizer(module, OptimizerSettings(learning_rate=1e-3, epsilon=1e-6))
     assert isinstance(optimizer, AdamW)
-    eager = EagerStepper(module, optimizer, 1.0, compute.device, compute.autocast)
+    eager = EagerStepper(module, optimizer, 1.0, compute)
     fillings: Fillings = module.fillings
     recorded = RecordedStepper(module, optimizer, 1.0, None, compute, fillings, LONGEST, compiles)
     steppers: dict[str, Stepper] = {

@@ -16,7 +16,7 @@ from unmask.objectives import span_masking
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store import encoding
 from unmask.store.preparation import describe_annotations, prepare
 from unmask.store.shard_writer import EncodedChunk, ShardWriter

@@ -22,7 +22,7 @@ from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining.start import build_module
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
 from unmask.tokenization.learning.from_files import train_tokenizer

@@ -17,7 +17,8 @@ from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.pretraining.inputs import prepare_held_out
 from unmask.pretraining.run import pretrain
-from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training.run.log import read_metrics

@@ -18,9 +18,10 @@ from safetensors.torch import load_file
 from unmask.errors import CheckpointError, Interrupted, SettingsError, StoreError
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining import inputs as pretraining_inputs
-from unmask.pretraining.run import pretrain, save_pretrained
+from unmask.pretraining.checkpoint_model import save_pretrained
+from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import build_module
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
 from unmask.tokenization.learning.from_files import train_tokenizer

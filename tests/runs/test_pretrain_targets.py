@@ -19,9 +19,10 @@ from unmask.doctor.run.checks import check_run
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.pretraining import run as pretraining
-from unmask.pretraining.run import evaluator, pretrain
+from unmask.pretraining.measuring import evaluator
+from unmask.pretraining.run import pretrain
 from unmask.pretraining.steps import PretrainingSteps
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.reports.run_page import write_report
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import open_tokenizer

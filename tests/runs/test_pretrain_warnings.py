@@ -10,7 +10,7 @@ import pytest
 
 from unmask.pretraining.inputs import tell_beforehand
 from unmask.pretraining.run import pretrain
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.encoding import text_hash
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore

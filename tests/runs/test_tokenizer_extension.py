@@ -18,7 +18,7 @@ from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import build_module
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.preparation import prepare
 from unmask.tokenization.learning.extension import extend_tokenizer
 from unmask.tokenization.learning.train import train_tokenizer

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from unmask.store.encoding import Chunk, Encoder
+from unmask.store.manifest import token_dtype, word_arrays
 from unmask.store.shard_writer import EncodedChunk, ShardWriter, write_manifest
-from unmask.store.store import TokenStore, token_dtype, word_arrays
+from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 
 Documents = Sequence[Sequence[Sequence[int]]]

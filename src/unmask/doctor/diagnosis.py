@@ -34,11 +34,11 @@ from unmask.errors import InputError, SettingsError, UserError
 from unmask.info import KINDS
 from unmask.io.progress import Progress, human_count
 from unmask.objectives.settings import BiLMSettings, ObjectiveSettings
-from unmask.packing.segment_pairs import PAIRED
-from unmask.packing.settings import PackingSettings
+from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.pretraining.steps import frame_of
+from unmask.recipe.loading import ALTERNATIVES
 from unmask.recipe.names import find_recipe, similar_recipes
-from unmask.recipe.tree import ALTERNATIVES, PretrainRecipe
+from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer

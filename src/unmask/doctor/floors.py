@@ -20,7 +20,7 @@ from unmask.batch import Batch
 from unmask.doctor.findings import Finding, Level
 from unmask.objectives.floors import NoContext
 from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings, ReplacedTokenSettings
-from unmask.packing.segment_pairs import LABEL_COLUMNS, SentenceObjective
+from unmask.packing.settings import LABEL_COLUMNS, SentenceObjective
 from unmask.tokenization.vocabulary import Vocabulary
 
 Row = Mapping[str, Any]

@@ -52,6 +52,11 @@ class ExampleSteps:
     loader: ExampleLoader
     start: Position
 
+    @property
+    def longest(self) -> int:
+        """See `StepSource`."""
+        return int(self.loader.examples.row_lengths.max())
+
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """See `StepSource`."""
         loader = self.loader

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from unmask.batch import Batch
 from unmask.errors import SettingsError
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead
-from unmask.models.layers import Embeddings, Linear, initialise
+from unmask.models.kernels.products import Linear
+from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
 

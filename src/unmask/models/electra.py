@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
-from unmask.models.layers import Embeddings, Linear, initialise
+from unmask.models.kernels.products import Linear
+from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.errors import SettingsError
-from unmask.models.layers import Linear, compute_dtype
+from unmask.models.kernels.products import Linear, compute_dtype
 from unmask.models.transformer import Block
 
 E4M3 = torch.float8_e4m3fn

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
-from unmask.models.layers import initialise, new_embedding, to_autocast
+from unmask.models.kernels.products import to_autocast
+from unmask.models.layers import initialise, new_embedding
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
 

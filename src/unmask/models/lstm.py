@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
 from unmask.models.kernels.lstm_sequences import read_sequences
-from unmask.models.layers import Linear, initialise, new_embedding, to_autocast
+from unmask.models.kernels.products import Linear, to_autocast
+from unmask.models.layers import initialise, new_embedding
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths
 

@@ -33,7 +33,7 @@ from unmask.objectives.sentence_pairs import sentence_scores, sentence_term
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.span_boundary import with_boundaries
 from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans
-from unmask.packing.segment_pairs import LABEL_COLUMNS, SentenceQuestion
+from unmask.packing.settings import LABEL_COLUMNS, SentenceQuestion
 from unmask.tokenization.vocabulary import Vocabulary
 
 SENTENCE_OBJECTIVE = "unmask_sentence_objective"

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, LossTerm
-from unmask.packing.segment_pairs import SentenceQuestion
+from unmask.packing.settings import SentenceQuestion
 
 
 def sentence_term(name: SentenceQuestion, logits: Tensor, labels: Tensor) -> LossTerm:

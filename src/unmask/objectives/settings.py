@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from unmask.config import Settings
-from unmask.packing.segment_pairs import SentenceObjective
+from unmask.packing.settings import SentenceObjective
 
 ObjectiveName = Literal["masked_lm", "causal_lm", "bilm", "replaced_token"]
 

@@ -26,7 +26,7 @@ from unmask.objectives.settings import AnnotationKind
 from unmask.objectives.table import OBJECTIVES
 from unmask.packing.annotation_columns import check_annotations, without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed
-from unmask.packing.planning import Split
+from unmask.packing.split import Split
 from unmask.pretraining.start import (
     build_module,
     check_model,
@@ -39,8 +39,7 @@ from unmask.pretraining.steps import PretrainingSteps, build_loader, frame_of
 from unmask.recipe.pairings import USUAL_TOKENIZERS, unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import text_hash
-from unmask.store.preparation import describe_annotations, prepare
-from unmask.store.skipped_list import SKIPPED
+from unmask.store.preparation import SKIPPED, describe_annotations, prepare
 from unmask.store.store import TokenStore
 from unmask.store.unknown_tokens import tell_unknown
 from unmask.tokenization.kinds.word_characters import WordTokenizer

@@ -13,8 +13,8 @@ from unmask.packing.annotation_columns import annotation_column, check_annotatio
 from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
 from unmask.packing.phases import phased_steps
-from unmask.packing.planning import Split
 from unmask.packing.settings import PhaseSettings
+from unmask.packing.split import Split
 from unmask.packing.stream import StreamLoader
 from unmask.packing.templates import SequenceFrame, bare_frame
 from unmask.pretraining.start import num_segments, trained_architecture
@@ -69,6 +69,11 @@ class PretrainingSteps:
         steps = self._open(self._start, most_tokens)
         self._made: tuple[Position, int | None, Iterator[LoadedStep]] | None
         self._made = self._start, most_tokens, chain([next(steps)], steps)
+
+    @property
+    def longest(self) -> int:
+        """See `StepSource`."""
+        return self._settings.longest[1]
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """See `StepSource`."""

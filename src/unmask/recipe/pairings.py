@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from unmask.models.settings import AnyArchitecture
 from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
-from unmask.packing.segment_pairs import PAIRED
-from unmask.packing.settings import PackingSettings, PhaseSettings
+from unmask.packing.settings import PAIRED, PackingSettings, PhaseSettings
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, TrainSettings
 
 BARE: frozenset[str] = frozenset({"gpt1", "lstm"})

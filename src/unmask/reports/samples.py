@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.models.layers import linear
+from unmask.models.kernels.products import linear
 from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.causal_lm import CausalLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.replaced_token import ReplacedTokenModule
 from unmask.objectives.softmax_sampling import sample_from_softmax
-from unmask.packing.segment_pairs import LABEL_COLUMNS, SentenceQuestion
+from unmask.packing.settings import LABEL_COLUMNS, SentenceQuestion
 from unmask.tokenization.kinds.bpe import END_OF_WORD
 from unmask.tokenization.opening import Tokenizer
 

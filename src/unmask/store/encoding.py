@@ -16,8 +16,8 @@ from unmask.corpus.sentences.rules import begin_at_space, sentence_text
 from unmask.corpus.sentences.splitters import SENTENCE_SPLITTERS
 from unmask.errors import SettingsError
 from unmask.store.annotation_places import AnnotatedText, AnnotationPlacer
+from unmask.store.manifest import token_dtype
 from unmask.store.shard_writer import EncodedChunk, TextDigest, WordBytes
-from unmask.store.store import token_dtype
 from unmask.store.word_encoding import WordEncoding
 from unmask.tokenization.encoding.word_cache import WordCache
 from unmask.tokenization.kinds.word_characters import WordTokenizer

@@ -14,7 +14,7 @@ from unmask.batch import Batch, pack
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import build_module
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training.run.log import read_metrics

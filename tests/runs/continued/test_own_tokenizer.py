@@ -14,7 +14,7 @@ import yaml
 from unmask.errors import SettingsError
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import check_model
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.learning.extension import extend_tokenizer
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import open_tokenizer

@@ -17,7 +17,7 @@ from unmask.models.hub.directory import load_model
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import check_model
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 

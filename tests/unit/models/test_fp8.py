@@ -26,7 +26,7 @@ from unmask.models.fp8 import (
     transpose,
     with_fp8_linears,
 )
-from unmask.models.layers import Linear
+from unmask.models.kernels.products import Linear
 from unmask.models.settings import EncoderSettings
 
 SIZES = EncoderSettings(

@@ -9,7 +9,7 @@ import torch
 
 from unmask.objectives.sentence_pairs import sentence_scores, sentence_term
 from unmask.packing.pair_formats import IS_NEXT, NOT_NEXT
-from unmask.packing.segment_pairs import SentenceQuestion
+from unmask.packing.settings import SentenceQuestion
 
 BOTH = pytest.mark.parametrize("name", ["nsp", "sop"])
 

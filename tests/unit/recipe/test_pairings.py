@@ -12,10 +12,9 @@ from unmask.errors import SettingsError
 from unmask.models.settings import AnyArchitecture
 from unmask.objectives.encoders import ARCHITECTURES, why_not_trained
 from unmask.objectives.settings import ObjectiveName, ObjectiveSettings
-from unmask.packing.segment_pairs import PAIRED
-from unmask.packing.settings import PackingSettings
+from unmask.packing.settings import PAIRED, PackingSettings
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.pairings import BARE, contradiction, unasked_pairs
-from unmask.recipe.tree import load_pretrain_recipe
 
 FORMATS = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "single_segment", "stream")
 

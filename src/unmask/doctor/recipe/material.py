@@ -28,7 +28,8 @@ from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining.inputs import open_store
 from unmask.pretraining.start import build_module, trained_architecture
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer

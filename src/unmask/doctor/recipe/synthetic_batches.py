@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.batch import Batch, pack
-from unmask.packing.segment_pairs import LABEL_COLUMNS, PAIRED
+from unmask.packing.settings import LABEL_COLUMNS, PAIRED
 from unmask.recipe.pairings import BARE
 from unmask.recipe.tree import PretrainRecipe
 

@@ -35,7 +35,7 @@ from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import OBJECTIVES
-from unmask.packing.planning import Split
+from unmask.packing.split import Split
 from unmask.pretraining.inputs import prepare_held_out
 from unmask.pretraining.start import build_module
 from unmask.pretraining.steps import build_loader

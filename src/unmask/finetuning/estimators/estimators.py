@@ -55,8 +55,11 @@ from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.training.device import Compute, choose_compute
-from unmask.training.loop import StepResult, TrainState, train
-from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
+from unmask.training.state import StepResult, TrainState
+from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
@@ -189,19 +192,16 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             self._trained_length = settings.task.max_length if settings.from_scratch else trained_length(source)
             warn_of_untrained_positions(int(training.row_lengths.max()), self._trained_length, source, "max_length")
             loader = ExampleLoader(training, settings.seed, settings.train.batch_size, settings.train.batch_size)
+            optimizer = build_optimizer(module.to(compute.device), settings.optimizer)
             progress = _LossCurve()
             train(
-                module.to(compute.device),
+                Learner(module, module.counts),
                 loader.steps(loader.start()),
-                lambda batch: batch,
-                module.counts,
-                build_optimizer(module, settings.optimizer),
-                Schedule(settings.schedule),
+                ScheduledOptimizer(optimizer, Schedule(settings.schedule)),
+                EagerStepper(module, optimizer, settings.train.max_grad_norm, compute),
                 settings.train,
                 TrainState(),
-                compute.device,
-                compute.autocast,
-                progress,
+                Hooks(progress),
             )
         in_fp32 = Compute(compute.device, torch.float32, "so that figures are the same everywhere")
         self.predictor_ = Predictor(task, module.eval(), tokenizer, in_fp32)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models.dropout import dropout
+from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
-from unmask.models.layers import ACTIVATIONS, Linear, initialise
+from unmask.models.layers import ACTIVATIONS, initialise
 from unmask.models.settings import Activation, AnyArchitecture, Architecture, Sizes
 
 HeadKind = Literal["sequence_classification", "token_classification", "question_answering", "multiple_choice"]

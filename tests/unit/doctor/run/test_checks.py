@@ -25,7 +25,7 @@ from unmask.doctor.run import checks as run_checks
 from unmask.doctor.run.checks import check_run, more_tokens
 from unmask.doctor.run.evidence import Record
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.vocabulary import Vocabulary
 
 FLOOR = Floor("mlm-unigram-floor", "knowing frequencies", 5.0, 0.02, "loss/mlm", "eval/mlm_loss", True, "warning")

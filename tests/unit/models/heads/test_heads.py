@@ -91,7 +91,7 @@ def test_only_what_is_pooled_in_the_papers_needs_a_pooler() -> None:
 @pytest.mark.parametrize("rows", [3, 200])
 def test_no_bias_is_no_bias_on_every_path_of_the_processor(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Tolerance: fp32 sums of 12 products in another order."""
-    monkeypatch.setattr("unmask.models.layers._onednn_beats_mkl", lambda: True)
+    monkeypatch.setattr("unmask.models.kernels.products._onednn_beats_mkl", lambda: True)
     head = new_head("multiple_choice", sizes("gpt1"), 1).eval()
     hidden = torch.randn(rows, 12, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(head(hidden), hidden @ head.dense.weight.T, rtol=1e-5, atol=1e-6)
