@@ -76,7 +76,7 @@ def finetune(
             resume=resume,
             overwrite=overwrite,
             run=finetune_settings,
-            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision, training=True)),
+            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
         )
     return finetune_settings(settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite)
 
@@ -87,7 +87,7 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
     Args:
         recipe: the recipe's name, for the record.
     """
-    compute = choose_compute(settings.device, settings.precision, training=True)
+    compute = choose_compute(settings.device, settings.precision)
     with beginning_run(
         directory,
         settings,

@@ -78,7 +78,7 @@ def pretrain(
     """
     settings = load_pretrain_recipe(recipe, overrides)
     directory = Path(out)
-    compute = choose_compute(settings.device, settings.precision, training=True)
+    compute = choose_compute(settings.device, settings.precision)
     with beginning_run(
         directory,
         settings,

@@ -72,7 +72,7 @@ def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_s
     check_model(settings)
     findings = _check_phases(settings)
     settings = largest_phase(settings)
-    compute = choose_compute(settings.device, settings.precision, training=True)
+    compute = choose_compute(settings.device, settings.precision)
     with ExitStack() as stack, torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         text = open_text(settings, names_text, stack)
