@@ -8,12 +8,15 @@ by name.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from unmask.errors import SettingsError
 
@@ -33,6 +36,27 @@ class Settings(BaseModel):
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Among:
+    """Marks a text field whose values are names in a table that may grow.
+
+    Attributes:
+        names: gives them, whenever a value is checked.
+    """
+
+    names: Callable[[], Iterable[str]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: Any) -> Any:
+        names = list(self.names())
+        if value not in names:
+            listed = ", ".join(names[:-1]) + f" or {names[-1]}"
+            raise PydanticKnownError("literal_error", {"expected": listed})
+        return value
 
 
 class _TextLoader(yaml.SafeLoader):
@@ -308,12 +332,18 @@ def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
         members = [inner for field in fields for inner in _settings_inside(field.annotation)]
     owners = [member for member in members if leaf in member.model_fields]
     for name in owners[0].model_fields:
-        choices = [get_args(member.model_fields[name].annotation) for member in members if name in member.model_fields]
+        choices = [_values_of(member.model_fields[name]) for member in members if name in member.model_fields]
         values = [value for of_member in choices for value in of_member]
         if len(choices) == len(members) and all(choices) and len(values) == len(set(values)):
-            told = [value for owner in owners for value in get_args(owner.model_fields[name].annotation)]
+            told = [value for owner in owners for value in _values_of(owner.model_fields[name])]
             return ".".join([*parents, name]), told
     raise AssertionError(f"nothing tells apart the settings that {key} may belong to")
+
+
+def _values_of(field: FieldInfo) -> Sequence[Any]:
+    """The values that a field may have, where they are named."""
+    tables = [mark for mark in field.metadata if isinstance(mark, Among)]
+    return list(tables[0].names()) if tables else get_args(field.annotation)
 
 
 def _settings_inside(annotation: Any) -> Iterator[type[BaseModel]]:

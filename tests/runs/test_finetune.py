@@ -23,6 +23,7 @@ from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict_file
 from unmask.inference.windows import Window
 from unmask.info import describe
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_encoder
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Task
@@ -37,7 +38,7 @@ LABELS = ["bad", "good"]
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained model's directory: random weights."""
-    from unmask.models.bert import BertEncoder, new_masked_lm_head
+    from unmask.models.bert import BertEncoder
     from unmask.models.hub.directory import save_model
     from unmask.models.settings import EncoderSettings
     from unmask.tokenization.learning.train import train_tokenizer

@@ -188,7 +188,7 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
     labels = f"; labels {', '.join(task.labels)}" if task.labels else ""
     logger.info("%s parameters, from %s%s", human_count(num_parameters), origin, labels)
     logger.info(compute.describe())
-    if isinstance(encoder, EncoderSettings) and encoder.architecture != "lstm":
+    if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
         logger.info(
             describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
         )

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
-from unmask.models.bert import new_masked_lm_head
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
-from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.heads.heads import MaskedLMHead, new_masked_lm_head
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.objectives.base import ObjectiveModule, Saved
@@ -94,7 +93,9 @@ class CausalLMModule(nn.Module):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
-        self.masked_lm_head = new_masked_lm_head(encoder.settings) if encoder.settings.architecture == "bert" else None
+        assert not isinstance(encoder, ElmoEncoder), "ELMo's language models have a softmax of their own"
+        sizes = encoder.settings
+        self.masked_lm_head = new_masked_lm_head(sizes) if sizes.family.has("masked_lm_head") else None
 
     @property
     def fillings(self) -> Fillings:

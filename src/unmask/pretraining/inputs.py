@@ -36,7 +36,7 @@ from unmask.pretraining.start import (
     trained_length,
 )
 from unmask.pretraining.steps import PretrainingSteps, build_loader, frame_of
-from unmask.recipe.pairings import USUAL_TOKENIZERS, unasked_pairs, unusual_tokenizer
+from unmask.recipe.pairings import unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import text_hash
 from unmask.store.preparation import describe_annotations, prepare
@@ -281,7 +281,7 @@ def _another_store(settings: PretrainRecipe) -> str:
     if settings.init_from is not None:
         model = model_directory(settings.init_from)
         return f"make a store with the model's own tokenizer, `unmask prepare TEXT --tokenizer {model} --out STORE`"
-    kind = USUAL_TOKENIZERS[settings.model.architecture]
+    kind = settings.model.family.tokenizer
     return (
         f"make another store, with `unmask tokenizer train TEXT --kind {kind} --out DIR` and then `unmask prepare TEXT "
         "--tokenizer DIR --out STORE`"

@@ -23,7 +23,7 @@ from unmask.io.writing import alone_in, write_json
 from unmask.models.attention import describe_attention
 from unmask.models.hub.config import told_length
 from unmask.models.hub.directory import save_model
-from unmask.models.settings import LEFT_TO_RIGHT, EncoderSettings
+from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective, ObjectiveModule, StagedModule
 from unmask.packing.stream import target_counts
 from unmask.pretraining.inputs import Inputs, open_inputs
@@ -159,7 +159,7 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             lengths[-1],
         )
     logger.info(compute.describe())
-    if isinstance(encoder, EncoderSettings) and encoder.architecture != "lstm":
+    if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
         logger.info(
             describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
         )
@@ -265,6 +265,6 @@ def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Pa
         parts: dict[str, Any] = dict(kept.parts)
         parts["extra_config"] = {**parts.get("extra_config", {}), **told_length(sizes, trained)}
         save_model(directory / folder, kept.encoder, **parts)
-        reads_bare_text = sizes.architecture in LEFT_TO_RIGHT
+        reads_bare_text = sizes.family.reads_bare_text
         (unframed(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)
         fit_to_model(directory / folder, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

@@ -26,8 +26,6 @@ from unmask.models.hub.source import read_settings
 from unmask.models.settings import (
     DROPOUTS,
     FEED_FORWARD_FACTOR,
-    PRESETS_OF,
-    AnyArchitecture,
     EncoderSettings,
     ModelSettings,
 )
@@ -48,7 +46,7 @@ logger = logging.getLogger("unmask")
 _MOST_SHOWN = 5
 
 
-def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
+def trained_architecture(settings: PretrainRecipe) -> str:
     """The family of the encoder that a run trains: the recipe's, or what that of `init_from` becomes.
 
     Raises:
@@ -70,7 +68,7 @@ def num_segments(settings: PretrainRecipe) -> int:
         return read_settings(model_directory(settings.init_from)).type_vocab_size
     model = settings.model
     assert isinstance(model, ModelSettings), "ELMo's text is in no segments"
-    usual = PRESETS_OF[model.architecture][model.preset].get("type_vocab_size", EncoderSettings().type_vocab_size)
+    usual = model.family.presets[model.preset].get("type_vocab_size", EncoderSettings().type_vocab_size)
     return model.type_vocab_size or int(usual)
 
 
@@ -187,7 +185,7 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
         )
 
 
-def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, Any]:
+def _given_sizes(model: AnyModelSettings, family: str) -> dict[str, Any]:
     """The sizes that `model.*` gives, including those of a preset, but not those that follow from defaults."""
     given = model.model_dump(include=model.model_fields_set - {"preset", *DROPOUTS}, exclude_none=True)
     has_preset = "preset" in model.model_fields_set
@@ -197,7 +195,7 @@ def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, 
         return given
     if isinstance(model, ElmoModelSettings):
         return ELMO_PRESETS[model.preset].model_dump(exclude={"vocab_size", *DROPOUTS}) | given
-    sizes = PRESETS_OF[model.architecture][model.preset] | given
+    sizes = {**model.family.presets[model.preset], **given}
     return {"intermediate_size": FEED_FORWARD_FACTOR * sizes["hidden_size"]} | sizes
 
 

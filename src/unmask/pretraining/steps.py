@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
+from unmask.models.families.table import ARCHITECTURES
 from unmask.packing.annotation_columns import annotation_column, check_annotations
 from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
@@ -18,7 +19,6 @@ from unmask.packing.settings import PhaseSettings
 from unmask.packing.stream import StreamLoader
 from unmask.packing.templates import SequenceFrame, bare_frame
 from unmask.pretraining.start import num_segments, trained_architecture
-from unmask.recipe.pairings import BARE
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.definition import Framing
@@ -208,7 +208,7 @@ def frame_of(settings: PretrainRecipe, tokenizer: TextTokenizer) -> SequenceFram
     Raises:
         ModelError: the tokenizer lacks the special tokens that are needed.
     """
-    if trained_architecture(settings) in BARE:
+    if ARCHITECTURES[trained_architecture(settings)].reads_bare_text:
         return bare_frame(document_separator_id=tokenizer.find_role("eos_token"))
     _ = tokenizer.cls_id  # a model of this family needs it
     framing = tokenizer.framing

@@ -20,10 +20,10 @@ from unmask.models.buckets import IS_FILLER, NO_LABEL, SEQUENCES, TOKENS, Fillin
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
+from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
 from unmask.models.heads.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
-from unmask.models.settings import LEFT_TO_RIGHT
 from unmask.tasks.settings import TaskSettings
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
@@ -124,14 +124,14 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
 def check_sees_no_next_token(encoder: Encoder, auxiliary_lm_weight: float) -> None:
     """Raises SettingsError if next-token prediction is wanted of an encoder that is not causal, or of BERT's
     left-to-right model, which has no decoder for it."""
-    architecture = encoder.settings.architecture
-    if auxiliary_lm_weight and architecture not in LEFT_TO_RIGHT:
+    family = encoder.settings.family
+    if auxiliary_lm_weight and not family.left_to_right:
         why = "has no decoder left for it" if encoder.settings.causal else "see it"
         whose = "init_from's left-to-right" if encoder.settings.causal else "the tokens of init_from's"
         raise SettingsError(
             f"task.auxiliary_lm_weight {auxiliary_lm_weight} asks the encoder to predict the next token, and {whose} "
-            f"({architecture}) {why}: set task.auxiliary_lm_weight to 0, or start from a causal model "
-            f"({', '.join(LEFT_TO_RIGHT)})"
+            f"({family.name}) {why}: set task.auxiliary_lm_weight to 0, or start from a causal model "
+            f"({', '.join(name for name, each in ARCHITECTURES.items() if each.left_to_right)})"
         )
 
 

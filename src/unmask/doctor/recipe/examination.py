@@ -235,7 +235,7 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Tabl
         "generator": "its blocks and its head, and embeddings that are not shared",
         "heads": "used in pre-training; a decoder is the word embeddings",
     }
-    if sizes.architecture == "lstm":
+    if sizes.family.is_recurrent:
         about["blocks"] = f"{sizes.num_hidden_layers} LSTM of {inner} units"
     rows = [(part, f"{count:,}", f"{count / total:.1%}", about[part]) for part, count in parameters.items()]
     return Table(

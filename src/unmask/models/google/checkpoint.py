@@ -104,7 +104,7 @@ def read_google_checkpoint(directory: Path) -> tuple[dict[str, Any], dict[str, T
         Optimizer slots, `global_step` and ELECTRA's generator are left out.
 
     Raises:
-        ModelError: a file is missing, cut short or damaged, google-crc32c is not installed, it is unclear which checkpoint is meant, or the checkpoint
+        ModelError: a file is missing, cut short or damaged, it is unclear which checkpoint is meant, or the checkpoint
             has variables that neither BERT nor ELECTRA has.
     """
     given = _read_config(directory / CONFIG)

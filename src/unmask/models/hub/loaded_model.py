@@ -18,7 +18,7 @@ from unmask.models.heads.heads import (
     MaskedLMHead,
     NextSentenceHead,
 )
-from unmask.models.hub.config import CLASSES, ProblemType
+from unmask.models.hub.config import ProblemType, find_class
 
 
 @dataclass(frozen=True)
@@ -56,4 +56,5 @@ class LoadedModel:
     @property
     def is_causal_lm(self) -> bool:
         """Whether it predicts the next token, with a decoder tied to the word embeddings."""
-        return self.architecture in CLASSES and "causal_lm" in CLASSES[self.architecture].parts
+        found = find_class(self.architecture)
+        return found is not None and "causal_lm" in found[1].parts

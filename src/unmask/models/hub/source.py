@@ -13,9 +13,10 @@ from torch import Tensor
 from unmask.errors import ModelError
 from unmask.models.elmo.directory import elmo_settings_of, is_elmo
 from unmask.models.elmo.settings import ElmoSettings
-from unmask.models.hub.config import CLASSES, ModelClass, class_named, settings_of
+from unmask.models.family import Family, ModelClass
+from unmask.models.hub.config import class_named, settings_of
 from unmask.models.hub.files import CONFIG, read_config, read_weights
-from unmask.models.hub.weight_names import FAMILIES, FamilyNames, modernise
+from unmask.models.hub.weight_names import modernise
 from unmask.models.settings import EncoderSettings
 
 
@@ -26,6 +27,8 @@ class Source:
     directory: Path
     config: Mapping[str, Any]
     class_name: str
+    family: Family
+    model_class: ModelClass
     weights: dict[str, Tensor]
 
     @property
@@ -33,19 +36,11 @@ class Source:
         return self.directory / CONFIG
 
     @property
-    def model_class(self) -> ModelClass:
-        return CLASSES[self.class_name]
-
-    @property
-    def family(self) -> FamilyNames:
-        return FAMILIES[self.model_class.family]
-
-    @property
     def has_pooler(self) -> bool:
-        return any(name.startswith(self.family.pooler_prefix) for name in self.weights)
+        return any(name.startswith(self.family.weights.pooler_prefix) for name in self.weights)
 
     def settings(self) -> EncoderSettings:
-        return settings_of(self.config_path, self.config, self.class_name)
+        return settings_of(self.config_path, self.config)
 
 
 def read_source(directory: Path) -> Source:
@@ -73,17 +68,17 @@ def read_settings(directory: Path) -> EncoderSettings | ElmoSettings:
     config = read_config(directory)
     if is_elmo(config):
         return elmo_settings_of(directory / CONFIG, config)
-    return settings_of(directory / CONFIG, config, class_named(directory / CONFIG, config))
+    return settings_of(directory / CONFIG, config)
 
 
 def _source(directory: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Source:
-    class_name = class_named(directory / CONFIG, config)
-    return Source(directory, config, class_name, modernise(weights, FAMILIES[CLASSES[class_name].family]))
+    class_name, family, model_class = class_named(directory / CONFIG, config)
+    return Source(directory, config, class_name, family, model_class, modernise(weights, family.weights))
 
 
 def untie(source: Source) -> None:
     """Removes the second copies of tied weights, which must be equal to the first (else ModelError)."""
-    for copy, original in source.family.tied.items():
+    for copy, original in source.family.weights.tied.items():
         if copy not in source.weights:
             continue
         duplicate = source.weights.pop(copy)

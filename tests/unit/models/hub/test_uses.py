@@ -12,11 +12,13 @@ import pytest
 
 from unmask.errors import ModelError
 from unmask.info import GENERATOR, SPAN_BOUNDARY, describe
+from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
-from unmask.models.hub.config import CLASSES
 from unmask.models.hub.config import HEAD_KIND as HEAD_KIND_OF_HUB
 from unmask.models.hub.uses import CAUSAL, HEAD_KIND, MASKED, check_kind, use_of
 from unmask.objectives.replaced_token import GENERATOR as GENERATOR_OF_OBJECTIVE
+
+CLASSES = {name: its for family in ARCHITECTURES.values() for name, its in family.classes.items()}
 
 
 @pytest.mark.parametrize("name", CLASSES)
