@@ -8,15 +8,13 @@ by name.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from unmask.errors import SettingsError
 
@@ -36,27 +34,6 @@ class Settings(BaseModel):
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
-
-
-@dataclass(frozen=True)
-class Among:
-    """Marks a text field whose values are names in a table that may grow.
-
-    Attributes:
-        names: gives them, whenever a value is checked.
-    """
-
-    names: Callable[[], Iterable[str]]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._check, handler(source))
-
-    def _check(self, value: Any) -> Any:
-        names = list(self.names())
-        if value not in names:
-            listed = ", ".join(names[:-1]) + f" or {names[-1]}"
-            raise PydanticKnownError("literal_error", {"expected": listed})
-        return value
 
 
 class _TextLoader(yaml.SafeLoader):
@@ -341,9 +318,8 @@ def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
 
 
 def _values_of(field: FieldInfo) -> Sequence[Any]:
-    """The values that a field may have, where they are named."""
-    tables = [mark for mark in field.metadata if isinstance(mark, Among)]
-    return list(tables[0].names()) if tables else get_args(field.annotation)
+    """The values that a field may have, where they are named: in its type, or its examples, if they are a table."""
+    return field.examples or get_args(field.annotation)
 
 
 def _settings_inside(annotation: Any) -> Iterator[type[BaseModel]]:

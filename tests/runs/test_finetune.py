@@ -25,6 +25,7 @@ from unmask.inference.windows import Window
 from unmask.info import describe
 from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Task
 from unmask.tasks.encoded import encoded
@@ -288,7 +289,9 @@ def saved(base: Path, directory: Path, settings: dict[str, Any]) -> Path:
 def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
     frozen = {"freeze_layers": "all"} if settings.get("tagging_head") == "bilstm" else {}
     given = {"init_from": str(source), "keep_head": True, "task": settings, "data": {"train": "t.tsv"}, **frozen}
-    return build_module(FinetuneRecipe.model_validate(given), opened(settings), source, load_tokenizer(source))
+    return build_module(
+        FinetuneRecipe.model_validate(given), opened(settings), open_source(source), load_tokenizer(source)
+    )
 
 
 @pytest.mark.parametrize(

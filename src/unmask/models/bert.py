@@ -6,6 +6,8 @@ would see only itself, so the last token stands for a sequence there, as in GPT-
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +45,8 @@ class BertEncoder(nn.Module):
     Raises:
         SettingsError: a pooler is requested for a causal encoder.
     """
+
+    reads_words: Literal[False] = False
 
     def __init__(self, settings: EncoderSettings, pooler: bool = True) -> None:
         super().__init__()

@@ -6,6 +6,8 @@ pooler. Discriminator and generator are both of this kind; their heads differ, a
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from unmask.batch import Batch
@@ -44,6 +46,8 @@ class ElectraEncoder(nn.Module):
     Args:
         settings: every size; kept as `encoder.settings`.
     """
+
+    reads_words: Literal[False] = False
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()

@@ -17,7 +17,8 @@ TokenEncoder = BertEncoder | ElectraEncoder | Gpt1Encoder | LstmEncoder
 """An encoder with an embedding for each entry of its vocabulary: `word_embeddings`."""
 
 Encoder = TokenEncoder | ElmoEncoder
-"""Any encoder: `settings`, `embeddings`, `blocks`, `pooler`, `summary`, `hidden_states`."""
+"""Any encoder: `settings`, `embeddings`, `blocks`, `pooler`, `summary`, `hidden_states`. One with
+`reads_words`, ELMo's alone, reads the characters of words, from `set_words`, and has no `word_embeddings`."""
 
 
 @overload

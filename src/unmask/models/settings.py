@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticKnownError
 
-from unmask.config import Among
 from unmask.errors import SettingsError
 from unmask.models.families.table import ARCHITECTURES as ARCHITECTURES
 from unmask.models.family import Activation as Activation
@@ -19,9 +19,6 @@ from unmask.models.family import Family
 Count = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-Architecture = str
-"""The name of a family of encoders: see `unmask.models.families.table.ARCHITECTURES`."""
 
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
@@ -35,6 +32,17 @@ _LONGEST = 512
 def token_families() -> list[str]:
     """The architectures whose sizes are `EncoderSettings`: all but ELMo."""
     return [name for name, family in ARCHITECTURES.items() if not family.reads_words]
+
+
+def _known(name: Any) -> Any:
+    if name not in token_families():
+        *names, last = token_families()
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+    return name
+
+
+Architecture = Annotated[str, BeforeValidator(_known)]
+"""The name of a family of encoders."""
 
 
 class Sizes(Protocol):
@@ -85,7 +93,7 @@ class EncoderSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    architecture: Annotated[Architecture, Among(token_families)] = "bert"
+    architecture: Architecture = Field("bert", examples=token_families())
     causal: bool = False
     vocab_size: Count = 30522
     embedding_size: Count | None = None
@@ -217,7 +225,7 @@ class ModelSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    architecture: Annotated[Architecture, Among(token_families)] = "bert"
+    architecture: Architecture = Field("bert", examples=token_families())
     preset: Preset = "base"
     causal: bool = False
     """True: left-to-right (BERT, section 5.1), for `objective.name: causal_lm`."""

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import MaskedLMHead, new_masked_lm_head
 from unmask.models.hub.directory import load_model
@@ -93,7 +92,7 @@ class CausalLMModule(nn.Module):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
-        assert not isinstance(encoder, ElmoEncoder), "ELMo's language models have a softmax of their own"
+        assert not encoder.reads_words, "ELMo's language models have a softmax of their own"
         sizes = encoder.settings
         self.masked_lm_head = new_masked_lm_head(sizes) if sizes.family.has("masked_lm_head") else None
 
@@ -132,7 +131,7 @@ def next_token_decoder(encoder: Encoder, head: MaskedLMHead | None, hidden: Tens
         head: BERT's; None for the others, whose word embeddings decode without a bias.
         hidden: (targets, hidden), the encoder's output at the tokens before the targets.
     """
-    assert not isinstance(encoder, ElmoEncoder), "ELMo's language models have a softmax of their own"
+    assert not encoder.reads_words, "ELMo's language models have a softmax of their own"
     if head is None:
         return Decoder(hidden, encoder.word_embeddings)
     return Decoder(head.transform(hidden), encoder.word_embeddings, head.bias)

@@ -20,7 +20,6 @@ from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.bert import new_next_sentence_head
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead, new_span_boundary_head, restore_span_boundary
@@ -201,7 +200,7 @@ class MaskedLMModule(nn.Module):
         max_boundary_targets: int | None = None,
     ) -> None:
         super().__init__()
-        assert not isinstance(encoder, ElmoEncoder), "it has no tokens that could be masked"
+        assert not encoder.reads_words, "it has no tokens that could be masked"
         settings = encoder.settings
         self.encoder = encoder
         self.masked_lm_head = new_masked_lm_head(settings)

@@ -13,7 +13,7 @@ from unmask.errors import CheckpointError, InputError
 from unmask.io.writing import writing_directory
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining.run import save_pretrained
-from unmask.pretraining.start import build_module, trained_length
+from unmask.pretraining.start import build_module, open_start
 from unmask.recipe.tree import load_pretrain_recipe
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps, load_weights, open_checkpoint
@@ -48,8 +48,9 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     checkpoint = open_checkpoint(run / "checkpoints", steps[-1] if step is None else step)
     tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
     objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    start = open_start(settings)
     with torch.random.fork_rng():
-        module = build_module(settings, objective, tokenizer)
+        module = build_module(start, objective, tokenizer)
     assert isinstance(module, nn.Module)
     try:
         load_weights(checkpoint, module)
@@ -57,5 +58,5 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     phase = checkpoint.state["position"].get("phase", 0)
     with writing_directory(out, overwrite=overwrite) as directory:
-        save_pretrained(module, tokenizer, directory, trained_length(settings, phase))
+        save_pretrained(module, tokenizer, directory, start.trained_length(phase))
     return out

@@ -31,7 +31,6 @@ from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
 from unmask.tokenization.kinds.gpt1_framing import unframed
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute
@@ -186,7 +185,7 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
         )
         save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
-        words = run.tokenizer if isinstance(run.tokenizer, WordTokenizer) else None
+        words = run.tokenizer if run.tokenizer.reads_words else None
         counts = run.store.token_counts() if words is None else target_counts(run.store, words)
         floors = run.objective.floors(counts)
         write_json(
@@ -258,7 +257,7 @@ def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Pa
     The tokenizer of a model that reads bare text adds no special tokens: see `unmask.tokenization.kinds.gpt1_framing`.
 
     Args:
-        trained: the longest sequence that the model has seen; see `unmask.pretraining.start.trained_length`.
+        trained: the longest sequence that the model has seen; see `unmask.pretraining.start.Start`.
     """
     for folder, kept in module.saved().items():
         sizes = kept.encoder.settings

@@ -124,7 +124,7 @@ class PretrainRecipe(Settings):
             )
         if self.store is not None and (self.reading, self.cleaning) != (ReadingSettings(), CleaningSettings()):
             raise ValueError("reading and cleaning are for a `corpus`: the text of a store has been read and cleaned")
-        if self.init_from is None:  # else `unmask.pretraining.start.check_model` checks against that model
+        if self.init_from is None:  # else `unmask.pretraining.start.open_start` checks against that model
             wrong = contradiction(self.objective, self.model.architecture, self.model.causal, self.packing)
             if wrong is not None:
                 raise ValueError(wrong)

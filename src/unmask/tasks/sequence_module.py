@@ -18,7 +18,6 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import IS_FILLER, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
 from unmask.models.elmo.classifier import ElmoClassifier
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
@@ -105,7 +104,7 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
     Args:
         hidden: (tokens, hidden), the encoder's output.
     """
-    assert not isinstance(encoder, ElmoEncoder), "refused at the start"
+    assert not encoder.reads_words, "refused at the start"
     sequences = batch.sequence_of_token()
     is_followed = sequences[:-1] == sequences[1:]
     num_targets = batch.bounds.diff() - 1  # (sequences,)
@@ -145,7 +144,7 @@ def new_sequence_module(
             next-token prediction of one without a decoder for it.
     """
     check_sees_no_next_token(encoder, settings.auxiliary_lm_weight)
-    if isinstance(encoder, ElmoEncoder) and head is None:
+    if encoder.reads_words and head is None:
         bilstm_size = settings.bilstm_size if settings.encoder_top == "bilstm" else None
         head = ElmoClassifier(encoder.settings, num_outputs, settings.classifier_dropout, bilstm_size)
     elif settings.encoder_top == "none" and head is None:

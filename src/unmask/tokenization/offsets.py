@@ -14,7 +14,6 @@ import tokenizers
 
 from unmask.corpus.cleaning.scripts import is_mark as is_mark
 from unmask.errors import SettingsError
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 
 
@@ -42,7 +41,7 @@ def align(tokenizer: Tokenizer, texts: Sequence[str]) -> list[AlignedText]:
     Raises:
         SettingsError: the tokenizer has a segmenter, so that places would refer to the segmented text.
     """
-    if isinstance(tokenizer, WordTokenizer):
+    if tokenizer.reads_words:
         return [AlignedText(*tokenizer.encode_with_places(text)) for text in texts]
     if tokenizer.segmenter != "none":
         raise SettingsError(

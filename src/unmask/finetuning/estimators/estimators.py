@@ -44,6 +44,7 @@ from unmask.io.paths import model_directory
 from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
+from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import ExampleLoader, concatenate
@@ -171,8 +172,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
     def _train(self, settings: FinetuneRecipe, rows: Sequence[Row], targets: Sequence[Any]) -> None:
         compute = choose_compute(settings.device, settings.precision)
-        source = model_directory(settings.init_from)
-        tokenizer, new_entries = load_framed_tokenizer(source)
+        source = open_source(model_directory(settings.init_from))
+        tokenizer, new_entries = load_framed_tokenizer(source.directory)
         task = open_task(settings.task, settings.data.columns)
         examples = [replace(task.read(row), label=target) for row, target in zip(rows, targets, strict=True)]
         with torch.random.fork_rng([compute.device] if compute.device.type == "cuda" else []):

@@ -116,6 +116,22 @@ def settings_of(path: Path, config: Mapping[str, Any]) -> EncoderSettings:
         raise ModelError(f"{path}: {reasons(error, family.keys)}") from error
 
 
+def elmo_settings_of(path: Path, config: Mapping[str, Any]) -> ElmoSettings:
+    """The sizes of an ELMo, whose keys are their names.
+
+    Raises:
+        ModelError: a key is missing, or its value not possible.
+    """
+    fields = set(ElmoSettings.model_fields) - {"architecture"}
+    missing = sorted(fields - config.keys())
+    if missing:
+        raise ModelError(f"{path} lacks {', '.join(missing)}: expected every size of an ELMo, as they are saved")
+    try:
+        return ElmoSettings(**{name: config[name] for name in fields})
+    except ValidationError as error:
+        raise ModelError(f"{path}: {reasons(error)}: fix it, or get the directory again") from error
+
+
 def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels in the order of the logits; two unnamed ones if there are none, as in `transformers`.
 

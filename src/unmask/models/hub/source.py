@@ -1,9 +1,10 @@
-"""A model directory as it was read: its class, its sizes, its weights under their names."""
+"""A model directory, opened: its class, its sizes and, when they are asked for, its weights under their names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ import torch
 from torch import Tensor
 
 from unmask.errors import ModelError
-from unmask.models.elmo.directory import elmo_settings_of, is_elmo
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.family import Family, ModelClass
-from unmask.models.hub.config import class_named, settings_of
+from unmask.models.hub.config import class_named, elmo_settings_of, settings_of
 from unmask.models.hub.files import CONFIG, read_config, read_weights
 from unmask.models.hub.weight_names import modernise
 from unmask.models.settings import EncoderSettings
@@ -22,67 +22,64 @@ from unmask.models.settings import EncoderSettings
 
 @dataclass(frozen=True)
 class Source:
-    """A model directory as it was read, with the names of its weights modernised."""
+    """A model directory, opened once and passed on.
+
+    Attributes:
+        directory: where it is.
+        config: all of `config.json`.
+        class_name, family, model_class: `architectures[0]`, and what is known of it.
+        settings: the sizes of the encoder.
+        read: gives the weights as the files have them.
+    """
 
     directory: Path
     config: Mapping[str, Any]
     class_name: str
     family: Family
     model_class: ModelClass
-    weights: dict[str, Tensor]
+    settings: EncoderSettings | ElmoSettings
+    read: Callable[[], Mapping[str, Tensor]]
 
     @property
     def config_path(self) -> Path:
         return self.directory / CONFIG
 
-    @property
-    def has_pooler(self) -> bool:
-        return any(name.startswith(self.family.weights.pooler_prefix) for name in self.weights)
+    def weights(self) -> dict[str, Tensor]:
+        """All weights, their names modernised, without the second copies of tied ones.
 
-    def settings(self) -> EncoderSettings:
-        return settings_of(self.config_path, self.config)
-
-
-def read_source(directory: Path) -> Source:
-    """Reads a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout.
-
-    Raises:
-        ModelError: a file is missing or damaged, or the class is not supported.
-    """
-    if directory.is_dir() and not (directory / CONFIG).exists():
-        from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint
-
-        if is_google_checkpoint(directory):
-            return _source(directory, *read_google_checkpoint(directory))
-    return _source(directory, read_config(directory), read_weights(directory))
+        Raises:
+            ModelError: a file is missing or damaged, or a copy differs from its original.
+        """
+        weights = modernise(self.read(), self.family.weights)
+        for copy, original in self.family.weights.tied.items():
+            if copy not in weights:
+                continue
+            duplicate = weights.pop(copy)
+            if not torch.equal(weights.setdefault(original, duplicate), duplicate):
+                raise ModelError(
+                    f"{self.directory}: {copy} differs from {original}; expected the same weight: they are tied"
+                )
+        return weights
 
 
-def read_settings(directory: Path) -> EncoderSettings | ElmoSettings:
-    """The sizes of the encoder in a directory, without reading its weights.
+def open_source(directory: Path) -> Source:
+    """Opens a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout.
 
     Raises:
         ModelError: `config.json` is missing or damaged, or its class or one of its settings is not supported.
     """
+    read: Callable[[], Mapping[str, Tensor]] = partial(read_weights, directory)
     if directory.is_dir() and not (directory / CONFIG).exists():
-        return read_source(directory).settings()
-    config = read_config(directory)
-    if is_elmo(config):
-        return elmo_settings_of(directory / CONFIG, config)
-    return settings_of(directory / CONFIG, config)
+        from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint
+
+        if is_google_checkpoint(directory):
+            config, weights = read_google_checkpoint(directory)
+            return _source(directory, config, lambda: weights)
+    return _source(directory, read_config(directory), read)
 
 
-def _source(directory: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Source:
-    class_name, family, model_class = class_named(directory / CONFIG, config)
-    return Source(directory, config, class_name, family, model_class, modernise(weights, family.weights))
-
-
-def untie(source: Source) -> None:
-    """Removes the second copies of tied weights, which must be equal to the first (else ModelError)."""
-    for copy, original in source.family.weights.tied.items():
-        if copy not in source.weights:
-            continue
-        duplicate = source.weights.pop(copy)
-        if not torch.equal(source.weights.setdefault(original, duplicate), duplicate):
-            raise ModelError(
-                f"{source.directory}: {copy} differs from {original}; expected the same weight: they are tied"
-            )
+def _source(directory: Path, config: Mapping[str, Any], read: Callable[[], Mapping[str, Tensor]]) -> Source:
+    path = directory / CONFIG
+    name, family, its = class_named(path, config)
+    settings = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config)
+    return Source(directory, config, name, family, its, settings, read)
