@@ -28,8 +28,7 @@ from unmask.models.hub.files import (
     read_head_weights,
     write_weights,
 )
-from unmask.models.hub.loaded_model import LoadedModel
-from unmask.models.hub.source import Source
+from unmask.models.hub.source import LoadedModel, Source
 from unmask.models.hub.weight_filling import fill
 from unmask.models.hub.weight_names import Place
 

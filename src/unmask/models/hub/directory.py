@@ -50,7 +50,7 @@ from unmask.models.hub.config import (
     problem_type_of,
 )
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
-from unmask.models.hub.loaded_model import LoadedModel as LoadedModel
+from unmask.models.hub.source import LoadedModel as LoadedModel
 from unmask.models.hub.source import Source, open_source
 from unmask.models.hub.weight_filling import fill
 from unmask.models.hub.weight_names import Place, hub_names, split

@@ -1,4 +1,5 @@
-"""A model directory, opened: its class, its sizes and, when they are asked for, its weights under their names."""
+"""A model directory, opened: its class, its sizes and, when they are asked for, its weights under their names; and what
+loading all of it gives."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ from torch import Tensor
 
 from unmask.errors import ModelError
 from unmask.models.elmo.settings import ElmoSettings
-from unmask.models.family import Family, ModelClass
-from unmask.models.hub.config import class_named, elmo_settings_of, settings_of
+from unmask.models.elmo.word_softmax import WordSoftmax
+from unmask.models.encoder import Encoder
+from unmask.models.family import Family, HeadKind, ModelClass
+from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
+from unmask.models.hub.config import ProblemType, class_named, elmo_settings_of, find_class, settings_of
 from unmask.models.hub.files import CONFIG, read_config, read_weights
 from unmask.models.hub.weight_names import modernise
 from unmask.models.settings import EncoderSettings
@@ -83,3 +87,42 @@ def _source(directory: Path, config: Mapping[str, Any], read: Callable[[], Mappi
     name, family, its = class_named(path, config)
     settings = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config)
     return Source(directory, config, name, family, its, settings, read)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What was in a model directory; parts that its class does not have are None.
+
+    Attributes:
+        architecture: `architectures[0]` of its `config.json`.
+        softmax: over words, of ELMo's language models.
+        head: the one it was fine-tuned with, as `new_head` builds it.
+        head_kind: of the head, or of `head_weights`.
+        head_weights: of a head that `new_head` does not build but the task that saved it does, by our names.
+        labels: in the order of the head's logits, from `id2label`; None where it has none.
+        problem_type: of a sequence classifier, where the directory says it.
+        config: all of `config.json`.
+        unused: names of weights in the directory that were not asked for.
+        fresh: names of weights that the directory does not have and that were newly initialised.
+    """
+
+    architecture: str
+    encoder: Encoder
+    masked_lm_head: MaskedLMHead | None = None
+    next_sentence_head: NextSentenceHead | None = None
+    discriminator_head: DiscriminatorHead | None = None
+    softmax: WordSoftmax | None = None
+    head: Classifier | DeepClassifier | None = None
+    head_kind: HeadKind | None = None
+    head_weights: Mapping[str, Tensor] | None = None
+    labels: tuple[str, ...] | None = None
+    problem_type: ProblemType | None = None
+    config: Mapping[str, Any] | None = None
+    unused: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = ()
+
+    @property
+    def is_causal_lm(self) -> bool:
+        """Whether it predicts the next token, with a decoder tied to the word embeddings."""
+        found = find_class(self.architecture)
+        return found is not None and "causal_lm" in found[1].parts
