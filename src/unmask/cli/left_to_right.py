@@ -14,7 +14,7 @@ from unmask.cli.options import Columns, Json, Model, Overwrite, print_json_lines
 app = typer.Typer()
 
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
-Precision = Annotated[str, typer.Option("--precision", help="fp32, bf16 or auto")]
+Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
 
 
 @app.command("generate")
@@ -35,7 +35,7 @@ def generate_command(
 ) -> None:
     """Go on from a text with a left-to-right model: prints the prompt as it was given, and the new text behind it."""
     from unmask.inference.left_to_right.generation import generate
-    from unmask.io.reading import read_utf8_lines
+    from unmask.io.encodings import read_utf8_lines
 
     if prompt == "-":
         lines = read_utf8_lines(sys.stdin.buffer, "standard input")

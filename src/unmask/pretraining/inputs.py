@@ -329,7 +329,7 @@ def prepare_held_out(start: Start, store: TokenStore, tokenizer: Tokenizer, obje
             )
         return []
     loader = build_loader(start, store, tokenizer, held_out=True, phase=phase)
-    batches = [objective.prepare(batch) for batch in loader.epoch(settings.train.eval_sequences)]
+    batches = [objective.prepare(batch) for batch in loader.sample(settings.train.eval_sequences)]
     if not batches:
         logger.warning(
             "held_out=%s of %s documents is %s, too little text for a sequence of packing.format=%s and "

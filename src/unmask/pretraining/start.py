@@ -20,7 +20,6 @@ from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
-from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.conversion import bert_as_electra, sizes_with_dropout, widen_vocabulary, with_dropout
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import Source, open_source
@@ -88,8 +87,8 @@ class Start:
         longest = max(lengths, default=recipe.packing.max_length)
         if self.source is None:
             return longest
-        before = self.source.config.get(TRAINED_LENGTH)
-        return max(before, longest) if isinstance(before, int) else None
+        before = self.source.trained_length
+        return None if before is None else max(before, longest)
 
 
 def open_start(recipe: PretrainRecipe) -> Start:

@@ -255,7 +255,7 @@ def _prepare_batches(
     if is_held_out:
         return prepare_held_out(start, store, tokenizer, objective)
     loader = build_loader(start, store, tokenizer, held_out=False)
-    return [objective.prepare(batch) for batch in loader.epoch(train.eval_sequences)]
+    return [objective.prepare(batch) for batch in loader.sample(train.eval_sequences)]
 
 
 def _build_start(start: Start, objective: Objective, tokenizer: TextTokenizer) -> ObjectiveModule | None:

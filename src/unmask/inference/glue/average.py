@@ -64,8 +64,7 @@ def average_runs(runs: Sequence[Path]) -> GlueAverages:
             files as data.dev and the other, if it is to count, as data.test; the file names say which is which.
 
     Raises:
-        SettingsError: a task has two runs, a run is not for a GLUE task, or no average is complete: the message says
-            what each lacks.
+        SettingsError: a task has two runs, or a run is not for a GLUE task.
         InputError: a run has no figures on dev.
         ModelError: a run has made no model yet.
     """
@@ -78,11 +77,6 @@ def average_runs(runs: Sequence[Path]) -> GlueAverages:
         of_task[task], figures[task] = run, _figures(run, task)
     averages = glue_averages(figures)
     missing = {name: found for name in AVERAGES if (found := missing_figures(name, figures))}
-    if not averages:
-        raise SettingsError(
-            "no average of GLUE is complete:\n"
-            + "\n".join(f"  {name} ({AVERAGE_RULES[name]}) lacks {'; '.join(what)}" for name, what in missing.items())
-        )
     return GlueAverages(figures, averages, missing)
 
 
@@ -129,4 +123,7 @@ def _files(run: Path) -> dict[str, str]:
     """The names of the files that a run was measured on."""
     recipe = read_recipe(run / RECIPE)
     assert isinstance(recipe, FinetuneRecipe), "its model is for a task"
-    return {split: Path(file).name for split, file in (("dev", recipe.data.dev), ("test", recipe.data.test)) if file}
+    given = {"dev": recipe.data.dev, "test": recipe.data.test}
+    return {
+        split: Path(file).name if isinstance(file, str) else ", ".join(file) for split, file in given.items() if file
+    }

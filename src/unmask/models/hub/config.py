@@ -6,7 +6,7 @@ know: LSTMs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -65,31 +65,62 @@ def find_class(name: object) -> tuple[Family, ModelClass] | None:
     )
 
 
-def class_named(path: Path, config: Mapping[str, Any]) -> tuple[str, Family, ModelClass]:
-    """`architectures[0]`, which must be a class that is known here, and of the family that `model_type` says.
+def class_named(
+    path: Path, config: Mapping[str, Any], weights: Callable[[], Collection[str]]
+) -> tuple[str, Family, ModelClass]:
+    """`architectures[0]`, which must be a class that is known here, and of the family that `model_type` says. Where it
+    is left out, the family's class with the heads of pre-training that the weights have.
+
+    Args:
+        weights: gives the names of the weights.
 
     Raises:
-        ModelError: it is not.
+        ModelError: it is not, or the family is not known.
     """
-    named = config.get("architectures")
+    named, model_type = config.get("architectures"), config.get("model_type")
+    family = next((each for each in ARCHITECTURES.values() if each.model_type == model_type), None)
+    if not named and family is not None:
+        found_name = _class_of_weights(family, weights())
+        return found_name, family, family.classes[found_name]
     name = named[0] if isinstance(named, list) and named else None
     found = find_class(name)
     if not isinstance(name, str) or found is None:
-        known = ", ".join(name for family in ARCHITECTURES.values() for name in family.classes)
-        raise ModelError(f"{path}: architectures is {named!r}; expected one of {known}")
+        told = f"architectures is {named!r}" if named else f"model_type is {model_type!r}"
+        if family is None:
+            known = ", ".join(each.model_type for each in ARCHITECTURES.values())
+            raise ModelError(
+                f"{path}: {told}: models of this family do not load here; expected a model_type of {known}"
+            )
+        raise ModelError(f"{path}: {told}; expected one of {', '.join(family.classes)}")
     expected = found[0].model_type
-    if config.get("model_type") != expected:
-        raise ModelError(f"{path}: model_type is {config.get('model_type')!r}; expected {expected!r}, as {name} is")
+    if model_type != expected:
+        raise ModelError(f"{path}: model_type is {model_type!r}; expected {expected!r}, as {name} is")
     return name, *found
 
 
-def settings_of(path: Path, config: Mapping[str, Any]) -> EncoderSettings:
+def _class_of_weights(family: Family, weights: Collection[str]) -> str:
+    names = family.weights
+    bare = {name.removeprefix(names.prefix) for name in weights}
+
+    def are_there(part: Part) -> bool:
+        modules = [module for each in names.parts.get(part, {}).values() for module in each]
+        return bool(modules) and all(any(name.startswith(f"{module}.") for name in bare) for module in modules)
+
+    pretrained: tuple[Part, ...] = ("masked_lm_head", "next_sentence_head", "discriminator_head")
+    heads = frozenset(part for part in pretrained if are_there(part))
+    return next(
+        name
+        for name, its in family.classes.items()
+        if its.parts - {"pooler"} == heads or (not heads and its.parts <= {"pooler"})
+    )
+
+
+def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family, its: ModelClass) -> EncoderSettings:
     """The sizes of the encoder.
 
     Raises:
         ModelError: a key has a value that is not supported.
     """
-    name, family, its = class_named(path, config)
     causal = its.may_be_causal and config.get("is_decoder") is True
     if its.may_be_causal and "causal_lm" in its.parts and not causal:
         raise ModelError(

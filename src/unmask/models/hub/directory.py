@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import ModelError
+from unmask.io.paths import MODEL
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler, new_next_sentence_head
 from unmask.models.electra import new_discriminator_head
@@ -193,17 +194,21 @@ def _head_config(
     return config
 
 
-def load_model(directory: Path | Source) -> LoadedModel:
+def load_model(directory: str | Path | Source) -> LoadedModel:
     """Everything in a directory, by `architectures[0]`. A bare encoder may be without a pooler.
 
     Args:
-        directory: a path, or what `open_source` gave for it.
+        directory: a model's, or that of the run that made it, or what `open_source` gave for it.
 
     Raises:
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, or a weight is
             missing, left over or of another shape; the message names it.
     """
-    source = directory if isinstance(directory, Source) else open_source(directory)
+    if not isinstance(directory, Source):
+        directory = Path(directory)
+        is_run = not (directory / CONFIG).exists() and (directory / MODEL / CONFIG).is_file()
+        directory = open_source(directory / MODEL if is_run else directory)
+    source = directory
     if source.family.reads_words:
         return load_elmo(source)
     weights, parts = source.weights(), source.model_class.parts

@@ -18,7 +18,7 @@ from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family, HeadKind, ModelClass
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
-from unmask.models.hub.config import ProblemType, class_named, elmo_settings_of, find_class, settings_of
+from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, class_named, elmo_settings_of, find_class, settings_of
 from unmask.models.hub.files import CONFIG, read_config, read_weights
 from unmask.models.hub.weight_names import modernise
 from unmask.models.settings import EncoderSettings
@@ -47,6 +47,12 @@ class Source:
     @property
     def config_path(self) -> Path:
         return self.directory / CONFIG
+
+    @property
+    def trained_length(self) -> int | None:
+        """The longest sequence that the model has seen, in tokens; None: as long as it has positions."""
+        trained = self.config.get(TRAINED_LENGTH)
+        return trained if type(trained) is int else None
 
     def weights(self) -> dict[str, Tensor]:
         """All weights, their names modernised, without the second copies of tied ones.
@@ -84,8 +90,8 @@ def open_source(directory: Path) -> Source:
 
 def _source(directory: Path, config: Mapping[str, Any], read: Callable[[], Mapping[str, Tensor]]) -> Source:
     path = directory / CONFIG
-    name, family, its = class_named(path, config)
-    settings = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config)
+    name, family, its = class_named(path, config, lambda: read().keys())
+    settings = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config, name, family, its)
     return Source(directory, config, name, family, its, settings, read)
 
 

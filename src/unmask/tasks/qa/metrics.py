@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
+from unmask.io.input_files import DataPath
 from unmask.io.reading import open_input
 from unmask.tasks.qa.examples import QaExample
 
@@ -130,7 +131,8 @@ class QaScore:
             if self._unanswerable is not False:
                 golds = tuple(filter(normalise_squad, golds))  # SQuAD 2.0's scorer drops those that become empty
             scores = compare(answer, golds, self._normalisation)
-            self._sums[bool(example.gold_texts)] += (*scores, 1)
+            withheld = prediction.get(_WITHHELD) and example.gold_texts
+            self._sums[bool(example.gold_texts)] += (0, 0, 1) if withheld else (*scores, 1)
             if len(self._answers) < 2:
                 self._answers.add(answer)
             if len(self._golds) < 2:
@@ -210,6 +212,11 @@ class QaScore:
         return order, np.cumsum(np.concatenate([[float((~has_answer).sum())], gains]))
 
 
+_WITHHELD = "is_withheld"
+"""The key of predictions that a threshold on --na-probs made empty. SQuAD 2.0's scorer counts them as wrong where there
+is an answer, though this may normalise to nothing, as they do."""
+
+
 def _text(example: QaExample, prediction: Mapping[str, Any], key: str) -> str:
     text = prediction.get(key)
     if not isinstance(text, str):
@@ -240,7 +247,7 @@ class QaGolds(Protocol):
     @property
     def unanswerable(self) -> bool | None: ...
 
-    def load_golds(self, path: Path) -> Iterator[QaExample]:
+    def load_golds(self, path: DataPath) -> Iterator[QaExample]:
         """The questions of a file with their right answers, whether or not these are in the passage."""
 
     def score(self) -> QaScore:
@@ -248,7 +255,7 @@ class QaGolds(Protocol):
 
 
 def score_official(
-    task: QaGolds, data: Path, predictions: Path, na_probs: Path | None = None, na_threshold: float = 1.0
+    task: QaGolds, data: DataPath, predictions: Path, na_probs: Path | None = None, na_threshold: float = 1.0
 ) -> tuple[int, dict[str, float]]:
     """Measures a file of answers as the official scorers do.
 
@@ -310,6 +317,7 @@ def _prediction(
     probability = probabilities[identity]
     return {
         "answer": "" if probability > threshold else answer,
+        _WITHHELD: probability > threshold,
         "n_best": [{"answer": answer}],
         "no_answer_probability": probability,
     }

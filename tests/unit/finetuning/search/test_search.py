@@ -14,6 +14,7 @@ import pytest
 from unmask.errors import InputError, Interrupted, ModelError, SettingsError, UserError
 from unmask.finetuning.search.search import plan_trials, run_trials
 from unmask.inference.ensemble import read_null_threshold
+from unmask.io.input_files import InputFiles
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.metrics import QaScore
@@ -107,7 +108,7 @@ def test_a_run_that_fails_is_noted_and_the_others_go_on(
     assert row["failed"] == ["lr5e-05_batch16_epochs3_seed1"]
     assert summary["trials"][1]["error"] == "the loss is not finite at step 7"
     assert "the loss is not finite at step 7" in (tmp_path / "out" / "report.html").read_text()
-    assert "has failed, the others go on" in (tmp_path / "out" / "log.txt").read_text()
+    assert "has failed, the others continue" in (tmp_path / "out" / "log.txt").read_text()
 
 
 def test_nothing_but_failures_is_an_error(
@@ -235,7 +236,7 @@ def test_ctrl_c_between_trials_says_how_to_go_on(
     def interrupt(settings: FinetuneRecipe) -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="with --resume goes on"):
+    with pytest.raises(Interrupted, match="with --resume continues"):
         search(tmp_path / "out", recipe({"restarts": 2}), pretended(interrupt))
 
 
@@ -248,8 +249,8 @@ def test_another_search_is_not_a_resumed_one(
 ) -> None:
     run = pretended(lambda settings: accuracy(0.5))
     search(tmp_path / "out", recipe({"restarts": 2}), run)
-    with pytest.raises(SettingsError, match=r"begun with other settings: search\.restarts"):
-        search(tmp_path / "out", recipe({"restarts": 3}), run, resume=True)
+    with pytest.raises(SettingsError, match=r"begun with other settings: search\.transfer_layers"):
+        search(tmp_path / "out", recipe({"restarts": 2, "transfer_layers": [1]}), run, resume=True)
     search(tmp_path / "out", recipe({"restarts": 3}), run, overwrite=True)
     assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
 
@@ -302,8 +303,12 @@ def test_the_runs_of_the_best_combination_answer_together(
         written.append([member.parent.name for member in members])
         return directory
 
-    def evaluate(model: Path, data: str, *, device: str) -> dict[str, Any]:
-        return {"task": "classification", "n": 10, "metrics": {"accuracy": {"dev.tsv": 0.85, "test.tsv": 0.8}[data]}}
+    def evaluate(model: Path, data: InputFiles, *, columns: ColumnSettings, device: str) -> dict[str, Any]:
+        return {
+            "task": "classification",
+            "n": 10,
+            "metrics": {"accuracy": {"dev.tsv": 0.85, "test.tsv": 0.8}[str(data)]},
+        }
 
     monkeypatch.setattr("unmask.finetuning.search.search.write_ensemble", write)
     monkeypatch.setattr("unmask.finetuning.search.search.evaluate", evaluate)
@@ -340,6 +345,7 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
 ) -> None:
     task = open_task(TaskSettings(name="squad2", null_threshold=7.0), ColumnSettings())  # of the members, added up
     predictor = SimpleNamespace(task=task, module=None, tokenizer=None, num_segments=2, compute=None)
+    predictor.with_options = lambda columns: predictor
     score = QaScore(unanswerable=True)
     for right, lead in (("kite", 2.0), (None, 0.0)):  # between them is the best threshold
         gold = QaExample("1", "?", "", None, () if right is None else (right,), {}, "x:1")

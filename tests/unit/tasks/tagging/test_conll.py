@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 
 from unmask.errors import InputError
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.rows import Row
 from unmask.tasks.tagging.conll import (
     Note,
     Reader,
     SentenceRow,
     read_columns,
     read_conllu,
+    read_gold_conll,
     read_klue_ner,
     read_morphemes,
+    read_props,
     read_single_sentences,
     read_wikiann,
 )
-from unmask.tasks.tagging.conll_roles import read_gold_conll, read_props
 
 Read = Callable[..., list[Row]]
 

@@ -1,0 +1,187 @@
+"""Our side of the training parts of `run.py`: steps taken by the loop of `unmask pretrain`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from gpu.cases import (
+    WARM_STEPS,
+    Case,
+    Taken,
+    build_module,
+    encoder_sizes,
+    live_loader,
+    make_batches,
+    make_objective,
+    timed_rounds,
+)
+from gpu.work import peak_memory, step_flops, wait
+
+if TYPE_CHECKING:
+    from unmask.batch import Batch
+    from unmask.packing.loader import LoadedStep
+    from unmask.training.loop import StepResult, TrainState
+
+
+LONGEST_OF_GLUE = 128
+LOG_EVERY = 50
+"""Steps that a run takes before it waits for the device."""
+
+
+class OurSteps:
+    """The one place where the benchmark uses the loop: a run without logging, evaluations and checkpoints.
+
+    Attributes:
+        notes: log messages about how it computes.
+        loss, gradient_norm: of the steps last taken, the mean loss and the newest norm.
+    """
+
+    def __init__(self, case: Case, objective: Any) -> None:
+        from unmask.training.device import choose_compute
+        from unmask.training.loop import TrainState
+        from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+        from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+        from unmask.training.steppers import choose_stepper
+
+        self.objective = objective
+        self.compute = choose_compute(case.device, "bf16")
+        self.device = self.compute.device
+        self.module = self.compute.place(build_module(case)).train()
+        self.optimizer = build_optimizer(self.module, OptimizerSettings())
+        self.schedule = Schedule(ScheduleSettings(name="constant"))
+        self.state = TrainState()
+        settings = TrainSettings(steps=1)
+        longest = LONGEST_OF_GLUE if case.rows == "glue" else case.length
+        self.stepper, how = choose_stepper(self.module, self.optimizer, settings, self.compute, longest)
+        self.notes = (self.compute.describe(), how)
+        self.loss = self.gradient_norm = 0.0
+
+    def take(self, steps: Iterator[LoadedStep], number: int, prepare: Callable[[Batch], Batch]) -> int:
+        """Takes a number of steps, waits for the device once, and returns their tokens."""
+        from unmask.training.loop import train
+        from unmask.training.settings import TrainSettings
+
+        tokens_before = self.state.tokens
+        train(
+            self.module,
+            steps,
+            prepare,
+            self.objective.counts,
+            self.optimizer,
+            self.schedule,
+            TrainSettings(steps=self.state.step + number),
+            self.state,
+            self.device,
+            self.compute.autocast,
+            self._note,
+            stepper=self.stepper,
+            is_due=_at_the_end_only,
+            reads_ahead=self.device.type == "cuda",
+        )
+        wait(self.device)
+        return self.state.tokens - tokens_before
+
+    @property
+    def num_recordings(self) -> int:
+        """How many shapes of batches have been recorded; 0 if steps are computed without recording."""
+        return getattr(self.stepper, "num_recordings", 0)
+
+    def _note(self, state: TrainState, result: StepResult) -> None:
+        means = state.take_means()
+        self.loss = sum(result.coefficients[name] * mean for name, mean in means.items())
+        self.gradient_norm = result.gradient_norm
+
+
+def _at_the_end_only(state: TrainState) -> bool:
+    return False
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+def train_ours(case: Case, started: float, measures_loader: bool = False) -> Taken:
+    """Steps on batches masked beforehand and, if asked, on batches that the loader makes as they are needed.
+
+    Args:
+        started: when the process was requested, by `time.time`.
+    """
+    from unmask.packing.loader import LoadedStep, Position
+
+    objective = make_objective(case)
+    prepared = [objective.prepare(batch) for batch in make_batches(case)]
+    ours = OurSteps(case, objective)
+    losses = {"fp32": plain_loss(ours, prepared[0])} if not case.dropout_prob else {}
+    steps = (LoadedStep([batch], Position(), epochs=0.0) for batch in cycle(prepared))
+    ours.take(steps, 1, _as_it_is)
+    first_step_s = time.time() - started
+    if losses:
+        losses["bf16"] = ours.loss
+    norm = ours.gradient_norm
+    ours.take(steps, WARM_STEPS + len(prepared), _as_it_is)
+    compiled, recorded = graphs_compiled(), ours.num_recordings
+    seconds = timed_rounds(case, lambda number: ours.take(steps, number, _as_it_is))
+    tokens = sum(batch.num_tokens for batch in prepared) / len(prepared)
+    loader_share = None
+    if measures_loader:
+        loader_share = share_of_loader(case, ours, sorted(seconds)[len(seconds) // 2] / tokens)
+    generator = getattr(ours.module, "generator", None)
+    of_generator = None if generator is None else generator.settings
+    flops = [step_flops(case.objective, encoder_sizes(case), of_generator, batch) for batch in prepared]
+    return Taken(
+        seconds,
+        tokens,
+        flops=sum(flops) / len(flops),
+        memory=None if losses else peak_memory(ours.device),
+        losses=losses,
+        gradient_norm=norm if losses else None,
+        first_step_s=first_step_s,
+        recompilations=graphs_compiled() - compiled,
+        new_recordings=ours.num_recordings - recorded,
+        loader_share=loader_share,
+        notes=ours.notes,
+    )
+
+
+def first_step_ours(case: Case, started: float) -> float:
+    """Seconds from the start of the process to the end of its first step, on a batch from the loader."""
+    objective = make_objective(case)
+    OurSteps(case, objective).take(live_loader(case).steps(), 1, objective.prepare)
+    return time.time() - started
+
+
+def plain_loss(ours: OurSteps, batch: Batch) -> float:
+    """The loss of the plain module, in fp32, without dropout."""
+    import torch
+
+    counts = ours.objective.counts(batch)
+    ours.module.eval()
+    with torch.no_grad():
+        terms = ours.module(batch.to(ours.device))
+    ours.module.train()
+    return float(sum(term.coefficient * term.total / max(1, counts[term.name]) for term in terms))
+
+
+def share_of_loader(case: Case, ours: OurSteps, seconds_a_token: float) -> float:
+    """The share of a step that is lost when batches come from the loader as they are needed, not from a list.
+
+    Args:
+        seconds_a_token: seconds per token with batches from a list.
+    """
+    steps, prepare = live_loader(case).steps(), ours.objective.prepare
+    ours.take(steps, 2 * WARM_STEPS, prepare)
+    at_once = max(8, min(LOG_EVERY, round(case.seconds / (seconds_a_token * case.tokens))))
+    tokens, began = 0, time.perf_counter()
+    while time.perf_counter() - began < case.seconds:
+        tokens += ours.take(steps, at_once, prepare)
+    return 1 - seconds_a_token / ((time.perf_counter() - began) / tokens)
+
+
+def graphs_compiled() -> int:
+    """How many graphs `torch.compile` has made in this process."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])

@@ -1,0 +1,174 @@
+"""Tagging with a frozen encoder: the features on the disk are those of the encoder, and only the head learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from unmask.batch import IGNORE_INDEX, Batch
+from unmask.errors import OutputError, SettingsError
+from unmask.models.bert import BertEncoder
+from unmask.models.heads.layer_mixture import CHOICES
+from unmask.models.settings import EncoderSettings
+from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.tagging.feature_files import map_features, writing_features
+from unmask.tasks.tagging.module import FeatureTaggingModule, feature_tagging_module, with_features
+from unmask.training.device import choose_compute
+
+ROWS = [[2, 10, 11, 12, 3], [2, 20, 3], [2, 30, 31, 32, 33, 34, 3], [2, 40, 41, 3], [2, 50, 3]]
+NUM_LABELS = 3
+CPU = choose_compute("cpu", "fp32")
+
+
+def new_encoder() -> BertEncoder:
+    torch.manual_seed(0)
+    return BertEncoder(
+        EncoderSettings(
+            vocab_size=60,
+            hidden_size=16,
+            num_hidden_layers=5,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=16,
+            initializer_range=0.3,
+        )
+    ).eval()
+
+
+def new_examples() -> EncodedExamples:
+    """Five rows, of which the third and fourth are one unit; special tokens have no label."""
+    labels = [token % NUM_LABELS if token > 3 else IGNORE_INDEX for row in ROWS for token in row]
+    return encoded(
+        ROWS, [len(row) for row in ROWS], rows_of_units=[1, 1, 2, 1], token_columns={"labels": np.array(labels)}
+    )
+
+
+def everything(examples: EncodedExamples) -> Batch:
+    return examples.batch(range(len(examples)))
+
+
+def state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("layers", CHOICES)
+def test_the_column_stands_in_for_the_encoder(layers: str, tmp_path: Path) -> None:
+    module = feature_tagging_module(new_encoder(), NUM_LABELS, layers).eval()
+    examples = new_examples()
+    prepared = with_features(examples, module.encoder, layers, tmp_path / "deep" / "train.npy", CPU)
+    direct, stored = everything(examples), everything(prepared)
+    assert "features" not in examples.token_columns
+    assert isinstance(prepared.token_columns["features"], np.ndarray)
+    # The rows were computed in batches of another order: float32 to a few units in the last place.
+    torch.testing.assert_close(stored.columns["features"], module.features(direct), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(module.outputs(stored), module.outputs(direct), atol=1e-5, rtol=1e-5)
+    some = [3, 1]
+    torch.testing.assert_close(
+        prepared.batch(some).columns["features"], module.features(examples.batch(some)), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_the_column_is_read_and_not_the_encoder(tmp_path: Path) -> None:
+    module = feature_tagging_module(new_encoder(), NUM_LABELS, "last").eval()
+    batch = everything(with_features(new_examples(), module.encoder, "last", tmp_path / "train.npy", CPU))
+    before = module.outputs(batch)
+    with torch.no_grad():
+        module.encoder.embeddings.word.weight.zero_()
+    assert torch.equal(module.outputs(batch), before)
+
+
+@pytest.mark.parametrize("layers", ["last", "weighted-all"])
+def test_only_the_head_learns(layers: str) -> None:
+    module = feature_tagging_module(new_encoder(), NUM_LABELS, layers)
+    module.train()
+    assert module.training
+    assert module.head.training
+    assert not any(part.training for part in module.encoder.modules())
+    assert [name for name, _ in module.named_children()] == ["encoder", "head"]
+    before = state(module.encoder)
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
+    (term,) = module(everything(new_examples()))
+    (term.total / term.count).backward()
+    optimizer.step()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.encoder.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.encoder.parameters())
+    assert all(bool(parameter.grad.any()) for parameter in module.head.parameters())
+    assert torch.equal(module.features(everything(new_examples())), module.features(everything(new_examples())))
+
+
+def test_the_loss_is_that_of_labelled_tokens() -> None:
+    module = feature_tagging_module(new_encoder(), NUM_LABELS, "last").eval()
+    batch = everything(new_examples())
+    (term,) = module(batch)
+    labels = batch.columns["labels"]
+    chosen = torch.log_softmax(module.outputs(batch), -1)[labels != IGNORE_INDEX]
+    by_hand = -chosen.gather(1, labels[labels != IGNORE_INDEX, None]).sum()
+    assert (term.name, term.count, module.counts(batch)) == ("task", 12, {"task": 12})
+    torch.testing.assert_close(term.total, by_hand)
+
+
+def test_overfits_a_tiny_batch(tmp_path: Path) -> None:
+    module = feature_tagging_module(new_encoder(), NUM_LABELS, "weighted-all", dropout_prob=0.0)
+    batch = everything(with_features(new_examples(), module.encoder, "weighted-all", tmp_path / "train.npy", CPU))
+    optimizer = torch.optim.AdamW(module.head.parameters(), lr=2e-3)
+    for _ in range(25):
+        (term,) = module(batch)
+        optimizer.zero_grad()
+        (term.total / term.count).backward()
+        optimizer.step()
+    labels = batch.columns["labels"]
+    right = module.outputs(batch).argmax(-1) == labels
+    assert term.total.item() < 0.1 * term.count  # at first log(3) = 1.1
+    assert bool(right[labels != IGNORE_INDEX].all())
+
+
+def test_a_saved_head_answers_the_same() -> None:
+    module = feature_tagging_module(new_encoder(), NUM_LABELS, "weighted-last-4").eval()
+    again = feature_tagging_module(new_encoder(), NUM_LABELS, "weighted-last-4")
+    again.head.load_state_dict(module.head.state_dict())
+    kept = feature_tagging_module(new_encoder(), NUM_LABELS, "weighted-last-4", head=module.head).eval()
+    batch = everything(new_examples())
+    assert kept.head is module.head
+    assert torch.equal(again.eval().outputs(batch), module.outputs(batch))
+
+
+def test_refused(tmp_path: Path) -> None:
+    encoder = new_encoder()
+    with pytest.raises(SettingsError, match=r"no feature layers 'concat-last': .*did you mean concat-last-4"):
+        feature_tagging_module(encoder, NUM_LABELS, "concat-last")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        with_features(new_examples(), encoder, "last", tmp_path / "file" / "train.npy", CPU)
+
+
+def test_a_failure_leaves_the_former_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module: FeatureTaggingModule = feature_tagging_module(new_encoder(), NUM_LABELS, "last")
+    path = tmp_path / "train.npy"
+    with_features(new_examples(), module.encoder, "last", path, CPU)
+    before = path.read_bytes()
+
+    def stop(batch: Batch) -> list[torch.Tensor]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.encoder, "hidden_states", stop)
+    with pytest.raises(KeyboardInterrupt):
+        with_features(new_examples(), module.encoder, "last", path, CPU)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 3), (1000, 2, 3)])
+def test_files_are_numpys_own(shape: tuple[int, ...], tmp_path: Path) -> None:
+    values: NDArray[np.float32] = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    path = tmp_path / "array.npy"
+    with writing_features(path, shape[1:]) as writer:
+        for row in np.random.default_rng(1).permutation(shape[0]):
+            writer.write(int(row), values[row : row + 1])
+        writer.finish(shape[0])
+    for read in (np.load(path), np.load(path, mmap_mode="r"), map_features(path)):
+        assert read.dtype == np.float32
+        np.testing.assert_array_equal(read, values)
