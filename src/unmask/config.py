@@ -15,7 +15,6 @@ from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.fields import FieldInfo
 
 from unmask.errors import SettingsError
 
@@ -328,17 +327,12 @@ def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
         members = [inner for field in fields for inner in _settings_inside(field.annotation)]
     owners = [member for member in members if leaf in member.model_fields]
     for name in owners[0].model_fields:
-        choices = [_values_of(member.model_fields[name]) for member in members if name in member.model_fields]
-        values = [value for of_member in choices for value in of_member]
-        if len(choices) == len(members) and all(choices) and len(values) == len(set(values)):
-            told = [value for owner in owners for value in _values_of(owner.model_fields[name])]
-            return ".".join([*parents, name]), told
+        fields_of = {member: member.model_fields[name] for member in members if name in member.model_fields}
+        choices = {of: field.examples or get_args(field.annotation) for of, field in fields_of.items()}
+        values = [value for of_member in choices.values() for value in of_member]
+        if len(choices) == len(members) and all(choices.values()) and len(values) == len(set(values)):
+            return ".".join([*parents, name]), [value for owner in owners for value in choices[owner]]
     raise AssertionError(f"nothing tells apart the settings that {key} may belong to")
-
-
-def _values_of(field: FieldInfo) -> Sequence[Any]:
-    """The values that a field may have, where they are named: in its type, or its examples, if they are a table."""
-    return field.examples or get_args(field.annotation)
 
 
 def _settings_inside(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -334,5 +334,5 @@ def test_googles_checkpoints_go_through_their_reader(tmp_path: Path, monkeypatch
     with pytest.raises(ModelError, match=r"google: .*bert\.embeddings\.LayerNorm\.bias \(12,\) is missing"):
         load_model(google)
     (google / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"config\.json: architectures is None"):
+    with pytest.raises(ModelError, match=r"config\.json: model_type is None"):
         load_model(google)
