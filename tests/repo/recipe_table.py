@@ -41,7 +41,7 @@ def table() -> str:
 
 def recipes(folder: str) -> list[tuple[Path, Any]]:
     """Each recipe with its settings, as its own command makes them."""
-    from unmask.recipe import tree as recipe
+    from unmask.recipe import loading as recipe
 
     load: Any = {"pretrain": recipe.load_pretrain_recipe, "finetune": recipe.load_finetune_recipe}[folder]
     found = []

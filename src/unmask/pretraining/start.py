@@ -175,7 +175,7 @@ def describe_new_entries(start: Start, tokenizer: Tokenizer) -> str | None:
 
 def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
     """Refuses `model.*` if what it gives differs from the model in `init_from`."""
-    ours, theirs = _given_sizes(settings.model, sizes.architecture), sizes.model_dump()
+    ours, theirs = _given_sizes(settings.model, sizes.family), sizes.model_dump()
     differing = [name for name in ours if ours[name] != theirs.get(name)]
     if "architecture" in differing:
         differing = ["architecture"]  # the rest follows from it
@@ -188,11 +188,11 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
         )
 
 
-def _given_sizes(model: AnyModelSettings, family: str) -> dict[str, Any]:
+def _given_sizes(model: AnyModelSettings, family: Family) -> dict[str, Any]:
     """The sizes that `model.*` gives, including those of a preset, but not those that follow from defaults."""
     given = model.model_dump(include=model.model_fields_set - {"preset", *DROPOUTS}, exclude_none=True)
     has_preset = "preset" in model.model_fields_set
-    if isinstance(model, ElmoModelSettings) != (family == "elmo"):
+    if isinstance(model, ElmoModelSettings) != family.reads_words:
         return {"architecture": model.architecture} if given or has_preset else {}
     if not has_preset:
         return given
