@@ -225,12 +225,13 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     from unmask.objectives.table import OBJECTIVES
     from unmask.packing.split import Split
     from unmask.pretraining.inputs import prepare_held_out
+    from unmask.pretraining.start import open_start
     from unmask.pretraining.steps import build_loader
 
     store = TokenStore(store_path)
     tokenizer = load_tokenizer(store.tokenizer_directory)
     objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
-    held_out = prepare_held_out(settings, store, tokenizer, objective)
+    held_out = prepare_held_out(open_start(settings), store, tokenizer, objective)
     num_targets = sum(len(batch.columns["target_positions"]) for batch in held_out)
     neighbours = Neighbours(Split(store, settings.held_out, is_held_out=False))
 
@@ -247,7 +248,7 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     if settings.objective.sentence_objective == "nsp":
         training = [
             objective.prepare(batch)
-            for batch in build_loader(settings, store, tokenizer, held_out=False).sample(TRAINING_PAIRS)
+            for batch in build_loader(open_start(settings), store, tokenizer, held_out=False).sample(TRAINING_PAIRS)
         ]
         surprisals = -np.log(np.maximum(neighbours.shares, 1e-9))
         weights: dict[str, Callable[[tuple[int, ...]], float]] = {

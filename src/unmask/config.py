@@ -327,11 +327,11 @@ def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
         members = [inner for field in fields for inner in _settings_inside(field.annotation)]
     owners = [member for member in members if leaf in member.model_fields]
     for name in owners[0].model_fields:
-        choices = [get_args(member.model_fields[name].annotation) for member in members if name in member.model_fields]
-        values = [value for of_member in choices for value in of_member]
-        if len(choices) == len(members) and all(choices) and len(values) == len(set(values)):
-            told = [value for owner in owners for value in get_args(owner.model_fields[name].annotation)]
-            return ".".join([*parents, name]), told
+        fields_of = {member: member.model_fields[name] for member in members if name in member.model_fields}
+        choices = {of: field.examples or get_args(field.annotation) for of, field in fields_of.items()}
+        values = [value for of_member in choices.values() for value in of_member]
+        if len(choices) == len(members) and all(choices.values()) and len(values) == len(set(values)):
+            return ".".join([*parents, name]), [value for owner in owners for value in choices[owner]]
     raise AssertionError(f"nothing tells apart the settings that {key} may belong to")
 
 

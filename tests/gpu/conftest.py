@@ -21,6 +21,7 @@ from unmask.models.heads.heads import HeadKind, new_head
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.table import OBJECTIVES
 from unmask.packing.loader import Position
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.preparation import prepare
@@ -116,7 +117,7 @@ def work_of_objective(name: str, directory: Path, batch_size: int = 24) -> Work:
         }
     )
     objective = OBJECTIVES[recipe.objective.name](recipe.objective, tokenizer.vocabulary)
-    loader = build_loader(recipe, TokenStore(directory / "store"), tokenizer, held_out=False)
+    loader = build_loader(open_start(recipe), TokenStore(directory / "store"), tokenizer, held_out=False)
 
     def build(dropout_prob: float) -> nn.Module:
         sizes = recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)

@@ -15,6 +15,7 @@ from unmask.errors import OutputError, SettingsError, StoreError
 from unmask.objectives import span_masking
 from unmask.objectives.table import OBJECTIVES
 from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store import encoding
@@ -168,7 +169,7 @@ def test_what_is_masked_is_what_is_annotated(
     settings = load_pretrain_recipe(str(tiny_recipe), overrides(folder / "store", kind))
     store = TokenStore(folder / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
-    loader = build_loader(settings, store, tokenizer, held_out=False)
+    loader = build_loader(open_start(settings), store, tokenizer, held_out=False)
     objective = OBJECTIVES["masked_lm"](settings.objective, tokenizer.vocabulary)
     names = {"entity": PEOPLE, "noun_phrase": PLACES}[kind]
     of_names = {token for name in names for token in tokenizer.encode_batch([name])[0]}

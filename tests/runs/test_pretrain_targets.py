@@ -21,6 +21,7 @@ from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.pretraining import run as pretraining
 from unmask.pretraining.measuring import evaluator
 from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import PretrainingSteps
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.reports.run_page import write_report
@@ -145,8 +146,8 @@ def test_steps_that_were_looked_at_come_all_the_same(tiny_recipe: Path, tiny_sto
     def shown(steps: Any, number: int) -> list[list[int]]:
         return [batch.input_ids.tolist() for step in islice(steps, number) for batch in step.batches]
 
-    plain = shown(PretrainingSteps(settings, store, tokenizer, None).steps(lambda: 0.0, None, None), 5)
-    looked_at = PretrainingSteps(settings, store, tokenizer, None)
+    plain = shown(PretrainingSteps(open_start(settings), store, tokenizer, None).steps(lambda: 0.0, None, None), 5)
+    looked_at = PretrainingSteps(open_start(settings), store, tokenizer, None)
     assert shown(looked_at.first_steps(5), 9) == plain
     assert shown(looked_at.first_steps(1), 9) == plain[: len(plain) // 5]
     assert shown(looked_at.steps(lambda: 0.0, None, None), 5) == plain

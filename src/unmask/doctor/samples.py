@@ -14,8 +14,8 @@ from unmask.objectives.base import Objective
 from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
 from unmask.objectives.span_masking import find_spans
 from unmask.objectives.table import OBJECTIVES
+from unmask.pretraining.start import Start
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.samples import show_entry
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.bpe import END_OF_WORD
@@ -61,15 +61,16 @@ class FirstStep:
         return isinstance(self.settings, MaskedLMSettings) and self.settings.masking not in ("token", "whole_word")
 
 
-def first_step(settings: PretrainRecipe, store: TokenStore, tokenizer: TextTokenizer) -> FirstStep:
+def first_step(start: Start, store: TokenStore, tokenizer: TextTokenizer) -> FirstStep:
     """The first batches that a run of this recipe on this store sees.
 
     Raises:
         InputError: the store has too few documents for the packing.
         SettingsError: the tokenizer, or the store, is not for this objective.
     """
+    settings = start.recipe
     objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
-    step = next(build_loader(settings, store, tokenizer, held_out=False).steps())
+    step = next(build_loader(start, store, tokenizer, held_out=False).steps())
     batches = tuple(objective.prepare(batch) for batch in step.batches)
     return FirstStep(settings.objective, objective, batches, step.epochs, tokenizer)
 

@@ -79,7 +79,7 @@ def finetune(
             resume=resume,
             overwrite=overwrite,
             run=finetune_settings,
-            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision, training=True)),
+            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
         )
     return finetune_settings(settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite)
 
@@ -90,7 +90,7 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
     Args:
         recipe: the recipe's name, for the record.
     """
-    compute = choose_compute(settings.device, settings.precision, training=True)
+    compute = choose_compute(settings.device, settings.precision)
     with beginning_run(
         directory,
         settings,
@@ -191,7 +191,7 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
     labels = f"; labels {', '.join(task.labels)}" if task.labels else ""
     logger.info("%s parameters, from %s%s", human_count(num_parameters), origin, labels)
     logger.info(compute.describe())
-    if isinstance(encoder, EncoderSettings) and encoder.architecture != "lstm":
+    if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
         logger.info(
             describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
         )

@@ -6,6 +6,8 @@ positions only, without segments or normalisation, and there is no pooler. Block
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from unmask.batch import Batch
@@ -38,6 +40,8 @@ class Gpt1Encoder(nn.Module):
     Args:
         settings: every size; kept as `encoder.settings`.
     """
+
+    reads_words: Literal[False] = False
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()

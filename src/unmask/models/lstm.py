@@ -10,6 +10,8 @@ model: its directories are in a layout of our own.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -62,6 +64,8 @@ class LstmEncoder(nn.Module):
     Args:
         settings: every size; kept as `encoder.settings`. `intermediate_size` is the number of units.
     """
+
+    reads_words: Literal[False] = False
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()

@@ -5,18 +5,21 @@ A message names what was written: keys of the recipe, or the directory that pre-
 
 from __future__ import annotations
 
-from unmask.models.settings import AnyArchitecture
+from collections.abc import Callable
+
+from unmask.models.families.table import ARCHITECTURES
+from unmask.models.family import Family
 from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
 
-ARCHITECTURES: dict[str, tuple[AnyArchitecture, ...]] = {
-    "masked_lm": ("bert", "roberta", "electra"),
-    "replaced_token": ("electra",),
-    "causal_lm": ("bert", "gpt1", "lstm"),
-    "bilm": ("elmo",),
+_TRAINS: dict[str, Callable[[Family], bool]] = {
+    "masked_lm": lambda family: family.has("masked_lm_head"),
+    "replaced_token": lambda family: family.has("discriminator_head"),
+    "causal_lm": lambda family: family.left_to_right or family.may_be_causal,
+    "bilm": lambda family: family.reads_words,
 }
-"""The families that an objective trains."""
+"""Whether an objective trains a family, by what that has."""
 
-BECOMES: dict[tuple[str, AnyArchitecture], AnyArchitecture] = {("replaced_token", "bert"): "electra"}
+BECOMES: dict[tuple[str, str], str] = {("replaced_token", "bert"): "electra"}
 """The family that continued pre-training under an objective turns a model into, if that is another one."""
 
 _WHY = {
@@ -27,8 +30,13 @@ _WHY = {
 }
 
 
+def families_of(objective: str) -> tuple[str, ...]:
+    """The names of the families that an objective trains."""
+    return tuple(name for name, family in ARCHITECTURES.items() if _TRAINS[objective](family))
+
+
 def why_not_trained(
-    objective: ObjectiveSettings, architecture: AnyArchitecture, is_causal: bool, init_from: str | None = None
+    objective: ObjectiveSettings, architecture: str, is_causal: bool, init_from: str | None = None
 ) -> str | None:
     """What is wrong with an objective on an encoder; None where nothing is.
 
@@ -38,11 +46,11 @@ def why_not_trained(
         is_causal: whether its tokens see only what stands before them; a setting in BERT, fixed in other families.
         init_from: where the encoder comes from, if not from `model.*`.
     """
-    name, fitting = objective.name, ARCHITECTURES[objective.name]
+    name, fitting = objective.name, families_of(objective.name)
     if architecture not in fitting:
         started = (*fitting, *(before for (of, before) in BECOMES if of == name))
         family = f"model.architecture={' or '.join(fitting)}" if init_from is None else _a_model_of(started)
-        others = " or ".join(other for other, trained in ARCHITECTURES.items() if architecture in trained)
+        others = " or ".join(other for other in _TRAINS if architecture in families_of(other))
         return (
             f"objective.name={name} and {_called(architecture, init_from)} do not go together: {_WHY[name]}; take "
             f"{family}, or objective.name={others}"
@@ -54,14 +62,16 @@ def why_not_trained(
             "together: a masked token is predicted from both sides; take objective.name=causal_lm, or "
             f"{reads_both_ways}"
         )
-    if isinstance(objective, MaskedLMSettings) and architecture != "bert" and objective.sentence_objective != "none":
+    trained = ARCHITECTURES[architecture]
+    asks_of_sentences = isinstance(objective, MaskedLMSettings) and objective.sentence_objective != "none"
+    if asks_of_sentences and not trained.has("next_sentence_head"):
         family = "model.architecture=bert, with any tokenizer" if init_from is None else _a_model_of(("bert",))
         return (
-            f"objective.sentence_objective={objective.sentence_objective} and {_called(architecture, init_from)} do "
+            f"objective.sentence_objective={objective.asked_of_pairs} and {_called(architecture, init_from)} do "
             "not go together: of the families only bert has a head for it; take "
             f"objective.sentence_objective=none, or {family}"
         )
-    if name == "causal_lm" and architecture == "bert" and not is_causal:
+    if name == "causal_lm" and trained.may_be_causal and not is_causal:
         mend = "set model.causal=true" if init_from is None else "take a model that was pre-trained left to right"
         return (
             f"objective.name=causal_lm and {_direction('model.causal=false', 'bidirectional', init_from)} do not go "
@@ -70,7 +80,7 @@ def why_not_trained(
     return None
 
 
-def _called(architecture: AnyArchitecture, init_from: str | None) -> str:
+def _called(architecture: str, init_from: str | None) -> str:
     """The family, as it was given."""
     if init_from is None:
         return f"model.architecture={architecture}"
@@ -81,5 +91,5 @@ def _direction(key: str, in_words: str, init_from: str | None) -> str:
     return key if init_from is None else f"init_from={init_from}, {in_words} by its config.json,"
 
 
-def _a_model_of(families: tuple[AnyArchitecture, ...]) -> str:
+def _a_model_of(families: tuple[str, ...]) -> str:
     return f"a model of the family {' or '.join(families)} in init_from"

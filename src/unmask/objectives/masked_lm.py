@@ -20,10 +20,10 @@ from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.bert import new_next_sentence_head
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead, new_span_boundary_head, restore_span_boundary
-from unmask.models.hub.directory import MASKED_LM_HEADS, load_model
+from unmask.models.hub.directory import load_model
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.objectives.base import ObjectiveModule, Saved
 from unmask.objectives.encoders import why_not_trained
@@ -200,10 +200,10 @@ class MaskedLMModule(nn.Module):
         max_boundary_targets: int | None = None,
     ) -> None:
         super().__init__()
-        assert not isinstance(encoder, ElmoEncoder), "it has no tokens that could be masked"
+        assert not encoder.reads_words, "it has no tokens that could be masked"
         settings = encoder.settings
         self.encoder = encoder
-        self.masked_lm_head = MASKED_LM_HEADS[settings.architecture](settings)
+        self.masked_lm_head = new_masked_lm_head(settings)
         self.cross_entropy = SummedCrossEntropy()
         self.sentence_objective = sentence_objective
         self.next_sentence_head = None if sentence_objective is None else new_next_sentence_head(settings)

@@ -26,7 +26,6 @@ from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.training.device import Compute, choose_compute
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
@@ -66,7 +65,7 @@ def pretrain(
     """
     settings = load_pretrain_recipe(recipe, overrides)
     directory = Path(out)
-    compute = choose_compute(settings.device, settings.precision, training=True)
+    compute = choose_compute(settings.device, settings.precision)
     with beginning_run(
         directory,
         settings,
@@ -109,7 +108,7 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             lengths[-1],
         )
     logger.info(compute.describe())
-    if isinstance(encoder, EncoderSettings) and encoder.architecture != "lstm":
+    if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
         logger.info(
             describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
         )
@@ -126,7 +125,7 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
         )
         save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
-        words = run.tokenizer if isinstance(run.tokenizer, WordTokenizer) else None
+        words = run.tokenizer if run.tokenizer.reads_words else None
         counts = run.store.token_counts() if words is None else target_counts(run.store, words)
         floors = run.objective.floors(counts)
         write_json(

@@ -27,7 +27,7 @@ from unmask.training.settings import (
 )
 
 Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["auto", "fp32", "bf16", "fp8"]
+Precision = Literal["auto", "fp32", "bf16"]
 
 
 class PretrainRecipe(Settings):
@@ -38,8 +38,7 @@ class PretrainRecipe(Settings):
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
     precision: Precision = "auto"
-    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device supports it; `fp8`: as
-    bf16, but the linear layers of blocks in 8 bits, for large models on a GPU of compute capability 8.9 or later."""
+    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device supports it."""
 
     tokenizer: str | TokenizerSettings = TokenizerSettings()
     """A tokenizer's directory, or the settings of one to train on the corpus. A store or `init_from` brings its own:
@@ -117,7 +116,7 @@ class PretrainRecipe(Settings):
             )
         if self.store is not None and (self.reading, self.cleaning) != (ReadingSettings(), CleaningSettings()):
             raise ValueError("reading and cleaning are for a `corpus`: the text of a store has been read and cleaned")
-        if self.init_from is None:  # else `unmask.pretraining.start.check_model` checks against that model
+        if self.init_from is None:  # else `unmask.pretraining.start.open_start` checks against that model
             wrong = contradiction(self.objective, self.model.architecture, self.model.causal, self.packing)
             if wrong is not None:
                 raise ValueError(wrong)

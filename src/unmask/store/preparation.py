@@ -42,7 +42,6 @@ from unmask.store.shard_writer import (
     write_manifest,
 )
 from unmask.store.store import TokenStore
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 
 SHARD_BYTES = 128 << 20
@@ -218,7 +217,7 @@ def _prepare(
     with told_as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
     tokenizer.save(out / "tokenizer")
-    side_arrays = word_arrays(tokenizer.vocab_size) if isinstance(tokenizer, WordTokenizer) else {}
+    side_arrays = word_arrays(tokenizer.vocab_size) if tokenizer.reads_words else {}
     if any(record[f"{kind}_spans"] for record in records for kind in KINDS):
         side_arrays |= SPAN_ARRAYS
     description = {

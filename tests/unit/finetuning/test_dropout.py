@@ -12,6 +12,7 @@ from unmask.errors import SettingsError
 from unmask.finetuning.inputs import build_module
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import save_model
+from unmask.models.hub.source import open_source
 from unmask.models.settings import ModelSettings
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.settings import ColumnSettings
@@ -24,7 +25,7 @@ TASK = {"name": "classification", "labels": ["n", "y"], "max_length": 16}
 def module_of(source: Path, **settings: Any) -> Any:
     given = {"init_from": str(source), "task": TASK, "data": {"train": "t.tsv"}, **settings}
     recipe = FinetuneRecipe.model_validate(given)
-    return build_module(recipe, open_task(recipe.task, ColumnSettings()), source, load_tokenizer(source))
+    return build_module(recipe, open_task(recipe.task, ColumnSettings()), open_source(source), load_tokenizer(source))
 
 
 @pytest.mark.parametrize("settings", [{}, {"transfer_layers": 1}, {"from_scratch": True}])

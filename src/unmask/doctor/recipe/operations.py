@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unmask.batch import Batch
-from unmask.models.electra import embedding_size, generator_settings
+from unmask.models.electra import generator_settings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.heads.span_boundary_head import POSITION_SIZE
 from unmask.models.settings import EncoderSettings
@@ -69,7 +69,7 @@ def flops_per_token(sizes: EncoderSettings, objective: ObjectiveSettings, shape:
             return 3 * _masked_lm(sizes, shape)
         case CausalLMSettings():
             targets = 1 - 1 / shape.length  # all tokens but the first of each sequence
-            transform = sizes.hidden_size**2 if sizes.architecture == "bert" else 0
+            transform = sizes.hidden_size**2 if sizes.family.has("masked_lm_head") else 0
             head = 2 * (transform + sizes.hidden_size * sizes.vocab_size)
             return 3 * (_encoder(sizes, shape.length, targets) + targets * head)
         case ReplacedTokenSettings():
@@ -94,7 +94,7 @@ def bilm_flops_per_word(sizes: ElmoSettings, objective: BiLMSettings) -> float:
 
 
 def _masked_lm(sizes: EncoderSettings, shape: SequenceShape) -> float:
-    hidden, width, vocab_size = sizes.hidden_size, embedding_size(sizes), sizes.vocab_size
+    hidden, width, vocab_size = sizes.hidden_size, sizes.embedding_width, sizes.vocab_size
     read = shape.targets + shape.pairs / shape.length + shape.boundaries
     sentences = shape.pairs * 2 * (hidden**2 + 2 * hidden) / shape.length
     boundary = 2 * ((2 * hidden + POSITION_SIZE) * hidden + hidden * width + width * vocab_size)
@@ -119,7 +119,7 @@ def _replaced_token(sizes: EncoderSettings, objective: ReplacedTokenSettings, sh
 
 def _vocabulary_head(sizes: EncoderSettings) -> float:
     """The forward pass of a masked-LM head, per target."""
-    width = embedding_size(sizes)
+    width = sizes.embedding_width
     return 2 * (sizes.hidden_size * width + width * sizes.vocab_size)
 
 
@@ -130,13 +130,13 @@ def _encoder(sizes: EncoderSettings, length: float, read: float) -> float:
         read: share of the tokens whose output is read, at most 1.
     """
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
-    if sizes.architecture == "lstm":
+    if sizes.family.is_recurrent:
         first = 2 * 4 * inner * (hidden + inner) + (2 * inner * hidden if inner != hidden else 0)
         return sizes.num_hidden_layers * first
     attended = length / 2 if sizes.is_causal else length
     block = 2 * (4 * hidden**2 + 2 * hidden * inner) + 4 * attended * hidden
     keys_and_values = 4 * hidden**2
     last_block = keys_and_values + min(1.0, read) * (block - keys_and_values)
-    width = embedding_size(sizes)
+    width = sizes.embedding_width
     projection = 2 * width * hidden if width != hidden else 0
     return projection + (sizes.num_hidden_layers - 1) * block + last_block

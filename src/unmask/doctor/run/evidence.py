@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import OBJECTIVES
 from unmask.packing.split import Split
 from unmask.pretraining.inputs import prepare_held_out
-from unmask.pretraining.start import build_module
+from unmask.pretraining.start import Start, build_module, open_start
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
@@ -204,8 +204,9 @@ def _gather(record: Record) -> Evidence:
     tokenizer = load_tokenizer(store.tokenizer_directory)
     objective = OBJECTIVES[recipe.objective.name](recipe.objective, tokenizer.vocabulary)
     is_held_out = Split(store, recipe.held_out, is_held_out=True).num_documents >= 2
-    batches = _prepare_batches(recipe, store, tokenizer, objective, is_held_out)
-    start = _build_start(recipe, objective, tokenizer)
+    begun = open_start(recipe)
+    batches = _prepare_batches(begun, store, tokenizer, objective, is_held_out)
+    start = _build_start(begun, objective, tokenizer)
     module = _load_module(record, objective, start)
     fits = module is not None and module.encoder.settings.vocab_size >= tokenizer.vocab_size
     if not fits:
@@ -245,22 +246,23 @@ def _gather(record: Record) -> Evidence:
 
 
 def _prepare_batches(
-    recipe: PretrainRecipe, store: TokenStore, tokenizer: TextTokenizer, objective: Objective, is_held_out: bool
+    start: Start, store: TokenStore, tokenizer: TextTokenizer, objective: Objective, is_held_out: bool
 ) -> list[Batch]:
     """What the run evaluates on, a few sequences at a time, since the logits of three places per target are kept."""
-    at_once = min(_SEQUENCES_AT_ONCE, recipe.train.batch_size)
-    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"micro_batch_size": at_once})})
+    train = start.recipe.train
+    train = train.model_copy(update={"micro_batch_size": min(_SEQUENCES_AT_ONCE, train.batch_size)})
+    start = replace(start, recipe=start.recipe.model_copy(update={"train": train}))
     if is_held_out:
-        return prepare_held_out(recipe, store, tokenizer, objective)
-    loader = build_loader(recipe, store, tokenizer, held_out=False)
-    return [objective.prepare(batch) for batch in loader.sample(recipe.train.eval_sequences)]
+        return prepare_held_out(start, store, tokenizer, objective)
+    loader = build_loader(start, store, tokenizer, held_out=False)
+    return [objective.prepare(batch) for batch in loader.sample(train.eval_sequences)]
 
 
-def _build_start(recipe: PretrainRecipe, objective: Objective, tokenizer: TextTokenizer) -> ObjectiveModule | None:
+def _build_start(start: Start, objective: Objective, tokenizer: TextTokenizer) -> ObjectiveModule | None:
     """The module as it was before the first step: it follows from the seed, or from `init_from` if that is there."""
-    torch.manual_seed(recipe.seed)
+    torch.manual_seed(start.recipe.seed)
     try:
-        return build_module(recipe, objective, tokenizer)
+        return build_module(start, objective, tokenizer)
     except UserError:
         return None
 

@@ -60,7 +60,7 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
         findings.append(Finding("search-without-dev", "fault", "search compares runs on dev", "give data.dev=FILE"))
     if missing:
         return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(settings, trials),))
-    compute = choose_compute(settings.device, settings.precision, training=True)
+    compute = choose_compute(settings.device, settings.precision)
     with tempfile.TemporaryDirectory(prefix="unmask-doctor-") as directory, torch.random.fork_rng(devices=[]):
         try:
             run = open_inputs(settings, Path(directory))
