@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.family import Family, ModelClass, WeightNames
-from unmask.models.layers import Linear, initialise, new_embedding
+from unmask.models.kernels.products import Linear
+from unmask.models.layers import initialise, new_embedding
 from unmask.models.settings import EncoderSettings
 
 TOY = Family(
