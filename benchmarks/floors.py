@@ -222,14 +222,14 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     """Every row, and a note on what they were measured on."""
     from unmask import TokenStore, load_tokenizer
     from unmask.objectives.floors import NoContext
-    from unmask.objectives.table import OBJECTIVES
+    from unmask.objectives.table import new_objective
     from unmask.packing.planning import Split
     from unmask.pretraining.inputs import prepare_held_out
     from unmask.pretraining.steps import build_loader
 
     store = TokenStore(store_path)
     tokenizer = load_tokenizer(store.tokenizer_directory)
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    objective = new_objective(settings.objective, tokenizer.vocabulary)
     held_out = prepare_held_out(settings, store, tokenizer, objective)
     num_targets = sum(len(batch.columns["target_positions"]) for batch in held_out)
     neighbours = Neighbours(Split(store, settings.held_out, is_held_out=False))

@@ -134,11 +134,10 @@ def make_objective(case: Case) -> Objective:
     from pydantic import TypeAdapter
 
     from unmask import load_tokenizer
-    from unmask.objectives.settings import ObjectiveSettings
-    from unmask.objectives.table import OBJECTIVES
+    from unmask.objectives.table import AnyObjective, new_objective
 
-    settings: Any = TypeAdapter(ObjectiveSettings).validate_python(SYSTEMS[case.objective].objective)
-    return OBJECTIVES[settings.name](settings, load_tokenizer(case.folder / "store" / "tokenizer").vocabulary)
+    settings: Any = TypeAdapter(AnyObjective).validate_python(SYSTEMS[case.objective].objective)
+    return new_objective(settings, load_tokenizer(case.folder / "store" / "tokenizer").vocabulary)
 
 
 def build_module(case: Case) -> Any:

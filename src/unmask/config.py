@@ -8,12 +8,15 @@ by name.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
 
 from unmask.errors import SettingsError
 
@@ -33,6 +36,29 @@ class Settings(BaseModel):
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Marks a field whose settings are of one of several classes, which its key `name` tells apart.
+
+    Attributes:
+        members: gives the classes by name, whenever settings are built; the first is meant where there is no name.
+    """
+
+    members: Callable[[], Mapping[str, type[BaseModel]]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._build, handler(source))
+
+    def _build(self, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        members = self.members()
+        name = values.get("name", next(iter(members)))
+        if name not in members:
+            raise ValueError(f"there is nothing of the name {name!r}{nearest(str(name), list(members))}")
+        return members[name].model_validate(values)
 
 
 class _TextLoader(yaml.SafeLoader):
@@ -180,7 +206,7 @@ def valid_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Every dotted key that a settings class knows, those of inner classes included."""
     for name, field in cls.model_fields.items():
         yield prefix + name
-        for inner in _settings_inside(field.annotation):
+        for inner in _settings_of(field):
             yield from valid_keys(inner, f"{prefix}{name}.")
 
 
@@ -305,7 +331,7 @@ def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
     members = [cls]
     for parent in parents:
         fields = [member.model_fields[parent] for member in members if parent in member.model_fields]
-        members = [inner for field in fields for inner in _settings_inside(field.annotation)]
+        members = [inner for field in fields for inner in _settings_of(field)]
     owners = [member for member in members if leaf in member.model_fields]
     for name in owners[0].model_fields:
         choices = [get_args(member.model_fields[name].annotation) for member in members if name in member.model_fields]
@@ -314,6 +340,12 @@ def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
             told = [value for owner in owners for value in get_args(owner.model_fields[name].annotation)]
             return ".".join([*parents, name]), told
     raise AssertionError(f"nothing tells apart the settings that {key} may belong to")
+
+
+def _settings_of(field: FieldInfo) -> Iterator[type[BaseModel]]:
+    """The classes that a field's settings may be of."""
+    choices = [mark for mark in field.metadata if isinstance(mark, OneOf)]
+    yield from choices[0].members().values() if choices else _settings_inside(field.annotation)
 
 
 def _settings_inside(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -19,7 +19,7 @@ from unmask.errors import SettingsError, StoreError
 from unmask.objectives.floors import NoContext
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.start import build_module
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.tree import load_pretrain_recipe
@@ -231,7 +231,7 @@ def test_a_recipe_of_another_objective(tiny_store: Path, tiny_recipe: Path, name
     assert "fault" not in levels(found).values()
     settings = load_pretrain_recipe(str(tiny_recipe), words)
     tokenizer = load_tokenizer(tiny_store / "tokenizer")
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    objective = new_objective(settings.objective, tokenizer.vocabulary)
     module = build_module(settings, objective, tokenizer)
     assert isinstance(module, nn.Module)
     total = sum(parameter.numel() for parameter in module.parameters())

@@ -13,7 +13,7 @@ from unmask.doctor.findings import Sample, SampleToken, Table
 from unmask.objectives.base import Objective
 from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
 from unmask.objectives.span_masking import find_spans
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.samples import show_entry
@@ -68,7 +68,7 @@ def first_step(settings: PretrainRecipe, store: TokenStore, tokenizer: TextToken
         InputError: the store has too few documents for the packing.
         SettingsError: the tokenizer, or the store, is not for this objective.
     """
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    objective = new_objective(settings.objective, tokenizer.vocabulary)
     step = next(build_loader(settings, store, tokenizer, held_out=False).steps())
     batches = tuple(objective.prepare(batch) for batch in step.batches)
     return FirstStep(settings.objective, objective, batches, step.epochs, tokenizer)

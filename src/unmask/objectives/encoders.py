@@ -6,25 +6,8 @@ A message names what was written: keys of the recipe, or the directory that pre-
 from __future__ import annotations
 
 from unmask.models.settings import AnyArchitecture
-from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
-
-ARCHITECTURES: dict[str, tuple[AnyArchitecture, ...]] = {
-    "masked_lm": ("bert", "roberta", "electra"),
-    "replaced_token": ("electra",),
-    "causal_lm": ("bert", "gpt1", "lstm"),
-    "bilm": ("elmo",),
-}
-"""The families that an objective trains."""
-
-BECOMES: dict[tuple[str, AnyArchitecture], AnyArchitecture] = {("replaced_token", "bert"): "electra"}
-"""The family that continued pre-training under an objective turns a model into, if that is another one."""
-
-_WHY = {
-    "masked_lm": "a masked token is predicted from both sides",
-    "replaced_token": "generator and discriminator share embeddings, which ELECTRA has apart from its layers",
-    "causal_lm": "the tokens of a bidirectional encoder see the one to predict",
-    "bilm": "its two directions are LSTMs over the characters of words",
-}
+from unmask.objectives.settings import ObjectiveSettings, a_model_of, called
+from unmask.objectives.table import OBJECTIVES
 
 
 def why_not_trained(
@@ -34,52 +17,44 @@ def why_not_trained(
 
     Args:
         objective: of the recipe.
-        architecture: of the encoder to train, as `BECOMES` makes it.
+        architecture: of the encoder to train, as `ObjectiveSettings.becomes` makes it.
         is_causal: whether its tokens see only what stands before them; a setting in BERT, fixed in other families.
         init_from: where the encoder comes from, if not from `model.*`.
     """
-    name, fitting = objective.name, ARCHITECTURES[objective.name]
+    name, fitting = objective.name, objective.families
     if architecture not in fitting:
-        started = (*fitting, *(before for (of, before) in BECOMES if of == name))
-        family = f"model.architecture={' or '.join(fitting)}" if init_from is None else _a_model_of(started)
-        others = " or ".join(other for other, trained in ARCHITECTURES.items() if architecture in trained)
+        started = (*fitting, *objective.becomes)
+        family = f"model.architecture={' or '.join(fitting)}" if init_from is None else a_model_of(started)
+        others = " or ".join(other for other, entry in OBJECTIVES.items() if architecture in entry.settings.families)
         return (
-            f"objective.name={name} and {_called(architecture, init_from)} do not go together: {_WHY[name]}; take "
-            f"{family}, or objective.name={others}"
+            f"objective.name={name} and {called(architecture, init_from)} do not go together: {objective.why_these}; "
+            f"take {family}, or objective.name={others}"
         )
-    reads_both_ways = "model.causal=false" if init_from is None else "a model that reads in both directions"
-    if name in ("masked_lm", "replaced_token") and is_causal:
+    if objective.direction == "both" and is_causal:
+        reads_both_ways = "model.causal=false" if init_from is None else "a model that reads in both directions"
         return (
             f"objective.name={name} and {_direction('model.causal=true', 'left-to-right', init_from)} do not go "
-            "together: a masked token is predicted from both sides; take objective.name=causal_lm, or "
-            f"{reads_both_ways}"
+            f"together: a masked token is predicted from both sides; take objective.name={_other(architecture, True)}, "
+            f"or {reads_both_ways}"
         )
-    if isinstance(objective, MaskedLMSettings) and architecture != "bert" and objective.sentence_objective != "none":
-        family = "model.architecture=bert, with any tokenizer" if init_from is None else _a_model_of(("bert",))
-        return (
-            f"objective.sentence_objective={objective.sentence_objective} and {_called(architecture, init_from)} do "
-            "not go together: of the families only bert has a head for it; take "
-            f"objective.sentence_objective=none, or {family}"
-        )
-    if name == "causal_lm" and architecture == "bert" and not is_causal:
+    if objective.direction == "left_to_right" and not is_causal:
         mend = "set model.causal=true" if init_from is None else "take a model that was pre-trained left to right"
         return (
-            f"objective.name=causal_lm and {_direction('model.causal=false', 'bidirectional', init_from)} do not go "
-            f"together: {_WHY[name]}; {mend}, or objective.name=masked_lm"
+            f"objective.name={name} and {_direction('model.causal=false', 'bidirectional', init_from)} do not go "
+            f"together: {objective.why_these}; {mend}, or objective.name={_other(architecture, False)}"
         )
-    return None
-
-
-def _called(architecture: AnyArchitecture, init_from: str | None) -> str:
-    """The family, as it was given."""
-    if init_from is None:
-        return f"model.architecture={architecture}"
-    return f"init_from={init_from}, of the family {architecture} by its config.json,"
+    return objective.why_not_trained(architecture, init_from)
 
 
 def _direction(key: str, in_words: str, init_from: str | None) -> str:
     return key if init_from is None else f"init_from={init_from}, {in_words} by its config.json,"
 
 
-def _a_model_of(families: tuple[AnyArchitecture, ...]) -> str:
-    return f"a model of the family {' or '.join(families)} in init_from"
+def _other(architecture: AnyArchitecture, is_causal: bool) -> str:
+    """An objective that trains such an encoder."""
+    wanted = "left_to_right" if is_causal else "both"
+    return next(
+        name
+        for name, entry in OBJECTIVES.items()
+        if architecture in entry.settings.families and entry.settings.direction == wanted
+    )

@@ -11,7 +11,7 @@ from torch import nn
 
 from unmask.errors import CheckpointError, InputError
 from unmask.io.writing import writing_directory
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.run import save_pretrained
 from unmask.pretraining.start import build_module, trained_length
 from unmask.recipe.tree import load_pretrain_recipe
@@ -47,7 +47,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         raise InputError(f"{run}: {which}{there}: train.save_every and train.keep_last say which a run keeps")
     checkpoint = open_checkpoint(run / "checkpoints", steps[-1] if step is None else step)
     tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    objective = new_objective(settings.objective, tokenizer.vocabulary)
     with torch.random.fork_rng():
         module = build_module(settings, objective, tokenizer)
     assert isinstance(module, nn.Module)

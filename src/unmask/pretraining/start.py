@@ -32,7 +32,6 @@ from unmask.models.settings import (
     ModelSettings,
 )
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.objectives.encoders import BECOMES
 from unmask.objectives.replaced_token import GENERATOR, ReplacedTokenModule
 from unmask.recipe.pairings import contradiction
 from unmask.recipe.tree import PretrainRecipe
@@ -57,7 +56,7 @@ def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
     if settings.init_from is None:
         return settings.model.architecture
     family = read_settings(model_directory(settings.init_from)).architecture
-    return BECOMES.get((settings.objective.name, family), family)
+    return settings.objective.becomes.get(family, family)
 
 
 def num_segments(settings: PretrainRecipe) -> int:
@@ -86,7 +85,7 @@ def check_model(settings: PretrainRecipe) -> None:
         return
     sizes = read_settings(model_directory(settings.init_from))
     sizes = sizes_with_dropout(sizes, _dropout(settings.model), settings.init_from)
-    family = BECOMES.get((settings.objective.name, sizes.architecture), sizes.architecture)
+    family = settings.objective.becomes.get(sizes.architecture, sizes.architecture)
     wrong = contradiction(settings.objective, family, sizes.is_causal, settings.packing, settings.init_from)
     if wrong is not None:
         raise SettingsError(wrong)

@@ -18,7 +18,7 @@ from unmask.batch import Batch
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective, StagedModule
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.vocabulary import Vocabulary
 from unmask.training.device import Compute
@@ -41,7 +41,7 @@ DECODED_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 
 def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> nn.Module:
     """The module that a recipe trains, without memory for its weights."""
-    objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
+    objective = new_objective(settings.objective, any_vocabulary(sizes.vocab_size))
     with torch.device("meta"):
         module = objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
     assert isinstance(module, nn.Module)

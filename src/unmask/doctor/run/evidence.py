@@ -34,7 +34,7 @@ from unmask.models.hub.files import CONFIG
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.packing.planning import Split
 from unmask.pretraining.inputs import prepare_held_out
 from unmask.pretraining.start import build_module
@@ -202,7 +202,7 @@ def _gather(record: Record) -> Evidence:
     recipe = record.recipe
     store = TokenStore(record.store_directory)
     tokenizer = load_tokenizer(store.tokenizer_directory)
-    objective = OBJECTIVES[recipe.objective.name](recipe.objective, tokenizer.vocabulary)
+    objective = new_objective(recipe.objective, tokenizer.vocabulary)
     is_held_out = Split(store, recipe.held_out, is_held_out=True).num_documents >= 2
     batches = _prepare_batches(recipe, store, tokenizer, objective, is_held_out)
     start = _build_start(recipe, objective, tokenizer)

@@ -36,7 +36,7 @@ from unmask.objectives.base import Objective
 from unmask.objectives.bilm import BiLM
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import choose_compute
 from unmask.training.loop import TrainState
@@ -204,7 +204,7 @@ def sizes_of(name: str, **changed: Any) -> EncoderSettings:
 
 def made(name: str, sequences: int) -> tuple[Objective, Batch]:
     settings = recipe_of(name)
-    objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(120))
+    objective = new_objective(settings.objective, any_vocabulary(120))
     return objective, objective.prepare(next(random_batches(settings, 120, sequences)))
 
 
