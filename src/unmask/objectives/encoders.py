@@ -5,7 +5,7 @@ A message names what was written: keys of the recipe, or the directory that pre-
 
 from __future__ import annotations
 
-from unmask.models.settings import AnyArchitecture
+from unmask.models.settings import LEFT_TO_RIGHT, AnyArchitecture
 from unmask.objectives.settings import ObjectiveSettings, a_model_of, called
 from unmask.objectives.table import OBJECTIVES
 
@@ -37,7 +37,7 @@ def why_not_trained(
             f"together: a masked token is predicted from both sides; take objective.name={_other(architecture, True)}, "
             f"or {reads_both_ways}"
         )
-    if objective.direction == "left_to_right" and not is_causal:
+    if objective.direction == "left_to_right" and architecture not in LEFT_TO_RIGHT and not is_causal:
         mend = "set model.causal=true" if init_from is None else "take a model that was pre-trained left to right"
         return (
             f"objective.name={name} and {_direction('model.causal=false', 'bidirectional', init_from)} do not go "

@@ -43,6 +43,24 @@ OBJECTIVES: dict[str, Entry] = {
 }
 
 
+_MASKED_LM, _REPLACED_TOKEN, _CAUSAL_LM, _BILM = (
+    f"objective.name={name}" for name in ("masked_lm", "replaced_token", "causal_lm", "bilm")
+)
+CALLED_OTHERWISE: dict[str, str] = {
+    **dict.fromkeys(("bert", "mlm"), _MASKED_LM),
+    "roberta": f"{_MASKED_LM} objective.sentence_objective=none",
+    "spanbert": f"{_MASKED_LM} objective.masking=span objective.span_boundary=true objective.sentence_objective=none",
+    **dict.fromkeys(("sbo", "span_boundary"), f"{_MASKED_LM} objective.masking=span objective.span_boundary=true"),
+    **dict.fromkeys(("wwm", "whole_word"), f"{_MASKED_LM} objective.masking=whole_word"),
+    **dict.fromkeys(("nsp", "next_sentence"), f"{_MASKED_LM} objective.sentence_objective=nsp"),
+    **dict.fromkeys(("sop", "sentence_order", "albert"), f"{_MASKED_LM} objective.sentence_objective=sop"),
+    **dict.fromkeys(("electra", "rtd", "replaced_token_detection"), _REPLACED_TOKEN),
+    **dict.fromkeys(("gpt", "gpt1", "gpt-1", "openai-gpt", "clm", "lm", "ltr", "causal", "lstm"), _CAUSAL_LM),
+    **dict.fromkeys(("elmo", "bidirectional_lm"), _BILM),
+}
+"""What people also call an objective, by its model or for short, in lower case -> the settings that make it."""
+
+
 def _settings() -> dict[str, type[ObjectiveSettings]]:
     return {name: entry.settings for name, entry in OBJECTIVES.items()}
 

@@ -25,13 +25,13 @@ from unmask.models.hub.config import told_length
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import LEFT_TO_RIGHT, EncoderSettings
 from unmask.objectives.base import Objective, ObjectiveModule, StagedModule
-from unmask.packing.stream import target_counts
+from unmask.objectives.floors import by_figure
 from unmask.pretraining.inputs import Inputs, open_inputs
+from unmask.pretraining.steps import count_targets
 from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
 from unmask.tokenization.kinds.gpt1_framing import unframed
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute
@@ -186,9 +186,8 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
         )
         save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
-        words = run.tokenizer if isinstance(run.tokenizer, WordTokenizer) else None
-        counts = run.store.token_counts() if words is None else target_counts(run.store, words)
-        floors = run.objective.floors(counts)
+        evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
+        floors = by_figure(run.objective.floors(count_targets(run.store, run.tokenizer), evaluation=evaluation))
         write_json(
             directory / "results.json",
             {**last_evaluation, "num_parameters": num_parameters, "floors": floors},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from tokenizers.models import WordPiece
 from unmask.errors import SettingsError
 from unmask.io.paths import model_directory
 from unmask.models.bert import BertEncoder
-from unmask.models.electra import share_embeddings
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, ElmoSettings
 from unmask.models.encoder import new_encoder
@@ -32,7 +32,6 @@ from unmask.models.settings import (
     ModelSettings,
 )
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.objectives.replaced_token import GENERATOR, ReplacedTokenModule
 from unmask.recipe.pairings import contradiction
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
@@ -134,11 +133,7 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
         encoder = bert_as_electra(encoder)
     module = objective.build(encoder)
-    objective.restore_heads(module, directory)
-    if isinstance(module, ReplacedTokenModule):
-        module.generator = with_dropout(module.generator, dropout, settings.init_from)
-        if module.is_tied:
-            share_embeddings(module.generator, module.encoder)
+    objective.restore_heads(module, directory, partial(with_dropout, dropout=dropout, name=settings.init_from))
     for kept in module.saved().values() if pieces else ():
         heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead | SpanBoundaryHead)]
         assert not isinstance(kept.encoder, ElmoEncoder), "its words have been compared"
@@ -241,16 +236,13 @@ def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str 
             f"init_from={settings.init_from} has other vocabulary entries than {whose}: take the model's own, {own}, "
             f"or one that `unmask tokenizer extend {directory} --words FILE --out DIR` has made of it"
         )
-    generator = directory / GENERATOR
-    if (
-        settings.objective.name == "replaced_token"
-        and has_tokenizer(generator)
-        and open_tokenizer(generator).token_strings != before.token_strings
-    ):
-        raise SettingsError(
-            f"{generator} has other vocabulary entries than its discriminator {directory}, by the tokenizers beside "
-            "them: put the generator there that was trained with it, or remove the folder for a fresh one"
-        )
+    for folder in settings.objective.folders:
+        beside = directory / folder
+        if has_tokenizer(beside) and open_tokenizer(beside).token_strings != before.token_strings:
+            raise SettingsError(
+                f"{beside} has other vocabulary entries than {directory}, by the tokenizers beside them: put the "
+                f"{folder} there that was trained with it, or remove the folder for a fresh one"
+            )
     if before.backend.get_vocab_size(with_added_tokens=False) > sizes.vocab_size:
         raise SettingsError(
             f"{_both_sizes(settings, before, sizes.vocab_size)}, which are not added tokens: put the tokenizer beside "

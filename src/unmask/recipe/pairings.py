@@ -86,8 +86,8 @@ def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str
         return None
     return (
         f"packing.format={packing.format} makes {PAIRED[packing.format]}, half of them with a second segment from "
-        f"another document, and {objective.asks_nothing} asks nothing about the two: fine as an ablation; packing.format=full_sentences "
-        "or single_segment gives each sequence one text"
+        f"another document, and {objective.asks_nothing} asks nothing about the two: fine as an ablation; "
+        "packing.format=full_sentences or single_segment gives each sequence one text"
     )
 
 

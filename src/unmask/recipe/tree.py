@@ -18,8 +18,8 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import SettingsError
 from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
 from unmask.models.settings import DropoutSettings, ModelSettings
-from unmask.objectives.settings import CALLED_OTHERWISE, MaskedLMSettings
-from unmask.objectives.table import OBJECTIVES, AnyObjective
+from unmask.objectives.settings import MaskedLMSettings
+from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES, AnyObjective
 from unmask.packing.settings import PackingSettings, Phases
 from unmask.recipe.names import find_recipe
 from unmask.recipe.pairings import contradiction, overflow, too_many_tokens

@@ -16,7 +16,7 @@ from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.config import CLASSES
 from unmask.models.hub.config import HEAD_KIND as HEAD_KIND_OF_HUB
 from unmask.models.hub.uses import CAUSAL, HEAD_KIND, MASKED, check_kind, use_of
-from unmask.objectives.replaced_token import GENERATOR as GENERATOR_OF_OBJECTIVE
+from unmask.objectives.settings import GENERATOR as GENERATOR_OF_OBJECTIVE
 
 
 @pytest.mark.parametrize("name", CLASSES)
