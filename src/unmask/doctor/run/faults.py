@@ -67,14 +67,14 @@ def _differing_model(evidence: Evidence) -> str | None:
 
 
 def _differing_start(evidence: Evidence) -> str | None:
-    """A run that goes on from a model without a tokenizer, which was worse than guessing evenly."""
+    """A run that goes on from a model without a tokenizer, which was no better than guessing evenly."""
     loss, even = evidence.start_loss, math.log(evidence.tokenizer.vocab_size)
-    if loss is None or loss < even + CLEAR_NATS / 2:
+    if loss is None or loss < even - 0.05:
         return None
     return (
         f"{evidence.record.recipe.init_from} has no tokenizer beside it, and before the first step its loss was "
-        f"{loss:.2f}, where guessing evenly among the entries of {evidence.store.directory} gives {even:.2f}: it learnt "
-        "other ids"
+        f"{loss:.2f}, where guessing evenly among the entries of {evidence.store.directory} gives {even:.2f}: it "
+        "learnt other ids, or nothing"
     )
 
 
