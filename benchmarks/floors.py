@@ -247,7 +247,7 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     if settings.objective.sentence_objective == "nsp":
         training = [
             objective.prepare(batch)
-            for batch in build_loader(settings, store, tokenizer, held_out=False).epoch(TRAINING_PAIRS)
+            for batch in build_loader(settings, store, tokenizer, held_out=False).sample(TRAINING_PAIRS)
         ]
         surprisals = -np.log(np.maximum(neighbours.shares, 1e-9))
         weights: dict[str, Callable[[tuple[int, ...]], float]] = {

@@ -4,10 +4,10 @@ than 0.01 under those libraries'.
 
 All sides work on one core, line by line, on text in memory. Ours gets more of it, since the libraries are slow: they
 get every n-th line of what we get. A boundary is the position in a marked line where its next sentence starts; the
-lines' own ends are not counted. The marked lines are those of `tests/unit/data/marked`: their heads say where they come
-from and what counts as a sentence. Nothing is claimed about `korean_reviews`, further lines, all of film reviews, whose
-writers leave out most of what a rule relies on. The table also has the rate at which `kiwipiepy` cuts Korean into
-morphemes for us.
+lines' own ends are not counted. The marked lines are those of `tests/unit/corpus/sentences/marked`: their heads say
+where they come from and what counts as a sentence. Nothing is claimed about `korean_reviews`, further lines, all of
+film reviews, whose writers leave out most of what a rule relies on. The table also has the rate at which
+`kiwipiepy` cuts Korean into morphemes for us.
 
 The timed text is from the Wikipedias in UNMASK_DATA; without that folder, the sample texts.
 """
@@ -27,7 +27,7 @@ from measure import REPOSITORY, SAMPLE_TEXT, Row, compare, in_own_process, inter
 
 AT_LEAST = 20.0
 MOST_UNDER = 0.01
-MARKED = REPOSITORY / "tests" / "unit" / "data" / "marked"
+MARKED = REPOSITORY / "tests" / "unit" / "corpus" / "sentences" / "marked"
 MARK = "␞"
 
 Splitter = Callable[[str], list[int]]

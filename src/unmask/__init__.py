@@ -17,7 +17,7 @@
 
 `init_from` is any BERT, RoBERTa, ELECTRA or GPT-1 directory; beside `finetune/classification` there are recipes for
 regression, question answering, multiple choice and tagging. `TextClassifier`, `TextRegressor` and
-`TextEncoder` offer the same to scikit-learn.
+`TextEncoder` offer the same to scikit-learn (`pip install 'unmask[sklearn]'`).
 
 The names are imported when first used, so that `import unmask` costs nothing.
 """
@@ -104,6 +104,10 @@ __all__ = [
     "similarities",
     "train_tokenizer",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

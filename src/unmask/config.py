@@ -8,6 +8,7 @@ by name.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,32 +120,50 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     return values
 
 
-def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Turns `key.path=value` words into nested dictionaries.
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Settings over those of a recipe: `key.path=value` words, or a dictionary of such paths, which may be nested."""
 
-    A value is taken as text, unless it is empty or `null`, or is a list, a mapping or quoted text in YAML's syntax. A
-    part of the path that is a whole number may mean an element of a list; `merge` decides.
+
+def parse_overrides(overrides: Overrides) -> dict[str, Any]:
+    """Turns `key.path=value` words, or a dictionary whose keys may be such paths, into nested dictionaries.
+
+    The value of a word is taken as text, unless it is empty or `null`, or is a list, a mapping or quoted text in YAML's
+    syntax. A part of the path that is a whole number may mean an element of a list; `merge` decides.
 
     Raises:
         SettingsError: a word has no `=`, or contradicts another word.
     """
     values: dict[str, Any] = {}
-    for override in overrides:
-        path, equals, text = override.partition("=")
-        if not equals or not path:
-            raise SettingsError(f"{override!r}: expected key=value, such as train.steps=1000")
+    pairs = _flat(overrides) if isinstance(overrides, Mapping) else map(_read_word, overrides)
+    for path, value in pairs:
         *parents, last = path.split(".")
         place = values
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
-                raise SettingsError(f"{override!r}: {parent} was given a value of its own before")
+                raise SettingsError(f"'{path}={value}': {parent} was given a value of its own before")
         if last in place:
             raise SettingsError(f"{path} is given twice on the command line: keep one")
-        text = text.strip()
-        is_yaml = text in ("", "~", "null", "Null", "NULL") or text[0] in "[{\"'"
-        place[last] = _parse_yaml(text, override) if is_yaml else text
+        place[last] = value
     return values
+
+
+def _read_word(word: str) -> tuple[str, Any]:
+    path, equals, text = word.partition("=")
+    if not equals or not path:
+        raise SettingsError(f"{word!r}: expected key=value, such as train.steps=1000")
+    text = text.strip()
+    is_yaml = text in ("", "~", "null", "Null", "NULL") or text[0] in "[{\"'"
+    return path, _parse_yaml(text, word) if is_yaml else text
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is no dictionary, with its whole path; a file's path as text."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def merge(

@@ -3,6 +3,7 @@
     UnmaskError
     ├── UserError          the user's: input, settings, a full disk                          exit code 2
     │   ├── InputError         a text or data file: missing, undecodable, empty, ragged ...
+    │   │   └── ValuesError        texts or targets in memory, as scikit-learn gives them: a ValueError too
     │   ├── SettingsError      a recipe or a command line: unknown key, contradiction ...
     │   ├── OutputError        an output that exists already, cannot be written, or a full disk
     │   │   └── AnotherProcess     a directory in which another process works
@@ -32,6 +33,10 @@ class UserError(UnmaskError):
 
 class InputError(UserError):
     """A text or data file cannot be used as it is."""
+
+
+class ValuesError(InputError, ValueError):
+    """Texts or targets in memory cannot be used as they are; callers of scikit-learn expect a `ValueError`."""
 
 
 class TooLittleTextError(InputError):

@@ -173,7 +173,7 @@ def test_what_is_masked_is_what_is_annotated(
     names = {"entity": PEOPLE, "noun_phrase": PLACES}[kind]
     of_names = {token for name in names for token in tokenizer.encode_batch([name])[0]}
     num_annotated = 0
-    for batch in loader.epoch(60):
+    for batch in loader.sample(60):
         prepared = objective.prepare(batch)
         column = batch.columns[kind]
         assert set(batch.input_ids[column > 0].tolist()) <= of_names

@@ -228,13 +228,35 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_how_long_sequences_have_been_is_carried_on(words: list[str], base: Path, tmp_path: Path) -> None:
-    shutil.copytree(base, tmp_path / "model")
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 5}))
-    given = [*without(words, ["init_from=", "train.steps="]), f"init_from={tmp_path / 'model'}", "train.steps=1"]
+def trained_on(base: Path, length: int, place: Path) -> Path:
+    """A copy of a model that says how long the longest sequence was that it has seen."""
+    shutil.copytree(base, place)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"unmask_trained_length": length}))
+    return place
+
+
+def test_untrained_positions_are_told_and_never_claimed(
+    words: list[str], base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = trained_on(base, 5, tmp_path / "model")
+    given = [*without(words, ["init_from=", "train.steps="]), f"init_from={source}", "train.steps=1"]
     saved = finetune("finetune/classification", given, out=tmp_path / "run")
-    assert json.loads((saved / "config.json").read_text())["unmask_trained_length"] == 16
+    assert json.loads((saved / "config.json").read_text())["unmask_trained_length"] == 5
+    assert "sequences have up to" in caplog.text
+    assert f"{source} has seen none over 5: its positions beyond are untrained; set task.max_length=5" in caplog.text
+
+
+def test_a_recipes_length_is_at_most_the_trained_one(
+    words: list[str], base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = trained_on(base, 18, tmp_path / "model")
+    given = [*without(words, ["init_from=", "train.steps=", "task.max_length="]), f"init_from={source}"]
+    saved = finetune("finetune/classification", [*given, "train.steps=1"], out=tmp_path / "run")
+    assert "task.max_length is 18 in place of the recipe's 128" in caplog.text
+    config = json.loads((saved / "config.json").read_text())
+    assert config["unmask_task"]["max_length"] == 18
+    assert config["unmask_trained_length"] == 18
 
 
 def test_a_run_is_not_overwritten_and_other_examples_are_noticed(words: list[str], data: Path, tmp_path: Path) -> None:

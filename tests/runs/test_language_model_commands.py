@@ -70,7 +70,7 @@ def test_a_prompt_comes_from_standard_input(unmask: Run, gpt1: Path, monkeypatch
         (("--top-p", "0"), "top_p 0"),
         (("--tokens", "-1"), "Invalid value for '--tokens'"),
         (("--device", "tpu"), "device 'tpu': expected auto, cpu or cuda"),
-        (("--precision", "fp8"), "precision 'fp8': expected auto, fp32 or bf16"),
+        (("--precision", "fp8"), "precision 'fp8': expected fp32 or bf16"),
     ],
 )
 def test_values_out_of_range_are_told(unmask: Run, gpt1: Path, words: tuple[str, ...], told: str) -> None:

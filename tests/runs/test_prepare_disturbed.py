@@ -159,9 +159,9 @@ def test_a_file_that_changes_after_the_estimate_is_stored_as_it_is_then(
 
 CHILD = """
 import multiprocessing, sys
-from unmask import preparation
+from unmask.store import preparation
 from unmask.cli.main import main
-from unmask.data import encoding, shard_writer
+from unmask.store import encoding, shard_writer
 
 encoding.CHUNK_BYTES = 500
 preparation.prepare.__kwdefaults__["shard_bytes"] = 4000

@@ -59,9 +59,9 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 CHILD = """
 import multiprocessing, sys
-from unmask import preparation
+from unmask.store import preparation
 from unmask.cli.main import main
-from unmask.data import encoding, shard_writer
+from unmask.store import encoding, shard_writer
 
 encoding.CHUNK_BYTES = 1000
 preparation.prepare.__kwdefaults__["shard_bytes"] = 4000

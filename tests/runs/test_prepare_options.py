@@ -23,7 +23,7 @@ from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
-FIXTURES = Path(__file__).parents[1] / "unit" / "data" / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "unit" / "corpus" / "formats" / "fixtures"
 Files = dict[str, str | bytes]
 Command = Callable[..., Any]
 Tree = Callable[[Path], dict[str, bytes | None]]

@@ -150,7 +150,7 @@ def test_the_sequences_of_a_prepared_store_come_from_where_they_should(
     frame = SequenceFrame(load_tokenizer(store.tokenizer_directory).framing)
     packing = PackingSettings(max_length=max_length)
     loader = open_loader(Split(store, held_out, False), packing, "nsp", frame, seed=1, batch_size=4, micro_batch_size=3)
-    batches = loader.epoch(10**6)
+    batches = loader.sample(10**6)
     shown: Counter[str] = Counter()
     cut = False
     for batch in batches:

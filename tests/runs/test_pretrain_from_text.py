@@ -91,7 +91,7 @@ def test_stopped_before_the_first_step_it_goes_on_where_it_was(
 
 KILL_IN_PREPARE = """
 import os, signal
-from unmask import preparation
+from unmask.store import preparation
 from unmask.cli.main import main
 
 def kill(*arguments):

@@ -156,7 +156,7 @@ def test_an_interrupted_search_ends_as_one_that_never_stopped(
         after_step(session, *arguments)
 
     monkeypatch.setattr(Session, "__call__", stopping)
-    with pytest.raises(Interrupted, match="the same command with --resume goes on"):
+    with pytest.raises(Interrupted, match=r"the same command with --resume (goes on|continues)"):
         finetune(recipe, given, out=tmp_path / "out")
     finetune(recipe, given, out=tmp_path / "out", resume=True)
     assert seen == 30  # fifteen steps a trial, none of them twice
@@ -169,7 +169,7 @@ def test_an_interrupted_search_ends_as_one_that_never_stopped(
 STOPPED = """
 import os, signal, time
 from pathlib import Path
-from unmask import finetuning
+from unmask.finetuning import run as finetuning
 from unmask.training.session import Session
 
 after_step = Session.__call__
@@ -193,6 +193,20 @@ def run(*arguments, **named):
 """
 """Runs that workers import. Those of seeds 0 and 1 wait for each other in their seventh step; then the second tells the
 parent to stop, and both wait for what it does."""
+
+
+def test_a_finished_search_takes_more_restarts_and_rates(recipe: str, words: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    finetune(recipe, [*words, "search.restarts=2"], out=out)
+    before = {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*") if path.is_file()}
+    more = [*words, "search.restarts=3", "search.learning_rates=[3e-3, 1e-3]"]
+    finetune(recipe, more, out=out, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(list((out / "trials").iterdir())) == 6
+    finetune(recipe, more, out=tmp_path / "whole")
+    assert read(out / "summary.json") == read(tmp_path / "whole" / "summary.json")
+    with pytest.raises(SettingsError, match="begun with other settings: search"):
+        finetune(recipe, words, out=out, resume=True)  # one run is no search
 
 
 def test_a_search_is_not_resumed_on_other_examples(recipe: str, words: list[str], tmp_path: Path) -> None:
@@ -225,7 +239,7 @@ def test_side_by_side_stopped_and_resumed_is_as_one_after_another(
         return run_trials(settings, out, recipe=recipe, resume=True, overwrite=False, run=run)
 
     monkeypatch.setenv("STOP", "1")
-    told = f"{out}: stopped; what is finished is kept, and the trials under way have saved .* --resume goes on"
+    told = f"{out}: stopped; what is finished is kept, and the trials under way have saved .* --resume continues"
     with pytest.raises(Interrupted, match=told) as stopped:
         search_side_by_side()
     assert stopped.value.exit_code == 143

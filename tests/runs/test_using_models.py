@@ -134,16 +134,17 @@ def test_a_vocabulary_of_another_language_is_told_at_every_use(
         assert "2 examples, 3 of 4 tokens not in the vocabulary ([UNK])" in caplog.text
 
 
-def test_many_inputs_are_told_in_which_precision_they_are_answered(
-    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["classification", "regression", "tagging"])
+def test_the_figures_of_predictions_are_those_of_the_model(
+    unmask: Command, place: Path, task_models: Any, kind: str
 ) -> None:
-    model, rows = task_models.runs / "classification", examples(task_models, "classification")
-    data = write("data.jsonl", rows)
-    for many in ("unmask.inference.windows.window_size", "unmask.inference.predictor.window_size"):
-        monkeypatch.setattr(many, lambda _: len(rows))
-    monkeypatch.setattr("unmask.inference.features.extraction.WINDOW", len(rows))
-    for words in (("predict", model, data), ("features", model, data, "--out", "features")):
-        for precision, times in (("auto", 1), ("fp32", 0)):
-            code, _, errors = unmask(*words, "--precision", precision, *(("--overwrite",) * (words[0] == "features")))
-            assert code == 0, errors
-            assert errors.count("precision: ") == times
+    model, data = task_models.runs / kind, write("data.jsonl", examples(task_models, kind))
+    succeeded(unmask("predict", model, data, "--out", "predictions.jsonl"))
+    words = ("--data", data, "--task", kind, "--json")
+    measured = json.loads(succeeded(unmask("evaluate", model, *words)))
+    scored = json.loads(succeeded(unmask("evaluate", "--predictions", "predictions.jsonl", *words)))
+    assert measured == scored
+    for command in (("predict", model, data), ("features", model, data, "--out", "features")):
+        code, _, errors = unmask(*command, "--precision", "auto")
+        assert code == 2
+        assert "precision 'auto': expected fp32 or bf16" in errors

@@ -396,3 +396,15 @@ def test_a_key_of_another_member_is_told_with_what_chooses_it() -> None:
     told = r"drive.links belongs to drive.drive=chain: leave it out, or change drive.drive"
     with pytest.raises(SettingsError, match=told):
         build_settings(Shop, {"drive": {"drive": "belt", "links": "9"}}, "here")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"optimizer.learning_rate": 1e-3, "train.steps": 5, "init_from": Path("runs/bert")},
+        {"optimizer": {"learning_rate": 1e-3}, "train": {"steps": 5}, "init_from": "runs/bert"},
+    ],
+)
+def test_overrides_may_be_a_dictionary(given: dict[str, Any]) -> None:
+    expected = {"optimizer": {"learning_rate": 1e-3}, "train": {"steps": 5}, "init_from": "runs/bert"}
+    assert parse_overrides(given) == expected

@@ -14,7 +14,7 @@ from unmask.cli.options import Columns, Json, Model, Overwrite, print_json_lines
 app = typer.Typer()
 
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
-Precision = Annotated[str, typer.Option("--precision", help="fp32, bf16 or auto")]
+Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
 
 
 @app.command("generate")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +13,7 @@ from unmask.cli.options import Columns, Json, Model, Overwrite, print_json_lines
 
 app = typer.Typer()
 
-Precision = Annotated[
-    str, typer.Option("--precision", help="fp32, bf16, or auto: fp32, and for thousands of inputs what is faster")
-]
+Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
 MaxLength = Annotated[int | None, typer.Option("--max-length", help="tokens of an input; all the model takes")]
 Layers = Annotated[
     str,
@@ -29,7 +24,7 @@ Layers = Annotated[
     ),
 ]
 OneVectorLayers = Annotated[str, typer.Option("--layers", help="embeddings, second-to-last, last or concat-last-4")]
-_INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv or txt"
+_INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv, txt or conll"
 TaskSettings = Annotated[
     list[str] | None,
     typer.Argument(metavar="[task.KEY=VALUE ...]", help="settings over those that the model remembers"),
@@ -106,7 +101,7 @@ def predict_command(
     out: Annotated[
         Path | None, typer.Option("--out", help="a file: .jsonl, or for questions .json, the {id: answer} of SQuAD")
     ] = None,
-    precision: Precision = "auto",
+    precision: Precision = "fp32",
     overwrite: Overwrite = False,
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
@@ -115,37 +110,11 @@ def predict_command(
     from unmask.recipe.tree import read_columns
 
     named, given = read_columns(columns or []), read_task_settings(settings or [])
-    with _showing_messages():
-        if out is None:
-            answers = predict_file(model, inputs, columns=named, settings=given, format=format, precision=precision)
-            print_json_lines(answers)
-        else:
-            print(
-                write_predictions(
-                    model,
-                    inputs,
-                    out,
-                    columns=named,
-                    settings=given,
-                    format=format,
-                    precision=precision,
-                    overwrite=overwrite,
-                )
-            )
-
-
-@contextmanager
-def _showing_messages() -> Iterator[None]:
-    """Shows on standard error also what is no warning, such as the precision that is chosen."""
-    logger = logging.getLogger("unmask")
-    handler, former_level = logging.StreamHandler(sys.stderr), logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(former_level)
-        logger.removeHandler(handler)
+    asked: Any = {"columns": named, "settings": given, "format": format, "precision": precision}
+    if out is None:
+        print_json_lines(predict_file(model, inputs, **asked))
+    else:
+        print(write_predictions(model, inputs, out, overwrite=overwrite, **asked))
 
 
 @app.command("ensemble")
@@ -171,27 +140,26 @@ def features_command(
     format: Annotated[str, typer.Option("--format", help="npy or parquet")] = "npy",
     input_format: Annotated[str | None, typer.Option("--input-format", help=_INPUT_FORMAT_HELP)] = None,
     max_length: MaxLength = None,
-    precision: Precision = "auto",
+    precision: Precision = "fp32",
     overwrite: Overwrite = False,
 ) -> None:
     """Write what an encoder makes of texts, once, as vectors for other models."""
     from unmask.inference.features.extraction import extract_features
     from unmask.recipe.tree import read_columns
 
-    with _showing_messages():
-        extract_features(
-            model,
-            inputs,
-            out,
-            layers=layers,
-            pool=pool,
-            columns=read_columns(columns or []),
-            input_format=input_format,
-            format=format,
-            max_length=max_length,
-            precision=precision,
-            overwrite=overwrite,
-        )
+    extract_features(
+        model,
+        inputs,
+        out,
+        layers=layers,
+        pool=pool,
+        columns=read_columns(columns or []),
+        input_format=input_format,
+        format=format,
+        max_length=max_length,
+        precision=precision,
+        overwrite=overwrite,
+    )
     print(out)
 
 

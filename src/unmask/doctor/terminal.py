@@ -79,10 +79,10 @@ def _findings(findings: Iterable[Finding]) -> Grid:
     grid.add_column(no_wrap=True)
     grid.add_column()
     for finding in findings:
-        said = Text(f"{finding.name}: {finding.message}")
+        text = Text(f"{finding.name}: {finding.message}")
         if finding.advice:
-            said.append(f"\n→ {finding.advice}", style="dim")
-        grid.add_row(Text(finding.level, style=LEVEL_STYLES[finding.level]), said)
+            text.append(f"\n→ {finding.advice}", style="dim")
+        grid.add_row(Text(finding.level, style=LEVEL_STYLES[finding.level]), text)
     return grid
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from unmask.errors import CheckpointError, ModelError, SettingsError
+from unmask.finetuning.lengths import trained_length, warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.windows import Window, encode_windows, introduce
 from unmask.io.paths import model_directory
@@ -18,15 +19,14 @@ from unmask.io.progress import Progress
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.heads import needs_pooler
-from unmask.models.hub.config import HEAD_CLASS, TRAINED_LENGTH
+from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
 from unmask.models.hub.directory import LoadedModel, load_encoder, load_finetuned
-from unmask.models.hub.files import read_config
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, LoadedStep, Position, concatenate
 from unmask.tasks.table import open_task
-from unmask.tasks.tagging.frozen_features import with_features
+from unmask.tasks.tagging.module import with_features
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.device import Compute
@@ -119,8 +119,8 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
                 "start again with --overwrite"
             )
         start = saved
-    before = 0 if settings.from_scratch else read_config(source).get(TRAINED_LENGTH)
-    trained = max(before, settings.task.max_length) if isinstance(before, int) else None
+    trained = settings.task.max_length if settings.from_scratch else trained_length(source)
+    warn_of_untrained_positions(int(training.row_lengths.max()), trained, source, "task.max_length")
     return Inputs(task, tokenizer, module, loader, start, checkpoint, dev, test, trained)
 
 

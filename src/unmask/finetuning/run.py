@@ -7,7 +7,6 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
@@ -17,8 +16,10 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
+from unmask.config import Overrides
 from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.inputs import ExampleSteps, Inputs, add_features, open_inputs
+from unmask.finetuning.lengths import within_trained_length
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.evaluation import tell_degenerate
 from unmask.inference.windows import Window, measure, predict_window
@@ -33,7 +34,7 @@ from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
 from unmask.reports.run_page import write_report
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
-from unmask.tasks.tagging.frozen_features import COLUMN as FEATURES
+from unmask.tasks.tagging.module import FEATURES
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute
@@ -48,13 +49,14 @@ _NUM_SAMPLES = 12
 
 
 def finetune(
-    recipe: str, overrides: Sequence[str] = (), *, out: str | Path, resume: bool = False, overwrite: bool = False
+    recipe: str, overrides: Overrides = (), *, out: str | Path, resume: bool = False, overwrite: bool = False
 ) -> Path:
     """Fine-tunes a model, or several where the recipe has a `search`.
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `finetune/sst2`.
-        overrides: `key.path=value` words, such as `init_from=runs/bert` and `data.train=train.tsv`.
+        overrides: `key.path=value` words, such as `init_from=runs/bert` and `data.train=train.tsv`, or a dictionary
+            of them.
         out: the run directory; the model (of a search, the best on dev) is in its `model/`.
         resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.
@@ -67,7 +69,7 @@ def finetune(
             nothing has been written, and a run that was to be overwritten is unchanged.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
-    settings = load_finetune_recipe(recipe, overrides)
+    settings = within_trained_length(load_finetune_recipe(recipe, overrides), recipe, overrides)
     if settings.search.is_wanted:
         return run_trials(
             settings,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from unmask.errors import InputError, SettingsError
 from unmask.inference.predictor import Predictor, load_predictor
@@ -20,16 +20,20 @@ from unmask.inference.windows import Window, encode_windows, measure
 from unmask.io.progress import Progress
 from unmask.io.reading import open_input, read_utf8_lines, split_suffixes
 from unmask.tasks.base import Example, ExampleCounts, Score, Task
+from unmask.tasks.fields import find_field
 from unmask.tasks.qa.metrics import score_official
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import Row, read_jsonl
 from unmask.tasks.settings import ColumnSettings, kind_of
 from unmask.tasks.table import check_name, open_task
+from unmask.tasks.tagging.schemes import Scheme, detect_scheme
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.classification import sorted_labels
 from unmask.tasks.text.metrics import listed
 
 logger = logging.getLogger("unmask")
+
+RowT = TypeVar("RowT", Example, Row)
 
 
 @naming_columns_by_option()
@@ -52,7 +56,7 @@ def evaluate(
         columns: of the examples, where they are not those that the model remembers.
         settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16` or `auto`.
+        precision: `fp32` or `bf16`.
 
     Returns:
         `{"task": name, "n": examples, "metrics": {name: value}}`.
@@ -104,8 +108,9 @@ def evaluate_predictions(
     """Scores a file of predictions without a model.
 
     Args:
-        predictions: JSON lines, as `predict` writes them, in the order of the examples; or, for question answering,
-            `{id: answer}` in `.json`, as the official scorers read it.
+        predictions: JSON lines, as `predict` writes them, paired with the examples by id where both have one, else in
+            the order of the examples; or, for question answering, `{id: answer}` in `.json`, as the official scorers
+            read it.
         data: the labelled examples; those without an agreed label, or without a field for it, are left out, and so are
             their predictions; a warning says how many.
         task: the kind of task or the id of the data set; None is `classification`.
@@ -146,13 +151,14 @@ def evaluate_predictions(
     opened = open_task(build_task_settings({**given, **told}), columns)
     told_by_data = not opened.labels
     opened = opened.fit_to(Path(data))
-    if isinstance(opened, Tagging) and told_by_data:
-        opened = opened.with_predicted(_predicted_tags(predictions))
+    if isinstance(opened, Tagging):
+        tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if told_by_data else set()
+        opened = opened.with_predicted(tags, _predicted_scheme(predictions))
     score = opened.score()
     counts, num_read = ExampleCounts(), 0
     examples = opened.load(Path(data), counts, unlabelled=True)
-    for example, prediction in zip_longest(examples, _read_predictions(predictions)):
-        _check_match(example, prediction, predictions, data)
+    for example, prediction in _paired(examples, opened.id_column, predictions, data):
+        _check_match(example, prediction)
         num_read += 1
         try:
             score.add([example], [prediction.fields])
@@ -177,6 +183,8 @@ def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict
     if first is None:
         raise InputError(f"{predictions}: there is nothing in it: expected one prediction a line")
     told: dict[str, Any] = {}
+    if isinstance(task, Tagging) and not task.tags_characters:
+        told |= {"units": "characters"} if _are_of_characters(predictions) else {}
     probabilities = first.fields.get("probabilities")
     if task.kind == "classification" and isinstance(probabilities, Mapping):
         if are_stated and set(task.labels) != set(probabilities):
@@ -190,13 +198,24 @@ def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict
     return told
 
 
-def _predicted_tags(predictions: str | Path) -> set[str]:
-    """All tags of a file of predictions; anything that is not a tag is reported when it is scored."""
-    found: set[str] = set()
+def _predicted_tags(predictions: str | Path) -> Iterator[list[str]]:
+    """The tags of each prediction; anything that is not a tag is reported when it is scored."""
     for row in _read_predictions(predictions):
         tags = row.fields.get("tags")
-        found.update(tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str))
-    return found
+        yield [tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str)]
+
+
+def _are_of_characters(predictions: str | Path) -> bool:
+    """Whether all `tokens` of predictions are characters, and blanks are among them."""
+    tokens = [token for row in _read_predictions(predictions) for token in row.fields.get("tokens") or ()]
+    return " " in tokens and all(isinstance(token, str) and len(token) == 1 for token in tokens)
+
+
+def _predicted_scheme(predictions: str | Path) -> Scheme:
+    """The scheme of predicted tags. `predict` writes BIO, with `entities`: an I- that begins one there is a mistake."""
+    scheme = detect_scheme(_predicted_tags(predictions))
+    is_ours = scheme == "IOB1" and all("entities" in row.fields for row in _read_predictions(predictions))
+    return "BIO" if is_ours else scheme
 
 
 def _figures(task: str, score: Score[Any]) -> dict[str, Any]:
@@ -208,10 +227,64 @@ def _read_predictions(path: str | Path) -> Iterator[Row]:
         yield from read_jsonl(read_utf8_lines(file, path), str(path))
 
 
-def _check_match(example: Example | None, prediction: Row | None, predictions: str | Path, data: str | Path) -> None:
-    if example is None or prediction is None:
-        more, fewer = (data, predictions) if prediction is None else (predictions, data)
-        raise InputError(f"{more} has more rows than {fewer}: expected one prediction for each example, in their order")
+def _paired(
+    examples: Iterator[Any], id_column: str, predictions: str | Path, data: str | Path
+) -> Iterator[tuple[Any, Row]]:
+    """Each example with its prediction: by id where both have one, else line by line.
+
+    Only what has not found its partner is kept, so that files in one order take constant memory.
+
+    Raises:
+        InputError: an id is in one file alone, or twice in one; or, without ids, one file has more rows.
+    """
+    unanswered: dict[str, Example] = {}
+    unasked: dict[str, Row] = {}
+    for example, prediction in zip_longest(examples, _read_predictions(predictions)):
+        asked = None if example is None else _id_in(example.fields, id_column)
+        answered = None if prediction is None else _id_in(prediction.fields, "id", f"input.{id_column}")
+        lacks_id = (example is not None and asked is None) or (prediction is not None and answered is None)
+        if example is not None and prediction is not None and (lacks_id or asked == answered):
+            yield example, prediction
+            continue
+        if lacks_id:
+            more, fewer = (data, predictions) if prediction is None else (predictions, data)
+            raise InputError(
+                f"{more} has more rows than {fewer}: expected one prediction for each example, in their order"
+            )
+        if prediction is not None and answered is not None:
+            _note_once(unasked, answered, prediction)
+        if example is not None and asked is not None:
+            _note_once(unanswered, asked, example)
+        for identity in (asked, answered):
+            if identity in unanswered and identity in unasked:
+                yield unanswered.pop(identity), unasked.pop(identity)
+    if unanswered or unasked:
+        row = next(iter((unanswered or unasked).values()))
+        identity = next(iter(unanswered or unasked))
+        lacking, number = (predictions, len(unanswered)) if unanswered else (data, len(unasked))
+        raise InputError(
+            f"{row.source}: the id {identity!r} is not in {lacking} ({number:,} such in all): expected one prediction "
+            "for each example, with its id"
+        )
+
+
+def _id_in(fields: Mapping[str, Any], *names: str) -> str | None:
+    """The id of a row, as text: a table has texts where JSON has numbers."""
+    found = (find_field(fields, name) for name in names)
+    return next((str(value) for value in found if value not in (None, "")), None)
+
+
+def _note_once(rows: dict[str, RowT], identity: str, row: RowT) -> None:
+    if identity in rows:
+        raise InputError(
+            f"{rows[identity].source} and {row.source} have the same id, {identity!r}, and the two files are not in "
+            "one order: give each row its own"
+        )
+    rows[identity] = row
+
+
+def _check_match(example: Example, prediction: Row) -> None:
+    """Refuses a prediction that was made for another example, as far as it repeats its input."""
     shown = prediction.fields.get("input")
     if not isinstance(shown, Mapping):
         return

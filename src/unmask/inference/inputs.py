@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, dropwhile, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,23 @@ from unmask.tasks.choice.task import Choice
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import FORMATS, NumberedLines, Row, read_jsonl, read_rows
 from unmask.tasks.spelling import similar_columns
-from unmask.tasks.tagging.schemes import split_tag
+from unmask.tasks.tagging.conll import HeldLines
+from unmask.tasks.tagging.files import USUAL_COLUMNS, read_held
 from unmask.tasks.tagging.task import Tagging
 
 logger = logging.getLogger("unmask")
 
-INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in FORMATS), "txt")
-"""What `--format` may be; `txt` has one text per line."""
+INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in FORMATS), "txt", "conll")
+"""What `--format` may be; `txt` has one text per line, and `conll` one word with its tag."""
 WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
 """The columns read by the kinds of task for which a plain text is not enough."""
 
 _SAID_BY_SUFFIX = (*FORMATS, ".json", ".parquet")
 """Suffixes that leave no doubt of what is in a file; `.txt` may be anything."""
+
+
+_TOLD_BY_LINES = 100
+"""How many lines are looked at to tell what is in a `.txt`."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,9 @@ def having_field(rows: Iterable[Row], name: str) -> Iterator[Row]:
 def read_inputs(
     path: str | Path,
     load_rows: Callable[[Path], Iterator[Row]] = read_rows,
-    is_published_txt: Callable[[str], bool] | None = None,
+    is_published_txt: Callable[[Sequence[str]], bool] | None = None,
     format: str | None = None,
+    read_words: Callable[[HeldLines], Iterator[Row]] = lambda lines: read_held(lines, USUAL_COLUMNS),
 ) -> Iterator[Row]:
     """Streams the inputs of a file.
 
@@ -66,8 +73,9 @@ def read_inputs(
             `load_rows` reads; `-` is standard input: JSON lines if its first non-blank line begins with `{`, else one
             text per line.
         load_rows: a task's own reader; the default reads tables and JSON lines.
-        is_published_txt: tells from the first non-blank line of a `.txt` whether `load_rows` reads it.
+        is_published_txt: tells from the first lines of a `.txt` whether `load_rows` reads it.
         format: one of `INPUT_FORMATS`, for standard input and for files whose suffix does not tell.
+        read_words: reads the format `conll`.
 
     Raises:
         InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit.
@@ -76,7 +84,13 @@ def read_inputs(
     suffix = split_suffixes(Path(path))[0]
     if format is not None:
         _check_format(format, path, suffix)
-    if str(path) == "-":
+    if format == "conll":
+        is_file = str(path) != "-"
+        with open_input(Path(path)) if is_file else nullcontext(sys.stdin.buffer) as file:
+            name = str(path) if is_file else "standard input"
+            held = HeldLines(name, list(read_utf8_lines(file, name)))
+        yield from _not_empty(read_words(held), path)
+    elif str(path) == "-":
         lines = read_utf8_lines(sys.stdin.buffer, "standard input")
         yield from _not_empty(
             _read_stream(lines) if format is None else _READERS[format](lines, "standard input"), path
@@ -84,7 +98,7 @@ def read_inputs(
     elif format is not None:
         with open_input(Path(path)) as file:
             yield from _not_empty(_READERS[format](read_utf8_lines(file, path), str(path)), path)
-    elif suffix == ".txt" and not (is_published_txt and is_published_txt(_first_line(path))):
+    elif suffix == ".txt" and not (is_published_txt and is_published_txt(_first_lines(path))):
         with open_input(Path(path)) as file:
             yield from _not_empty(_read_texts(read_utf8_lines(file, path), str(path)), path)
     else:
@@ -99,32 +113,32 @@ def read_task_inputs(path: str | Path, task: Task[Any], format: str | None = Non
             columns that the task looks for.
     """
 
-    def is_published(line: str) -> bool:
-        return _fits_published_txt(task, line)
+    def is_published(lines: Sequence[str]) -> bool:
+        return _fits_published_txt(task, lines)
 
-    return _fitting(read_inputs(path, task.load_rows, is_published, format), task, are_texts=format == "txt")
+    words = {"read_words": task.read_lines} if isinstance(task, Tagging) else {}
+    return _fitting(read_inputs(path, task.load_rows, is_published, format, **words), task, are_texts=format == "txt")
 
 
 def _check_format(format: str, path: str | Path, suffix: str) -> None:
     if format not in INPUT_FORMATS:
         raise SettingsError(f"no format {format!r}: {nearest(format, INPUT_FORMATS).removeprefix('; ')}")
-    if suffix in _SAID_BY_SUFFIX and suffix != f".{format}" and str(path) != "-":
+    is_either = format == "conll" and suffix == ".tsv"
+    if suffix in _SAID_BY_SUFFIX and suffix != f".{format}" and not is_either and str(path) != "-":
         raise SettingsError(f"{path} is {suffix} by its name, and the format is to be {format}: leave one out")
 
 
-def _fits_published_txt(task: Task[Any], line: str) -> bool:
-    """Whether a `.txt` that begins with `line` is in the published layout of the task's data set."""
+def _fits_published_txt(task: Task[Any], lines: Sequence[str]) -> bool:
+    """Whether a `.txt` that begins with some lines is in the published layout of the task's data set, or for tagging of
+    one word a line."""
+    line = lines[0] if lines else ""
     if isinstance(task, TextTask):
         if task.files.txt_format == ".jsonl":
             return line.startswith("{")
         names = line.split("\t")
         fits = any(set(columns.texts) <= set(names) for columns in task.files.layouts)
         return task.files.txt_format is not None and len(names) > 1 and fits
-    if isinstance(task, Tagging) and task.data_set is not None:
-        words = line.split()
-        has_columns = len(words) == 2 or (len(words) > 2 and "\t" in line)
-        return line.startswith(("-DOCSTART-", "##")) or (has_columns and split_tag(words[-1]) is not None)
-    return False
+    return isinstance(task, Tagging) and task.fits_lines(lines)
 
 
 def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[Row]:
@@ -186,10 +200,11 @@ def _check_first_text(first: PlainText, task: Task[Any]) -> None:
             )
 
 
-def _first_line(path: str | Path) -> str:
+def _first_lines(path: str | Path) -> list[str]:
+    """The first lines, from the first that is not blank on."""
     with open_input(Path(path)) as file:
         lines = (line.rstrip("\r\n") for _, line in read_utf8_lines(file, path))
-        return next((line for line in lines if line.strip()), "")
+        return list(islice(dropwhile(lambda line: not line.strip(), lines), _TOLD_BY_LINES))
 
 
 def _read_texts(lines: NumberedLines, name: str) -> Iterator[Row]:

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.inference.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
 from unmask.inference.inputs import having_field, read_task_inputs
-from unmask.inference.precision import freeze, take_faster
+from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import (
     NOTHING_SAID,
     Use,
@@ -22,19 +20,18 @@ from unmask.inference.task_options import (
     check_task_settings,
     naming_columns_by_option,
 )
-from unmask.inference.windows import Window, encode_windows, introduce, predict_window, window_size
+from unmask.inference.windows import Window, encode_windows, introduce, predict_window
 from unmask.io.paths import model_directory
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.directory import load_finetuned
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
-from unmask.tasks.encoded import BATCH_TOKENS
 from unmask.tasks.fields import find_field
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import recall_task
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
-from unmask.training.device import Compute, choose_compute
+from unmask.training.device import Compute
 
 logger = logging.getLogger("unmask")
 
@@ -48,14 +45,12 @@ class Predictor:
         module: encoder and head, in eval mode, on the device.
         tokenizer: of the model.
         compute: device and precision.
-        chooses: True: it computes in fp32, but changes to bf16 for many inputs if that is measured to be faster.
     """
 
     task: Task[Any]
     module: TaskModule
     tokenizer: Tokenizer
     compute: Compute
-    chooses: bool = False
 
     @property
     def num_segments(self) -> int:
@@ -70,20 +65,10 @@ class Predictor:
             encoded = encode_windows(
                 self.task, examples, self.tokenizer, counts, self.num_segments, device=self.compute.device
             )
-            answering = self
             for window in encoded:
-                answering = answering._with_measured_precision(window)
-                yield from answering._predict_window(window)
+                yield from self._predict_window(window)
         if counts.anything_mended:
             logger.warning("inputs: %s", counts.summary())
-
-    def _with_measured_precision(self, first: Window) -> Predictor:
-        """The same model in the precision measured to be faster, if it may choose and `first` is a full window."""
-        if not self.chooses or len(first.examples) < window_size(self.task):
-            return replace(self, chooses=False)
-        batches = [batch for _, batch in first.encoded.batches_by_length(BATCH_TOKENS[self.compute.device.type])]
-        module, compute = take_faster(self.module, self.compute, batches, lambda its, batch: its.outputs(batch))
-        return replace(self, module=module, compute=compute, chooses=False)
 
     def _predict_window(self, window: Window) -> Iterator[dict[str, Any]]:
         predictions = predict_window(self.task, self.module, window, self.compute)
@@ -120,15 +105,13 @@ def load_predictor(
             ensemble.
         task: a task's name, if it is not the one that the model was trained on.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16`, or `auto`: fp32, but bf16 for some thousand inputs at once if that is measured to be
-            faster.
+        precision: `fp32` or `bf16`.
 
     Raises:
         ModelError: there is no such model, it has no head, or it does not load.
-        SettingsError: no such task or device.
+        SettingsError: no such task, device or precision.
     """
-    chooses = precision == "auto"
-    compute = choose_compute(device, "fp32" if chooses else precision)
+    compute = inference_compute(device, precision)
     members = read_members(Path(model))
     if members is None:
         predictor = _load_one(model_directory(model), task, compute)
@@ -140,8 +123,8 @@ def load_predictor(
         its_task = _task_of_all([its.task for its in loaded], read_null_threshold(Path(model)))
         module = EnsembleModule(its_task, [its.module for its in loaded]).eval()
         predictor = Predictor(its_task, module, loaded[0].tokenizer, compute)
-    frozen, compute = freeze(predictor.module, compute, packs=compute.dtype != torch.float32)
-    return replace(predictor, module=frozen, compute=compute, chooses=chooses)
+    frozen, compute = freeze(predictor.module, compute, packs=precision != "fp32")
+    return replace(predictor, module=frozen, compute=compute)
 
 
 def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any]:
@@ -171,7 +154,7 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
 
 
 def predict(
-    model: str | Path | Predictor, rows: Iterable[Mapping[str, Any]], *, device: str = "auto", precision: str = "auto"
+    model: str | Path | Predictor, rows: Iterable[Mapping[str, Any]], *, device: str = "auto", precision: str = "fp32"
 ) -> Iterator[dict[str, Any]]:
     """Predicts what a model was fine-tuned for: labels, values, answers, choices or tags.
 
@@ -212,7 +195,7 @@ def predict_file(
     settings: Mapping[str, Any] | None = None,
     format: str | None = None,
     device: str = "auto",
-    precision: str = "auto",
+    precision: str = "fp32",
 ) -> Iterator[dict[str, Any]]:
     """`predict` for the inputs of a file or of standard input (`-`); errors name the line.
 
@@ -240,7 +223,7 @@ def write_predictions(
     format: str | None = None,
     overwrite: bool = False,
     device: str = "auto",
-    precision: str = "auto",
+    precision: str = "fp32",
 ) -> Path:
     """`predict_file` into a file, which appears only when everything is answered.
 

@@ -29,6 +29,7 @@ Use = Literal["predict", "evaluate", "score"]
 _TRAINING = "it is for training, which is over"
 _HEAD = "it is decided by the model's head, which was trained with it"
 _FIXED = {
+    "units": "it is decided by the tags that the model was trained with",
     "name": "--task says of which data set a file is",
     "labels": _HEAD,
     "multi_label": _HEAD,

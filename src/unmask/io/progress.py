@@ -20,7 +20,10 @@ FIRST_SHOWN_S = 2.0
 LINE_EVERY_S = 10.0
 BAR_EVERY_S = 0.25
 WINDOW_S = 30.0
-"""The rate and the time left come from the last `WINDOW_S` seconds, so that a slow start is soon forgotten."""
+"""The rate and the time left come from the last `WINDOW_S` seconds, so that a slow start is soon forgotten.
+
+They are not rich's own, which need two samples within that time, and know one count only: here the end may be measured
+in steps and the rate in tokens. A log shows the same text."""
 
 
 class _Sample(NamedTuple):
@@ -93,9 +96,7 @@ class Progress:
     def advance(self, count: float = 1) -> None:
         """Adds to what is done."""
         self._count += count
-        now = self._clock()
-        if now >= self._due:
-            self._show(now)
+        self._show_if_due()
 
     def update(self, fraction: float, count: float) -> None:
         """Sets how far the task is.
@@ -106,15 +107,16 @@ class Progress:
         """
         self._fraction = fraction
         self._count = count
-        now = self._clock()
-        if now >= self._due:
-            self._show(now)
+        self._show_if_due()
 
     def note(self, text: str) -> None:
         """Writes a separate line at once, above the bar if there is one."""
         write_line(text, self._bar, self._stream)
 
-    def _show(self, now: float) -> None:
+    def _show_if_due(self) -> None:
+        now = self._clock()
+        if now < self._due:
+            return
         self._samples.append(_Sample(now, self._fraction_done() or 0.0, self._count))
         while len(self._samples) > 2 and self._samples[1].at <= now - WINDOW_S:
             self._samples.popleft()
@@ -160,11 +162,12 @@ class Progress:
         return f"{self._amount(per_second)}{self._unit_suffix()}/s"
 
 
-def open_bars(stream: TextIO) -> Bars | None:
+def open_bars(stream: TextIO, *, shows_time: bool = False) -> Bars | None:
     """Bars of `rich`, not yet shown: each has a task's description, how much of it is done, and its field `status`.
 
     Args:
         stream: where to show them.
+        shows_time: True shows how long each has been there.
 
     Returns:
         None if the stream is not a terminal, or is one that cannot move its cursor.
@@ -172,7 +175,7 @@ def open_bars(stream: TextIO) -> Bars | None:
     if not stream.isatty():
         return None
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     console = Console(file=stream, force_jupyter=False)
@@ -181,6 +184,7 @@ def open_bars(stream: TextIO) -> Bars | None:
     return Bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
+        *([TimeElapsedColumn()] if shows_time else []),
         TextColumn("{task.fields[status]}", markup=False),
         console=console,
         auto_refresh=False,

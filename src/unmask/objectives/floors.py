@@ -231,12 +231,10 @@ class NoContext:
         """Its mean loss in nats: the unigram entropy, less the mutual information of target and shown token."""
         if self.masked == 1:
             return unigram_entropy(self.frequencies)
-        from scipy.special import rel_entr  # a log(a / b); 0 for a = 0
-
         p, random = self.frequencies, self.random
         shown = self.kept * p + random  # how often each entry is shown
-        same = rel_entr(p * (self.kept + random), p * shown)
-        other = rel_entr((1 - p) * random, (1 - p) * shown)
+        same = _relative_entropies(p * (self.kept + random), p * shown)
+        other = _relative_entropies((1 - p) * random, (1 - p) * shown)
         return unigram_entropy(p) - float((same + other).sum())
 
     def accuracy(self) -> float:
@@ -276,3 +274,9 @@ class NoContext:
         the commonest entry is the target."""
         p, random = self.frequencies, self.random[shown]
         return p[shown] * (self.kept + random), p.max() * random
+
+
+def _relative_entropies(values: Floats, others: Floats) -> Floats:
+    """a log(a / b) for each pair; 0 for a = 0."""
+    ratios = np.divide(values, others, out=np.ones_like(values), where=values > 0)
+    return values * np.log(ratios)

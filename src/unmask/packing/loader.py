@@ -96,16 +96,13 @@ class SequenceLoader:
             _, _, after, epochs = step[-1]
             yield LoadedStep(batches, after, epochs)
 
-    def epoch(self, most: int) -> Iterator[Batch]:
-        """The first `most` sequences of the first copy, in batches of `micro_batch_size`, for evaluation."""
-        planned = (
-            (sequence, key(self.planner.seed, 0, block, place, _MASKS))
-            for block in range(self.planner.num_blocks)
-            for place, sequence in enumerate(self.planner.plan_block(0, block))
-        )
-        sequences = islice(planned, most)
-        while micro_batch := list(islice(sequences, self.micro_batch_size)):
-            yield self._pack(micro_batch)
+    def sample(self, most: int) -> Iterator[Batch]:
+        """At most `most` sequences, drawn evenly over the documents (see `Planner.plan_sample`), in batches of
+        `micro_batch_size`, for evaluation."""
+        planned = self.planner.plan_sample(most)
+        keyed = [(sequence, key(self.planner.seed, 0, 0, place, _MASKS)) for place, sequence in enumerate(planned)]
+        for start in range(0, len(keyed), self.micro_batch_size):
+            yield self._pack(keyed[start : start + self.micro_batch_size])
 
     def after_block(self, position: Position) -> Position:
         """The beginning of the next block; `position` itself if nothing of its block has been shown.

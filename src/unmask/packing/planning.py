@@ -142,6 +142,24 @@ class Planner:
         shuffled = torch.argsort(uniform(keys, torch.arange(len(sequences)), stream=0), stable=True)
         return [sequences[place] for place in shuffled.tolist()]
 
+    def plan_sample(self, most: int) -> list[PlannedSequence]:
+        """At most `most` sequences, drawn evenly over the documents of the split: the same ones every time.
+
+        Documents are taken in an order of their own, a block's number of them at a time, until they have as many
+        sequences; of these every n-th is taken. Of 4,096 documents or fewer, all take part.
+        """
+        documents = self.split.documents()
+        order = Permutation(len(documents), self.seed, 0, _ORDER)
+        sequences: list[PlannedSequence] = []
+        for start in range(0, len(documents), BLOCK_DOCUMENTS):
+            places = range(start, min(start + BLOCK_DOCUMENTS, len(documents)))
+            members = (int(documents[order[place]]) for place in places)
+            sequences += self.format.plan(self.split, members, Draws(self.seed, 0, start, _PLAN))
+            if len(sequences) >= most:
+                break
+        number = min(most, len(sequences))
+        return [sequences[place * len(sequences) // number] for place in range(number)]
+
 
 def fitting_ends(sentence_ends: NDArray[np.int64], longest: int) -> list[int]:
     """The ends of sentences, with extra ends inside each sentence of over `longest` tokens so that every piece fits."""

@@ -134,7 +134,7 @@ class StreamLoader:
                 yield LoadedStep(batches, after, epoch + (number + 1) / num_windows)
             epoch, window = epoch + 1, 0
 
-    def epoch(self, most: int) -> Iterator[Batch]:
+    def sample(self, most: int) -> Iterator[Batch]:
         """The first windows of the first epoch in order, at most `most` over all lanes, for evaluation.
 
         There are `micro_batch_size` lanes, or fewer if the text is too short for them. A text shorter than a window

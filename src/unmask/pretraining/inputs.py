@@ -337,7 +337,7 @@ def prepare_held_out(
             )
         return []
     loader = build_loader(settings, store, tokenizer, held_out=True, phase=phase)
-    batches = [objective.prepare(batch) for batch in loader.epoch(settings.train.eval_sequences)]
+    batches = [objective.prepare(batch) for batch in loader.sample(settings.train.eval_sequences)]
     if not batches:
         logger.warning(
             "held_out=%s of %s documents is %s, too little text for a sequence of packing.format=%s and "

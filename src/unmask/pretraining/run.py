@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
+from unmask.config import Overrides
 from unmask.errors import SettingsError
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
@@ -50,7 +51,7 @@ _STEPS_CHECKED = 10
 
 def pretrain(
     recipe: str,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     out: str | Path,
     resume: bool = False,
@@ -61,7 +62,7 @@ def pretrain(
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `pretrain/bert_tiny`.
-        overrides: `key.path=value` words, such as `corpus=my.txt` and `train.steps=1000`.
+        overrides: `key.path=value` words, such as `corpus=my.txt` and `train.steps=1000`, or a dictionary of them.
         out: the run directory; the model is in its `model/`.
         resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.

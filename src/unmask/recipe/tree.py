@@ -13,7 +13,16 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from unmask.config import Settings, as_given, build_settings, merge, nearest, parse_overrides, read_settings_file
+from unmask.config import (
+    Overrides,
+    Settings,
+    as_given,
+    build_settings,
+    merge,
+    nearest,
+    parse_overrides,
+    read_settings_file,
+)
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import SettingsError
 from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
@@ -260,7 +269,7 @@ ALTERNATIVES = (
 Recipe = TypeVar("Recipe", PretrainRecipe, FinetuneRecipe)
 
 
-def load_pretrain_recipe(name: str, overrides: Sequence[str] = ()) -> PretrainRecipe:
+def load_pretrain_recipe(name: str, overrides: Overrides = ()) -> PretrainRecipe:
     """Reads a pre-training recipe; see `unmask.recipe.names.find_recipe` and `unmask.config`.
 
     Raises:
@@ -269,7 +278,7 @@ def load_pretrain_recipe(name: str, overrides: Sequence[str] = ()) -> PretrainRe
     return _load(PretrainRecipe, name, overrides)
 
 
-def load_finetune_recipe(name: str, overrides: Sequence[str] = ()) -> FinetuneRecipe:
+def load_finetune_recipe(name: str, overrides: Overrides = ()) -> FinetuneRecipe:
     """Reads a fine-tuning recipe, as `load_pretrain_recipe`."""
     return _load(FinetuneRecipe, name, overrides)
 
@@ -313,7 +322,7 @@ def read_columns(words: Sequence[str]) -> ColumnSettings:
     return build_settings(ColumnSettings, parse_overrides(words), "--column")
 
 
-def _load(cls: type[Recipe], name: str, overrides: Sequence[str]) -> Recipe:
+def _load(cls: type[Recipe], name: str, overrides: Overrides) -> Recipe:
     path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
     values = read_settings_file(path)
     base_name = values.pop("base", None)

@@ -11,10 +11,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 MAX_POINTS = 1500
@@ -109,7 +109,7 @@ INKS = {
 """Placeholder colours for matplotlib, and the page's variables put in their place: light or dark is up to the page."""
 
 
-def draw(panel: Panel, width: int, height: int) -> str:
+def draw(panel: Panel, width: int, height: int) -> Markup:
     """A panel as an SVG element without any text but numbers; sizes in CSS pixels."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -188,7 +188,7 @@ def _tick_label(tick: float, apart: float) -> str:
     return next(label for label in labels if abs(float(label) * size - tick) < apart / 100) + unit
 
 
-def _inline(svg: str, title: str) -> str:
+def _inline(svg: str, title: str) -> Markup:
     """Makes matplotlib's file an element of a page: no prologue, no metadata, page colours, unique ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -196,4 +196,4 @@ def _inline(svg: str, title: str) -> str:
     svg = re.sub(r' id="[\w.]+_\d+"', "", svg)
     for drawn, shown in INKS.values():
         svg = svg.replace(drawn, shown)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1))

@@ -22,8 +22,6 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +30,12 @@ import yaml
 
 from unmask.errors import InputError
 from unmask.io.progress import human_count, human_duration
-from unmask.io.writing import write_text
 from unmask.reports.figure import Panel, Series, draw
-from unmask.reports.html_table import Html, table
-from unmask.reports.sample_rows import are_samples, draw_samples
+from unmask.reports.layout import write_page
+from unmask.reports.sample_rows import are_samples, view_samples
 from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 
 REPORT = "report.html"
-STYLE = "style.css"
 
 Row = Mapping[str, Any]
 
@@ -72,18 +68,23 @@ def write_report(run_directory: Path) -> Path:
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{recipe_path} is not the recipe of a run: take it out of the run directory") from error
 
-    sections = [
-        _headline(run_directory.name, sessions, rows, num_parameters, figures),
-        _section("Curves", _curves(rows, floors, parts)),
-        _section("Results", _results(figures, floors, degenerate)),
-        _section("Sample predictions", draw_samples(samples)),
-        _section("Settings", _settings(recipe)),
-        _section("Environment", _environment(sessions)),
-    ]
-    style = files("unmask.reports").joinpath(STYLE).read_text(encoding="utf-8")
+    session = sessions[-1] if sessions else {}
     path = run_directory / REPORT
-    page = PAGE.format(title=escape(run_directory.name), style=style, body="\n".join(sections))
-    write_text(path, page.encode("utf-8", errors="replace").decode())  # JSON can hold lone surrogates
+    write_page(
+        path,
+        "run.html",
+        title=run_directory.name,
+        above=session.get("recipe"),
+        command=shlex.join(session.get("command", [])),
+        tiles=_tiles(rows, num_parameters, figures),
+        **_curves(rows, floors, parts),
+        results=[(_in_words(key), number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
+        degenerate=degenerate,
+        **view_samples(samples),
+        settings=_settings(recipe),
+        environment=_environment(session),
+        sessions=[(each.get("started"), shlex.join(each.get("command", []))) for each in sessions],
+    )
     return path
 
 
@@ -96,7 +97,7 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     try:
         recipe = yaml.safe_load(path.read_bytes())
     except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML ({error}): mend it, or take it out of the run directory") from error
+        raise InputError(f"{path} is not YAML ({error}): fix it, or take it out of the run directory") from error
     if not isinstance(recipe, dict):
         raise InputError(f"{path} is not a recipe: expected keys and values, found {type(recipe).__name__}")
     return recipe
@@ -197,12 +198,12 @@ def panels(
     for key in losses:
         held_out = next((name for name in _held_out(key) if name in keys), "eval/loss" if len(losses) == 1 else "")
         shown.add(held_out)
-        told = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
-        title = "Loss" if key == "loss" else f"{_spoken(key.removeprefix('loss/'))} loss"
+        its_floors = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
+        title = "Loss" if key == "loss" else f"{_in_words(key.removeprefix('loss/'))} loss"
         title += "" if held_out in keys else " in training"
-        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), told))
+        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), its_floors))
     for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
-        found.append(Panel(_spoken(key), nothing, Series.of(rows, key), floors.get(key, {})))
+        found.append(Panel(_in_words(key), nothing, Series.of(rows, key), floors.get(key, {})))
     found.append(Panel("Learning rate", Series.of(rows, "learning_rate"), nothing, is_noisy=False))
     found.append(Panel("Gradient norm before clipping", Series.of(rows, "gradient_norm"), nothing))
     found.append(Panel("Tokens per second", Series.of(rows, "tokens_per_s"), nothing))
@@ -210,34 +211,27 @@ def panels(
     return [replace(panel, parts=parts or {}, last_step=last_step) for panel in found if panel.is_drawable]
 
 
-def _curves(rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float]) -> str:
-    """The first figure over the whole width, the others side by side; a table of what was logged only once."""
-    shapes = [(960, 330, "wide")]
+def _curves(
+    rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float]
+) -> dict[str, Any]:
+    """The figures, of which the first has the whole width, and the values of what was logged only once.
+
+    Of these there are training values alone: held-out values are among the results.
+    """
     found = panels(rows, floors, parts)
     drawn = [panel for panel in found if panel.is_curve]
-    shapes += [(460, 220, "")] * (len(drawn) - 1)
-    figures = "".join(_figure(panel, *shape) for panel, shape in zip(drawn, shapes, strict=False))
-    return figures + _logged_once([panel for panel in found if not panel.is_curve])
-
-
-def _logged_once(panels: Sequence[Panel]) -> str:
-    """Of training values alone: held-out values are among the results."""
-    lines = [
-        (panel.title, number(panel.training.last), _compared(panel.floors))
-        for panel in panels
-        if panel.training.is_drawable
-    ]
-    if not lines:
-        return ""
-    note = "Logged once, so that there is no curve to draw: a shorter train.log_every logs more of the training."
-    return f'<p class="note">{note}</p>' + table(("", "training", "to compare with"), lines)
+    once = [panel for panel in found if not panel.is_curve and panel.training.is_drawable]
+    return {
+        "figures": [_figure(panel, *((460, 220) if place else (960, 330))) for place, panel in enumerate(drawn)],
+        "logged_once": [(panel.title, number(panel.training.last), _compared(panel.floors)) for panel in once],
+    }
 
 
 def _compared(floors: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in floors.items())
 
 
-def _figure(panel: Panel, width: int, height: int, shape: str) -> str:
+def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
     keys = [("training", "training")] if panel.training.is_drawable else []
     if panel.held_out.is_drawable:
         keys.append(("held-out", "held-out"))
@@ -245,35 +239,21 @@ def _figure(panel: Panel, width: int, height: int, shape: str) -> str:
     keys += [("part", f"{name} from step {step + 1:,}") for name, step in panel.parts.items()]
     if [kind for kind, _ in keys if kind != "part"] in (["training"], ["held-out"]):  # the title says what is drawn
         del keys[0]
-    legend = "".join(f'<span class="key {kind}">{escape(text)}</span>' for kind, text in keys)
-    if panel.num_not_finite:
-        legend += f"<span>{panel.num_not_finite} not finite</span>"
-    caption = f"<figcaption><b>{escape(panel.title)}</b>{legend}</figcaption>"
-    return f'<figure class="{shape}">{caption}{draw(panel, width, height)}</figure>'
+    return {
+        "title": panel.title,
+        "legend": keys,
+        "num_not_finite": panel.num_not_finite,
+        "svg": draw(panel, width, height),
+    }
 
 
 # The other sections
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
-
-
-def _headline(
-    name: str,
-    sessions: Sequence[Row],
-    rows: Sequence[Row],
-    num_parameters: float | None,
-    figures: Mapping[str, Any],
-) -> str:
-    session = sessions[-1] if sessions else {}
+def _tiles(rows: Sequence[Row], num_parameters: float | None, figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     tiles = [(label, value) for label, value in _facts(rows, num_parameters) if value]
-    told = [(_spoken(key), number(value)) for key, value in figures.items() if isinstance(value, int | float)]
-    tiles += told[: MOST_TILES - len(tiles)]
-    recipe = f"<p>{escape(str(session['recipe']))}</p>" if session.get("recipe") else ""
-    command = f"<pre>{escape(shlex.join(session['command']))}</pre>" if session.get("command") else ""
-    cells = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in tiles)
-    return f"<header>{recipe}<h1>{escape(name)}</h1>{command}<dl>{cells}</dl></header>"
+    tiles += [(_in_words(key), number(value)) for key, value in figures.items() if isinstance(value, int | float)]
+    return tiles[:MOST_TILES]
 
 
 def _facts(rows: Sequence[Row], num_parameters: float | None) -> Iterator[tuple[str, str]]:
@@ -288,38 +268,19 @@ def _facts(rows: Sequence[Row], num_parameters: float | None) -> Iterator[tuple[
     yield "Training loss", number(loss.last) if loss.is_drawable else ""
 
 
-def _results(figures: Mapping[str, Any], floors: Mapping[str, Mapping[str, float]], degenerate: str | None) -> str:
-    if not figures:
-        return ""
-    warning = f'<p class="note">On dev {escape(degenerate)}: the model tells nothing apart.</p>' if degenerate else ""
-    lines = []
-    for key, value in figures.items():
-        lines.append((_spoken(key), number(value), _compared(floors.get(key, {}))))
-    return warning + table(("", "value", "to compare with"), lines)
-
-
-def _settings(recipe: Mapping[str, Any]) -> str:
+def _settings(recipe: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
     single = {name: value for name, value in recipe.items() if not isinstance(value, dict)}
     groups = {"run": single} | {name: flatten(value) for name, value in recipe.items() if isinstance(value, dict)}
-    cards = [
-        f"<div><h3>{escape(name)}</h3>{table((), list(group.items()))}</div>" for name, group in groups.items() if group
-    ]
-    return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
+    return [(name, list(group.items())) for name, group in groups.items() if group]
 
 
-def _environment(sessions: Sequence[Row]) -> str:
-    if not sessions:
-        return ""
-    last = flatten(sessions[-1])
-    told = {name.removeprefix("versions."): value for name, value in last.items() if name not in ("recipe", "command")}
-    settled = table((), [(_spoken(name), value) for name, value in told.items() if value is not None])
-    if len(sessions) == 1:
-        return settled
-    lines = [
-        (session.get("started"), Html(f"<code>{escape(shlex.join(session.get('command', [])))}</code>"))
-        for session in sessions
+def _environment(session: Row) -> list[tuple[str, Any]]:
+    known = {name: value for name, value in flatten(session).items() if value is not None}
+    return [
+        (_in_words(name.removeprefix("versions.")), value)
+        for name, value in known.items()
+        if name not in ("recipe", "command")
     ]
-    return f"{settled}<h3>Sessions</h3>{table(('started', 'command'), lines)}"
 
 
 def number(value: Any) -> str:
@@ -331,7 +292,7 @@ def number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-SPOKEN = {
+WORDS = {
     "mlm": "MLM",
     "lm": "LM",
     "nsp": "NSP",
@@ -342,23 +303,7 @@ SPOKEN = {
 """Parts of keys and the words to show for them."""
 
 
-def _spoken(key: str) -> str:
+def _in_words(key: str) -> str:
     """A key as a person says it: `eval/nsp_accuracy` is "Held-out NSP accuracy"."""
-    words = " ".join(SPOKEN.get(word, word) for word in key.replace("/", " ").replace("_", " ").split(" "))
+    words = " ".join(WORDS.get(word, word) for word in key.replace("/", " ").replace("_", " ").split(" "))
     return words[:1].upper() + words[1:]
-
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""

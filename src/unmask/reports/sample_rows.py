@@ -17,10 +17,8 @@ That file is a list of `{"title", "text": [token, ...]}` or of `{"title", "input
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Any
-
-from unmask.reports.html_table import Html, table
 
 Row = Mapping[str, Any]
 
@@ -36,114 +34,107 @@ def are_samples(value: Any) -> bool:
     )
 
 
-def draw_samples(samples: Sequence[Row]) -> str:
-    """The section as HTML; nothing without samples."""
+@dataclass(frozen=True)
+class _Token:
+    """What the template draws of a token.
+
+    Attributes:
+        kind: right or wrong, special, or plain.
+        hover: what is shown where one points at it.
+        replaced: the entry that it stands in place of, struck through before it; None for none.
+        share: a percentage beside it.
+    """
+
+    text: str
+    kind: str = "plain"
+    hover: str = ""
+    replaced: str | None = None
+    share: str = ""
+    joined: bool = False
+
+
+def view_samples(samples: Sequence[Row]) -> dict[str, Any]:
+    """The values of the template `samples.html`."""
     texts = [sample for sample in samples if "text" in sample]
     answers = [sample for sample in samples if "text" not in sample]
-    kinds = {token.get("kind") for sample in texts for token in sample["text"]}
-    parts = [f'<p class="note">{note}</p>' for kind, note in NOTES.items() if kind in kinds]
-    parts += map(_text, texts)
-    if answers:
-        fields = list(dict.fromkeys(name for sample in answers for name in sample.get("input", {})))
-        head = (*fields, "label", "prediction", "probability")
-        parts.append(table(head, [_answer(sample, fields) for sample in answers], "samples"))
-    return "".join(parts)
+    fields = list(dict.fromkeys(name for sample in answers for name in sample.get("input", {})))
+    return {
+        "notes": sorted({str(token.get("kind")) for sample in texts for token in sample["text"]}),
+        "texts": [(sample.get("title", ""), [_token(token) for token in sample["text"]]) for sample in texts],
+        "head": [*fields, "label", "prediction", "probability"],
+        "answers": [_answer(sample, fields) for sample in answers],
+    }
 
 
-NOTES = {
-    "masked": '<mark class="right">restored</mark> or <mark class="wrong"><del>predicted</del> <ins>original</ins>'
-    "</mark>, at masked positions. Point at one for its probability.",
-    "next": 'Each token from those before it: <mark class="right">as expected</mark> where it was the likeliest. '
-    "Point at any for what the model expected there.",
-    "checked": 'Tokens that the generator replaced, <mark class="right"><del>original</del> <ins>replacement</ins>'
-    '</mark> where the discriminator says so and <mark class="wrong"><del>original</del> <ins>replacement</ins></mark> '
-    'where it does not, and <mark class="wrong">original tokens</mark> that it takes for replaced; each with the '
-    "probability that it gives to a replacement.",
-}
-"""How to read a text, by the kind of its tokens."""
-
-
-def _text(sample: Row) -> str:
-    words = [("" if _is_joined(token) else " ") + _token(token) for token in sample["text"]]
-    title = escape(str(sample.get("title", "")))
-    return f'<article><h3>{title}</h3><p class="text">{"".join(words).strip()}</p></article>'
-
-
-def _is_joined(token: Row) -> bool:
-    """Whether no space is put before a token, as between the pieces of a word."""
+def _token(token: Row) -> _Token:
     joined = token.get("joined")
-    return str(token.get("label") or token.get("token", "")).startswith("##") if joined is None else bool(joined)
-
-
-def _token(token: Row) -> str:
+    if joined is None:
+        joined = str(token.get("label") or token.get("token", "")).startswith("##")
     kind = str(token.get("kind"))
-    if kind in DRAWN:
-        return DRAWN[kind](token)
-    text = str(token.get("token", ""))
-    return f'<span class="special">{escape(text)}</span>' if kind == "special" else escape(_bare(text))
+    if kind == "special":
+        return _Token(str(token.get("token", "")), kind, joined=joined)
+    return _Token(**_PREDICTED.get(kind, _plain)(token), joined=joined)
 
 
-def _masked(token: Row) -> str:
-    text, label, prediction = (str(token.get(name) or "") for name in ("token", "label", "prediction"))
-    hover = (
-        f"input {text} · original {_whole(label)} · predicted {_whole(prediction)}"
-        f"{_chance(token, ' with probability ')}"
-    )
-    right = bool(token.get("correct"))
-    if not right and _bare(prediction) != _bare(label):
-        label, prediction = _bare(label), _bare(prediction)
-    shown = escape(_bare(label)) if right else f"<del>{escape(prediction)}</del> <ins>{escape(label)}</ins>"
-    return _mark(right, hover, shown)
+def _plain(token: Row) -> dict[str, Any]:
+    return {"text": _bare(token, "token")}
 
 
-def _next(token: Row) -> str:
-    label, prediction = (str(token.get(name) or "") for name in ("label", "prediction"))
-    hover = f"expected {_whole(prediction)}{_chance(token, ' with probability ')}"
-    if not token.get("correct"):
-        hover += f" · {_whole(label)} itself{_chance(token, ' with ', 'label_probability')}"
-        return f'<span title="{escape(hover)}">{escape(_bare(label))}</span>'
-    return _mark(True, hover, escape(_bare(label)))
+def _masked(token: Row) -> dict[str, Any]:
+    hover = f"input {token.get('token') or ''} · original {_whole(token, 'label')}"
+    hover += f" · predicted {_whole(token, 'prediction')}{_chance(token, ' with probability ')}"
+    label, prediction = _bare(token, "label"), _bare(token, "prediction")
+    if token.get("correct"):
+        return {"text": label, "kind": "right", "hover": hover}
+    if label == prediction:  # they differ in their marks alone
+        label, prediction = str(token.get("label") or ""), str(token.get("prediction") or "")
+    return {"text": label, "kind": "wrong", "hover": hover, "replaced": prediction}
 
 
-def _checked(token: Row) -> str:
-    text, label, prediction = (str(token.get(name) or "") for name in ("token", "label", "prediction"))
-    hover = f"{label} · the discriminator says {prediction}: replaced{_chance(token, ' with probability ')}"
-    right = bool(token.get("correct"))
-    probability = token.get("probability")
-    share = "" if probability is None else f" <small>{probability:.0%}</small>"
-    if label == "replaced":
-        original = escape(_bare(str(token.get("original") or "")))
-        return _mark(right, hover, f"<del>{original}</del> <ins>{escape(_bare(text))}</ins>{share}")
-    if not right:
-        return _mark(False, hover, f"{escape(_bare(text))}{share}")
-    return f'<span title="{escape(hover)}">{escape(_bare(text))}</span>'
+def _next(token: Row) -> dict[str, Any]:
+    hover = f"expected {_whole(token, 'prediction')}{_chance(token, ' with probability ')}"
+    if token.get("correct"):
+        return {"text": _bare(token, "label"), "kind": "right", "hover": hover}
+    hover += f" · {_whole(token, 'label')} itself{_chance(token, ' with ', 'label_probability')}"
+    return {"text": _bare(token, "label"), "hover": hover}
 
 
-DRAWN: dict[str, Callable[[Row], str]] = {"masked": _masked, "next": _next, "checked": _checked}
-"""The functions that draw tokens at which something is predicted, by kind."""
+def _checked(token: Row) -> dict[str, Any]:
+    verdict = f"{token.get('label') or ''} · the discriminator says {token.get('prediction') or ''}"
+    drawn = {"text": _bare(token, "token"), "hover": f"{verdict}: replaced{_chance(token, ' with probability ')}"}
+    is_replaced, right, probability = token.get("label") == "replaced", token.get("correct"), token.get("probability")
+    if right and not is_replaced:
+        return drawn
+    share = "" if probability is None else f"{probability:.0%}"
+    replaced = _bare(token, "original") if is_replaced else None
+    return {**drawn, "kind": "right" if right else "wrong", "replaced": replaced, "share": share}
 
 
-def _mark(right: bool, hover: str, shown: str) -> str:
-    return f'<mark class="{"right" if right else "wrong"}" title="{escape(hover)}">{shown}</mark>'
+_PREDICTED: dict[str, Callable[[Row], dict[str, Any]]] = {"masked": _masked, "next": _next, "checked": _checked}
+"""What is drawn of a token at which something is predicted, by its kind."""
 
 
-def _whole(entry: str) -> str:
+def _whole(token: Row, name: str) -> str:
     """An entry shown by itself: without BPE's end-of-word mark, which nearly every one has."""
-    return entry.removesuffix("</w>")
+    return str(token.get(name) or "").removesuffix("</w>")
 
 
-def _bare(entry: str) -> str:
+def _bare(token: Row, name: str) -> str:
     """An entry shown in its text: without the mark that says whether it begins or ends a word."""
-    return _whole(entry).removeprefix("##").removeprefix("␣")
+    return _whole(token, name).removeprefix("##").removeprefix("␣")
 
 
-def _answer(sample: Row, fields: Sequence[str]) -> tuple[Any, ...]:
+def _answer(sample: Row, fields: Sequence[str]) -> dict[str, Any]:
     label, prediction = sample.get("label"), sample.get("prediction")
-    kind = "" if label is None else "right" if label == prediction else "wrong"
-    told = Html(f'<mark class="{kind}">{escape(str(prediction))}</mark>')
-    return (*(sample.get("input", {}).get(name) for name in fields), label, told, _chance(sample, ""))
+    return {
+        "input": [sample.get("input", {}).get(name) for name in fields],
+        "label": label,
+        "prediction": prediction,
+        "kind": "" if label is None else "right" if label == prediction else "wrong",
+        "probability": _chance(sample, ""),
+    }
 
 
-def _chance(sample: Row, lead: str, name: str = "probability") -> str:
-    probability = sample.get(name)
-    return "" if probability is None else f"{lead}{probability:.2f}"
+def _chance(row: Row, before: str, name: str = "probability") -> str:
+    probability = row.get(name)
+    return "" if probability is None else f"{before}{probability:.2f}"

@@ -139,6 +139,9 @@ class TaskSettings(Settings):
     """True: training answers that are not in their passage are counted and left out; False: they are refused."""
 
     # Tagging.
+    units: Literal["words", "characters"] | None = None
+    """What of a `text` gets a tag; null: words, or, where the training file has entities that begin or end inside a
+    word, such as Korean names before a particle, and for klue-ner, characters."""
     document_context: bool = False
     """True: the surrounding sentences fill each row on both sides, up to max_length (BERT, section 5.3)."""
     repair_tags: bool = True
@@ -218,6 +221,7 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "unanswerable": ("qa",),
     "null_threshold": ("qa",),
     "drop_unfound_answers": ("qa",),
+    "units": ("tagging",),
     "document_context": ("tagging",),
     "repair_tags": ("tagging",),
     "tagging_head": ("tagging",),
@@ -248,9 +252,11 @@ class ColumnSettings(Settings):
     choices: str | list[str] | None = None
     """The column of a JSON list, or the names of the columns that hold one choice each."""
     tokens: str | None = None
-    """The words of a sentence: a list in JSON, or a text with spaces between them."""
+    """The words of a sentence: a list in JSON, or a text with spaces between them. In files of one word a line the
+    number of a column, from 1, or a name of CoNLL-U's (`lemma`); null: the first."""
     tags: str | None = None
-    """Their tags, in the same form."""
+    """Their tags, in the same form, or as numbers whose names `task.labels` lists; null: `tags`, or `ner_tags`; in
+    files of one word a line the last column. It may hold `[[start, end, label]]` for a `text` too."""
     predicate: str | None = None
     """The number, from 0, of the word whose roles are tagged; null: none is marked."""
 

@@ -62,8 +62,8 @@ def split_file(
 
     Args:
         path: `.json` in SQuAD's layout (by article); `.tsv` and `.csv` with a header, or `.jsonl` (by a column); for
-            tagging also `.conll`, `.bio`, `.iob`, `.txt` (by document where `-DOCSTART-` marks them, else by sentence);
-            plain or compressed.
+            tagging also `.conll`, `.bio`, `.iob`, `.txt`, `.train` (by document where `-DOCSTART-` marks them, else by
+            sentence); plain or compressed.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
         group: the column by which rows belong together; None takes the first of `GROUP_COLUMNS` that exists.
@@ -91,7 +91,7 @@ def split_file(
         whole = Parts(list(_json_rows(lines, columns, path)), "".join)
     elif suffix in (".tsv", ".csv") and task != "klue-ner":
         whole = _table(lines, columns, path, quoted=suffix == ".csv")
-    elif kind == "tagging" and suffix in (".conll", ".bio", ".iob", ".txt", ".tsv"):
+    elif kind == "tagging" and suffix in (".conll", ".bio", ".iob", ".txt", ".train", ".tsv"):
         whole = Parts(list(_documents(lines)), "".join)
     else:
         raise InputError(f"{path}: unknown kind of file for {task}: expected .json, .jsonl, .tsv or .csv; convert it")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import tokenizers
 
 from unmask.corpus.cleaning.scripts import is_mark as is_mark
-from unmask.errors import SettingsError
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 
@@ -37,19 +36,29 @@ class AlignedText:
 
 
 def align(tokenizer: Tokenizer, texts: Sequence[str]) -> list[AlignedText]:
-    """Encodes texts as `tokenizer.encode_batch` does with special tokens in the text, and keeps the places.
-
-    Raises:
-        SettingsError: the tokenizer has a segmenter, so that places would refer to the segmented text.
-    """
+    """Encodes texts as `tokenizer.encode_batch` does with special tokens in the text, and keeps the places."""
     if isinstance(tokenizer, WordTokenizer):
         return [AlignedText(*tokenizer.encode_with_places(text)) for text in texts]
-    if tokenizer.segmenter != "none":
-        raise SettingsError(
-            f"the tokenizer cuts words by {tokenizer.segmenter} before it encodes, so its tokens have no place in the "
-            "text: tasks that point into texts need a tokenizer trained without a segmenter"
-        )
-    return align_with(tokenizer.backend, texts)
+    if tokenizer.segmenter == "none":
+        return align_with(tokenizer.backend, texts)
+    segmented = [tokenizer.segment(text) for text in texts]
+    return [_placed(*pair) for pair in zip(texts, segmented, align_with(tokenizer.backend, segmented), strict=True)]
+
+
+def _placed(text: str, segmented: str, aligned: AlignedText) -> AlignedText:
+    """The same tokens with their places in the text before it was segmented, which has the same characters in the same
+    order, white space aside: in `나 는` the token `는` stands at 2, and in `나는` at 1."""
+    places = iter([place for place, character in enumerate(text) if not character.isspace()])
+    befores, last = [0], 0  # of each place in `segmented`: the place in `text` past the last character before it
+    for character in segmented:
+        if not character.isspace():
+            last = next(places) + 1
+        befores.append(last)
+    starts = [
+        befores[start + 1] - 1 if start < end else befores[start]
+        for start, end in zip(aligned.starts, aligned.ends, strict=True)
+    ]
+    return AlignedText(aligned.ids, starts, [befores[end] for end in aligned.ends])
 
 
 def align_with(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[AlignedText]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
+from unmask.io.paths import MODEL
 from unmask.io.writing import writing
 from unmask.tokenization.definition import SPACE, Piece, read_facts
 from unmask.tokenization.directory import SEGMENTER_KEY, read_directory
@@ -295,7 +296,8 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> TextToken
     was published with, as set in `tokenizer_config.json` if there is one.
 
     Args:
-        path: a directory, in a layout that `unmask.tokenization.directory` lists, or a file of entries, one a line.
+        path: a directory, in a layout that `unmask.tokenization.directory` lists, that of the run that made a model, or
+            a file of entries, one a line.
         lowercase: whether a bare `vocab.txt` is uncased; None takes `do_lower_case` of `tokenizer_config.json`, or
             True, BERT's default, if that is not set.
 
@@ -303,5 +305,7 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> TextToken
         ModelError: the path, or a file that is needed, is missing, unreadable, or not what its name says.
     """
     path = Path(path)
+    if (path / "recipe.yaml").is_file() and (path / MODEL).is_dir():
+        path = path / MODEL
     opened = read_directory(path, lowercase)
     return TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)

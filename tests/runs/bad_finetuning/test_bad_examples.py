@@ -239,7 +239,7 @@ MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
      "dev: 1 examples, 1 words that encode to nothing (t.conll)"),
     "entities of invisible characters": ("tagging", "t.jsonl",
      lines(tagged("\u200bAda\u00a0Love\u00adlace ran", (1, 13, "PER"))), [],
-     "train: 1 examples, 1 entities widened to whole words (t.jsonl)"),
+     "inside the word '\\u200bAda': so characters are tagged, not words (task.units=characters)"),
 }  # fmt: skip
 
 

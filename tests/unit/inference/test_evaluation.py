@@ -12,6 +12,7 @@ from sklearn import metrics as reference
 
 from unmask.errors import InputError, SettingsError
 from unmask.inference.evaluation import evaluate_predictions
+from unmask.tasks.settings import ColumnSettings
 
 
 def write(path: Path, *rows: dict[str, Any]) -> Path:
@@ -96,6 +97,41 @@ def test_what_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     data = write(tmp_path / "new.jsonl", {"text": "a"}, {"text": "b", "label": "x"}, {"text": "c"})  # never labelled
     assert evaluate_predictions(write(tmp_path / "said.jsonl", *[said("x", ["x", "y"])] * 3), data)["n"] == 1
     assert "new.jsonl: 1 examples, 2 without an agreed label skipped" in caplog.text
+
+
+# ---- Which prediction is of which example
+
+
+def numbered(tmp_path: Path, ids: list[Any], predicted: list[Any], name: str = "id") -> tuple[Path, Path]:
+    """Examples whose label is that of their id, and perfect predictions, by `ids` and `predicted`."""
+    data = write(tmp_path / "dev.jsonl", *({"text": "a", "label": f"l{i}", name: i} for i in ids))
+    rows = ({"id": i, **said(f"l{i}", [f"l{i}" for i in ids])} for i in predicted)
+    return write(tmp_path / "said.jsonl", *rows), data
+
+
+def test_predictions_are_paired_by_id(tmp_path: Path) -> None:
+    said_at, data = numbered(tmp_path, [1, 2, 3, 4], ["4", "3", "1", "2"])
+    result = evaluate_predictions(said_at, data)
+    assert (result["n"], result["metrics"]["accuracy"]) == (4, 1.0)
+    said_at, data = numbered(tmp_path, [1, 2, 3], [3, 2, 1], name="number")
+    columns = ColumnSettings(id="number")
+    assert evaluate_predictions(said_at, data, columns=columns)["metrics"]["accuracy"] == 1.0
+    same_ids, data = numbered(tmp_path, [1, 1, 2, 2], [1, 1, 2, 2])  # in one order they need not be different
+    assert evaluate_predictions(same_ids, data)["metrics"]["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ids", "predicted", "told"),
+    [
+        ([1, 2, 3], [3, 1, 4], r"dev\.jsonl:2: the id '2' is not in .*said\.jsonl \(1 such in all\)"),
+        ([1, 2, 3], [1, 2], r"dev\.jsonl:3: the id '3' is not in .*said\.jsonl"),
+        ([1, 2], [2, 1, 7, 8], r"said\.jsonl:3: the id '7' is not in .*dev\.jsonl \(2 such in all\)"),
+        ([1, 2, 3], [3, 3, 1], r"said\.jsonl:1 and .*said\.jsonl:2 have the same id, '3'"),
+    ],
+)
+def test_ids_that_do_not_match_are_refused(tmp_path: Path, ids: list[int], predicted: list[int], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        evaluate_predictions(*numbered(tmp_path, ids, predicted))
 
 
 # ---- Labels

@@ -1,11 +1,7 @@
-"""Modules that only answer: their weights are cast once, and the precision is the faster one, where that is asked."""
+"""Modules that only answer: their weights are cast once, and the precision is the one asked for."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +11,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from unmask.batch import Batch, pack
+from unmask.batch import pack
+from unmask.errors import SettingsError
 from unmask.finetuning.run import save_finetuned
-from unmask.inference import precision as inference_precision
-from unmask.inference import predictor as prediction
-from unmask.inference.features import extraction as features
-from unmask.inference.features.extraction import extract_features, load_feature_model
-from unmask.inference.precision import freeze, take_faster
-from unmask.inference.predictor import load_predictor, predict
-from unmask.inference.windows import map_ahead, windows
+from unmask.inference.features.extraction import extract_features
+from unmask.inference.precision import freeze, inference_compute
+from unmask.inference.predictor import predict
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
-from unmask.models.layers import Linear
 from unmask.models.settings import Architecture, EncoderSettings
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
@@ -79,56 +71,13 @@ def test_weights_of_fp32_and_of_lstms_stay() -> None:
     assert {weight.dtype for weight in mixed.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize(("slower", "taken"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)])
-def test_the_faster_precision_is_taken(
-    slower: torch.dtype, taken: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By a clock that goes on by a second with each batch, and by three in the slower precision."""
-    now = 0.0
-
-    def run(module: nn.Module, batch: Batch) -> None:
-        nonlocal now
-        now += 3.0 if next(module.parameters()).dtype == slower else 1.0
-
-    monkeypatch.setattr(inference_precision.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(inference_precision, "choose_compute", lambda *_: BF16)
-    module = new_model("bert")
-    with caplog.at_level(logging.INFO, logger="unmask"):
-        chosen, compute = take_faster(module, FP32, [BATCH] * 8, run)
-    assert compute.dtype == taken
-    assert {weight.dtype for weight in chosen.parameters()} == {taken}
-    assert {weight.dtype for weight in module.parameters()} == {torch.float32}  # it is the copy that was cast
-    assert all(part.packed is None for part in module.modules() if isinstance(part, Linear))  # and laid out
-    name, shown = ("fp32", (6, 18)) if taken == torch.float32 else ("bf16", (18, 6))
-    told = "precision: {}, measured on 3 batches of the inputs: fp32 took {}000 ms, bf16 {}000 ms (a test)"
-    assert told.format(name, *shown) in caplog.text
-
-
-def test_nothing_is_measured_where_bf16_is_not_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference_precision, "choose_compute", lambda *_: FP32)
-    module = new_model("bert")
-    chosen, compute = take_faster(module, FP32, [BATCH], lambda *_: pytest.fail("it was run"))
-    assert compute == FP32
-    assert {weight.dtype for weight in chosen.parameters()} == {torch.float32}
-    assert all(part.packed is None for part in module.modules() if isinstance(part, Linear))
-
-
-# ---- Who asks
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of batches that were to be measured; bf16 is always taken."""
-    asked: list[int] = []
-
-    def take_bf16(module: Any, compute: Compute, batches: list[Batch], run: Any) -> tuple[Any, Compute]:
-        asked.append(len(batches))
-        run(module, batches[0])
-        return freeze(module, BF16)
-
-    for program in (prediction, features):
-        monkeypatch.setattr(program, "take_faster", take_bf16)
-    return asked
+def test_only_precisions_that_are_the_same_everywhere_are_taken() -> None:
+    """`auto` would depend on the machine."""
+    assert inference_compute("cpu", "fp32").dtype == torch.float32
+    assert inference_compute("cpu", "bf16").dtype == torch.bfloat16
+    for name in ("auto", "fp8", "float32"):
+        with pytest.raises(SettingsError, match=f"precision '{name}': expected fp32 or bf16"):
+            inference_compute("cpu", name)
 
 
 @pytest.fixture
@@ -141,85 +90,29 @@ def classifier(tiny_model: Path, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_predict_measures_once_and_only_where_there_are_many_inputs(
-    classifier: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("asked", [{}, {"precision": "fp32"}])
+def test_many_inputs_are_answered_as_one_is(
+    classifier: Path, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("unmask.inference.windows", "unmask.inference.predictor"):
-        monkeypatch.setattr(f"{module}.window_size", lambda _: 4)
+    """Whatever the machine is fast at. fp32 rounds otherwise for other shapes, by some 1e-7; bf16 by some 1e-3."""
+    monkeypatch.setattr("unmask.training.device._computes_bf16", lambda _: (True, "a test"))
+    monkeypatch.setattr("unmask.inference.windows.window_size", lambda _: 4)
     rows = [{"text": text} for text in ("a man", "two dogs play", "a child", "", "people wait outside") * 2]
-    few = list(predict(classifier, rows[:3]))
-    assert measured == []
-    many = list(predict(classifier, rows))
-    assert measured == [1]
-    for one, other in zip(few, many, strict=False):
-        assert one["score"] == pytest.approx(other["score"], abs=0.02)  # bf16 keeps 8 bits
-    assert list(predict(classifier, rows, precision="fp32"))[:3] == [
-        {**one, "score": pytest.approx(one["score"]), "probabilities": pytest.approx(one["probabilities"])}
-        for one in few
-    ]
-    assert measured == [1]
-    loaded = load_predictor(classifier, precision="auto")
-    assert loaded.compute.dtype == torch.float32
-    assert isinstance(loaded.module, nn.Module)  # which answers few inputs as in training, bit for bit
-    assert all(part.packed is None for part in loaded.module.modules() if isinstance(part, Linear))
+    many = list(predict(classifier, rows, **asked))
+    for row, prediction in zip(rows, many, strict=True):
+        (alone,) = predict(classifier, [row], **asked)
+        assert prediction["score"] == pytest.approx(alone["score"], abs=1e-6)
+    (in_bf16,) = predict(classifier, rows[1:2], precision="bf16")
+    assert in_bf16["score"] != pytest.approx(many[1]["score"], abs=1e-6)
 
 
-def test_features_measure_once_and_only_where_there_are_many_inputs(
-    tiny_model: Path, tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(features, "WINDOW", 4)
-    monkeypatch.setattr(features, "windows", partial(windows, size=4))
+def test_features_are_made_in_fp32_unless_bf16_is_asked_for(tiny_model: Path, tmp_path: Path) -> None:
     inputs = tmp_path / "texts.txt"
     inputs.write_text("a man\ntwo dogs play\na child\npeople wait\na dog\n")
-    in_fp32, in_bf16 = (
-        np.load(
-            extract_features(tiny_model, inputs, tmp_path / precision, pool="mean", precision=precision)
-            / "features.npy"
-        )
-        for precision in ("fp32", "auto")
+    usual, in_fp32, in_bf16 = (
+        np.load(extract_features(tiny_model, inputs, tmp_path / name, pool="mean", **asked) / "features.npy")
+        for name, asked in (("usual", {}), ("fp32", {"precision": "fp32"}), ("bf16", {"precision": "bf16"}))
     )
-    assert len(measured) == 1
-    assert in_bf16.dtype == np.float32
-    assert np.abs(in_bf16 - in_fp32).max() < 0.1  # states are of size 1, bf16 keeps 8 bits
-    assert load_feature_model(tiny_model, precision="auto").chooses
-
-
-def test_on_a_gpu_the_next_window_is_made_ahead() -> None:
-    reading, made = set(), list[int]()
-
-    def items() -> Iterator[int]:
-        for number in range(3):
-            reading.add(threading.get_ident())
-            yield number
-        raise ValueError("the fourth")
-
-    def make(number: int) -> tuple[int, int]:
-        made.append(number)
-        return number, threading.get_ident()
-
-    ahead = map_ahead(make, items(), torch.device("cuda"))
-    (first, maker), (second, _) = next(ahead), next(ahead)
-    assert (first, second) == (0, 1)
-    assert maker != threading.get_ident()
-    assert reading == {threading.get_ident()}  # a database may be read in the thread alone that has opened it
-    with pytest.raises(ValueError, match="the fourth"):
-        next(ahead)
-    assert made == [0, 1, 2]
-    for device in ("cuda", "cpu"):
-        assert list(map_ahead(str.upper, iter("abc"), torch.device(device))) == list("ABC")
-        assert list(map_ahead(str.upper, iter(""), torch.device(device))) == []
-
-
-def test_what_is_left_midway_does_not_wait_for_what_is_being_made() -> None:
-    going_on = threading.Event()
-
-    def make(number: int) -> int:
-        if number == 1:
-            going_on.wait(60)
-        return number
-
-    ahead = map_ahead(make, range(5), torch.device("cuda"))
-    assert next(ahead) == 0
-    ahead.close()  # type: ignore[attr-defined]
-    assert not going_on.is_set()
-    going_on.set()
+    assert usual.dtype == in_bf16.dtype == np.float32
+    assert (usual == in_fp32).all()
+    assert 1e-4 < np.abs(in_bf16 - in_fp32).max() < 0.1  # states are of size 1, bf16 keeps 8 bits

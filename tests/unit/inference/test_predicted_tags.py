@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from unmask.inference.evaluation import evaluate, evaluate_predictions
 from unmask.inference.predictor import predict, predict_file
 from unmask.inference.windows import WINDOW
 from unmask.models.hub.directory import load_encoder
+from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -32,8 +35,39 @@ def test_published_txt_of_tags_is_read_as_the_model_reads_it(tiny_model: Path, t
         test.write_text(text)
         assert [one["input"]["text"] for one in predict_file(model, test)] == text.splitlines()
     plain = save_tagger(tmp_path / "plain", tiny_model)
-    test.write_text("people O\n")
-    assert [one["tokens"] for one in predict_file(plain, test)] == [["people", "O"]]
+    test.write_text("people O\nwait outside\n")
+    assert [one["tokens"] for one in predict_file(plain, test)] == [["people", "O"], ["wait", "outside"]]
+
+
+def test_conll_in_a_txt_is_read_as_evaluate_reads_it(
+    plain_tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = tmp_path / "test.txt"
+    test.write_text("a O\nman B-X\n\npeople O\nwait O\n")
+    told = list(predict_file(plain_tagger, test))
+    assert [one["tokens"] for one in told] == [["a", "man"], ["people", "wait"]]
+    assert scored(plain_tagger, test, "tagging") == evaluate(plain_tagger, test)
+    texts = list(predict_file(plain_tagger, test, format="txt"))
+    assert texts[0]["input"] == {"text": "a O"}
+    other = tmp_path / "test.part"
+    other.write_bytes(test.read_bytes())
+    assert list(predict_file(plain_tagger, other, format="conll")) == told
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(test.read_bytes())))
+    assert list(predict_file(plain_tagger, "-", format="conll")) == told
+
+
+def test_entities_inside_words_are_found_at_their_places(tiny_model: Path, tmp_path: Path) -> None:
+    """A tagger of characters; its predictions are scored as such without it."""
+    data = tmp_path / "train.jsonl"
+    data.write_text(as_lines([{"text": "two women's man", "entities": [[0, 9, "X"], [12, 15, "Y"]]}]))
+    settings = TaskSettings.model_validate({"name": "tagging", "max_length": 24})
+    task = open_task(settings, ColumnSettings()).fit_to(data)
+    model = save_tagger(tmp_path / "model", tiny_model, units="characters", labels=list(task.labels))
+    (told,) = predict_file(model, data)
+    assert "".join(told["tokens"]) == "two women's man"
+    assert scored(model, data, "tagging") == evaluate(model, data)
+    (example,) = task.load(data, ExampleCounts())
+    assert example.tags == ("B-X", *["I-X"] * 8, *["O"] * 3, "B-Y", "I-Y", "I-Y")
 
 
 # ---- Tags
@@ -148,6 +182,26 @@ def test_tags_of_other_kinds_that_the_data_lacks(tmp_path: Path) -> None:
     # NOUN: 1 of 1 said and 1 of 2 true, 2/3; VERB 0
     metrics = evaluate_predictions(path, data, "tagging")["metrics"]
     assert metrics == pytest.approx({"accuracy": 0.5, "f1_macro": 1 / 3})
+
+
+@pytest.mark.parametrize(
+    ("form", "tags"),
+    [
+        ("BIO", "B-X I-X B-X O B-Y"),
+        ("IOB1", "I-X I-X B-X O I-Y"),
+        ("IOBES", "B-X E-X S-X O S-Y"),
+        ("BILOU", "B-X L-X U-X O U-Y"),
+    ],
+)
+@pytest.mark.parametrize("task", ["tagging", "wnut17"])
+def test_a_perfect_copy_is_perfect_in_every_scheme(tmp_path: Path, form: str, tags: str, task: str) -> None:
+    if task == "wnut17":
+        tags = tags.replace("X", "person").replace("Y", "group")
+    data, path = tmp_path / "dev.jsonl", tmp_path / "said.jsonl"
+    data.write_text(as_lines([{"tokens": "a b c d e", "tags": tags.split()}]))
+    path.write_text(as_lines([{"tags": tags.split()}]))
+    metrics = evaluate_predictions(path, data, task)["metrics"]
+    assert (metrics["overall_f1"], metrics["overall_accuracy"]) == (1.0, 1.0)
 
 
 def test_sentences_without_tags_are_passed_over(plain_tagger: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.inference.windows import WINDOW, Coverage, Losses, encode_windows, measure, run_module, window_size, windows
+from unmask.inference.windows import (
+    WINDOW,
+    Coverage,
+    Losses,
+    encode_windows,
+    map_ahead,
+    measure,
+    run_module,
+    window_size,
+    windows,
+)
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.encoded import encoded
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -154,3 +166,44 @@ def test_nothing_measured_is_no_loss() -> None:
     module: Any = Echo()
     loss, score = measure(opened("classification", 2), module, [], CPU)
     assert (loss, score.num_examples) == (0.0, 0)
+
+
+def test_on_a_gpu_the_next_window_is_made_ahead() -> None:
+    reading, made = set(), list[int]()
+
+    def items() -> Iterator[int]:
+        for number in range(3):
+            reading.add(threading.get_ident())
+            yield number
+        raise ValueError("the fourth")
+
+    def make(number: int) -> tuple[int, int]:
+        made.append(number)
+        return number, threading.get_ident()
+
+    ahead = map_ahead(make, items(), torch.device("cuda"))
+    (first, maker), (second, _) = next(ahead), next(ahead)
+    assert (first, second) == (0, 1)
+    assert maker != threading.get_ident()
+    assert reading == {threading.get_ident()}  # a database may be read in the thread alone that has opened it
+    with pytest.raises(ValueError, match="the fourth"):
+        next(ahead)
+    assert made == [0, 1, 2]
+    for device in ("cuda", "cpu"):
+        assert list(map_ahead(str.upper, iter("abc"), torch.device(device))) == list("ABC")
+        assert list(map_ahead(str.upper, iter(""), torch.device(device))) == []
+
+
+def test_what_is_left_midway_does_not_wait_for_what_is_being_made() -> None:
+    going_on = threading.Event()
+
+    def make(number: int) -> int:
+        if number == 1:
+            going_on.wait(60)
+        return number
+
+    ahead = map_ahead(make, range(5), torch.device("cuda"))
+    assert next(ahead) == 0
+    ahead.close()  # type: ignore[attr-defined]
+    assert not going_on.is_set()
+    going_on.set()

@@ -22,7 +22,7 @@ from unmask.packing import planning as packing
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader, pack_sequences
 from unmask.packing.pair_formats import SegmentPairs
 from unmask.packing.planning import PlannedSequence, Planner, Span, Split
-from unmask.packing.single_formats import FullSentences
+from unmask.packing.single_formats import DocSentences, FullSentences
 from unmask.packing.templates import SequenceFrame, bare_frame
 from unmask.store.store import TokenStore
 from unmask.tokenization.definition import Framing, Piece
@@ -139,8 +139,11 @@ def test_packed_arrays_are_the_plain_ones(
     documents = st.integers(0, store.num_documents - 1)
 
     def spans_of(document: int) -> st.SearchStrategy[Span]:
-        places = st.integers(0, len(store.document(document).tokens))
-        return st.tuples(places, places).filter(lambda p: p[0] < p[1]).map(lambda p: Span(document, *p))
+        size = len(store.document(document).tokens)
+        starts = st.integers(0, size - 1)
+        return starts.flatmap(
+            lambda start: st.builds(Span, st.just(document), st.just(start), st.integers(start + 1, size))
+        )
 
     segment = st.lists(documents.flatmap(spans_of), min_size=1, max_size=3).map(tuple)
     segments = st.lists(segment, min_size=num_segments, max_size=num_segments).map(tuple)
@@ -328,12 +331,48 @@ def test_static_masking_brings_sequences_and_masks_back(loader: SequenceLoader) 
 # --------------------------------------------------------------------------------------------------------- evaluation
 
 
+@pytest.fixture
+def held_out(make_store: MakeStore, number_tokens: NumberTokens, monkeypatch: pytest.MonkeyPatch) -> SequenceLoader:
+    """Ten documents of forty are held out, as many as a block holds, with one and the same number of sequences."""
+    store = make_store(number_tokens([[5] * 12] * 40), hashes=[0 if n % 4 == 3 else 2**32 - 1 for n in range(40)])
+    monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 10)
+    planner = Planner(Split(store, 0.1, True), DocSentences(11), seed=9)
+    return SequenceLoader(planner, BERT, batch_size=6, micro_batch_size=4)
+
+
+def documents_of(loader: SequenceLoader, most: int) -> list[int]:
+    """The documents that the sequences of a sample begin in; each has 60 tokens, numbered from 1 through the store."""
+    rows = [row for batch in loader.sample(most) for row in batch.input_ids.split(batch.lengths)]
+    return [(int(row[1]) - 1) // 60 for row in rows]
+
+
+def test_an_evaluation_is_drawn_evenly_over_all_documents(held_out: SequenceLoader) -> None:
+    """Not the sequences of the first block of the whole corpus, with one or two of the ten in it."""
+    members = [n for n in range(40) if n % 4 == 3]
+    assert sorted(documents_of(held_out, 10)) == members
+    assert sorted(documents_of(held_out, 30)) == sorted(3 * members)
+    assert len(set(documents_of(held_out, 5))) == 5
+    assert sorted(documents_of(held_out, 10_000)) == sorted(6 * members)  # all there are, each once
+
+
 @pytest.mark.parametrize("most", [1, 4, 9, 10_000])
-def test_an_evaluation_reads_the_first_copy_in_order(loader: SequenceLoader, most: int) -> None:
-    expected = epochs_of(loader, 1)[0][:most]
-    batches = list(loader.epoch(most))
+def test_an_evaluation_is_the_same_every_time(held_out: SequenceLoader, most: int) -> None:
+    batches = list(held_out.sample(most))
+    assert sum(batch.num_sequences for batch in batches) == min(most, 60)
     assert [batch.num_sequences for batch in batches[:-1]] == [4] * (len(batches) - 1)
-    assert [found for batch in batches for found in sequences_of(LoadedStep([batch], Position(), 0))] == expected
+    again = list(held_out.sample(most))
+    assert all(map(same, batches, again))
+    assert len(batches) == len(again)
+    keys = [chance for batch in batches for chance in batch.keys.tolist() if batch.keys is not None]
+    assert len(set(keys)) == len(keys)
+
+
+def test_more_than_a_block_is_planned_where_that_is_not_enough(
+    held_out: SequenceLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 3)
+    assert len(set(documents_of(held_out, 12))) == 3  # a block's 18 sequences are enough
+    assert len(set(documents_of(held_out, 19))) == 6
 
 
 # ------------------------------------------------------------------------------------------------ passing over a block

@@ -153,13 +153,13 @@ def test_epochs_and_seeds_have_orders_of_their_own(store: TokenStore) -> None:
 
 def test_held_out_windows(store: TokenStore) -> None:
     loader = new_loader(store)
-    batches = list(loader.epoch(most=7))
+    batches = list(loader.sample(most=7))
     assert [batch.num_sequences for batch in batches] == [3, 3, 3]
     assert [batch.columns["window"][0].item() for batch in batches] == [0, 1, 2]
     two_thirds = int(loader._sizes.sum()) * 2 // 3
-    one_lane = list(new_loader(store, window=two_thirds).epoch(most=100))
+    one_lane = list(new_loader(store, window=two_thirds).sample(most=100))
     assert [batch.num_sequences for batch in one_lane] == [1]
-    assert list(new_loader(store, window=10_000).epoch(most=100)) == []
+    assert list(new_loader(store, window=10_000).sample(most=100)) == []
 
 
 def test_the_split_is_kept_to(store: TokenStore) -> None:

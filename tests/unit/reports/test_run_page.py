@@ -124,7 +124,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "Held-out NSP accuracy": "0.625",
         "Dev.f1": "0.875",
     }
-    assert "unmask pretrain bert_tiny &#x27;corpus=my text&#x27; --resume" in text
+    assert "unmask pretrain bert_tiny &#39;corpus=my text&#39; --resume" in text
     assert text.count("unigram entropy 7.125") == 2  # the legend of the curve, and beside the held-out loss
     assert text.count("no context 6.5, unigram entropy 7.125") == 1
     assert "<td>12345</td>" in text

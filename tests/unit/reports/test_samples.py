@@ -14,7 +14,8 @@ from unmask.objectives.causal_lm import CausalLM, CausalLMModule
 from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
-from unmask.reports.sample_rows import are_samples, draw_samples
+from unmask.reports.layout import render
+from unmask.reports.sample_rows import are_samples, view_samples
 from unmask.reports.samples import samples_of
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -182,14 +183,14 @@ def test_a_generator_that_is_trained_alone_is_asked_as_a_masked_lm(tokenizers: d
 
 
 def drawn(*tokens: dict[str, Any]) -> str:
-    return draw_samples([{"title": "one", "text": list(tokens)}])
+    return render("samples.html", **view_samples([{"title": "one", "text": list(tokens)}]))
 
 
 def test_a_note_for_each_kind_of_token() -> None:
     assert "at masked positions" in drawn({"kind": "masked", "label": "a", "prediction": "a", "correct": True})
     assert "from those before it" in drawn({"kind": "next", "label": "a", "prediction": "a", "correct": True})
     assert "generator" in drawn({"kind": "checked", "token": "a", "label": "original"})
-    assert draw_samples([]) == ""
+    assert render("samples.html", **view_samples([])).strip() == ""
 
 
 def test_what_was_expected_next() -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.offsets import align
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -25,6 +29,28 @@ def test_texts_are_learned_and_encoded_segmented() -> None:
     (encoded,) = SEGMENTED.encode_inputs([(text, text)])
     assert encoded == by_hand.encode_inputs([(segment(text), segment(text))])[0]
     assert PLAIN.segment(text) == text
+
+
+def test_tokens_have_their_places_in_the_text_as_it_was_given() -> None:
+    text = "국민은  학교에\n갔습니다."
+    (aligned,) = align(SEGMENTED, [text])
+    pieces = [text[start:end] for start, end in zip(aligned.starts, aligned.ends, strict=True)]
+    assert pieces == ["국민", "은", "학교", "에", "갔", "습니다", "."]
+    assert SEGMENTED.decode(aligned.ids) == "국민 은 학교 에 갔 습니다."
+
+
+@given(text=st.text(st.sampled_from("나는학교에갔다했어요할게 ㅋ0aZ.,!“\n\t\u3000각ᄒᆞᆫ😀e\u0301"), max_size=40))
+@example(text=" 국민은 [MASK]에\u3000 갔습니다.[SEP] ")
+def test_places_are_those_of_what_each_token_stands_for(text: str) -> None:
+    (aligned,) = align(SEGMENTED, [text])
+    assert [aligned.ids] == SEGMENTED.encode_batch([text], specials_in_text=True)
+    assert aligned.starts == sorted(aligned.starts)
+    assert aligned.ends == sorted(aligned.ends)
+    for index, start, end in zip(aligned.ids, aligned.starts, aligned.ends, strict=True):
+        piece = text[start:end]
+        assert piece == piece.strip()
+        if piece.isascii() and index != SEGMENTED.unk_id:
+            assert SEGMENTED.token_strings[index].removeprefix("##") in (piece, piece.lower())
 
 
 def test_special_tokens_stay_whole() -> None:

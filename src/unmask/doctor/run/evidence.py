@@ -129,7 +129,7 @@ def gather_evidence(record: Record) -> Evidence:
         batches = prepare_held_out(recipe, store, tokenizer, objective)
     else:
         loader = build_loader(recipe, store, tokenizer, held_out=False)
-        batches = [objective.prepare(batch) for batch in loader.epoch(recipe.train.eval_sequences)]
+        batches = [objective.prepare(batch) for batch in loader.sample(recipe.train.eval_sequences)]
     evaluation = {name: value for row in record.evaluations for name, value in row.items() if value is not None}
     model = record.directory / MODEL
     return Evidence(

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean, pstdev
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self
 
@@ -22,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.config import build_settings
-from unmask.errors import InputError, OutputError, UserError
+from unmask.errors import OutputError, UserError, ValuesError
 from unmask.finetuning.estimators.inputs import (
     Texts,
     distinct,
@@ -37,6 +38,7 @@ from unmask.finetuning.estimators.inputs import (
     tags_of_texts,
 )
 from unmask.finetuning.inputs import build_module
+from unmask.finetuning.lengths import trained_length, warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import encode_windows, run_module
@@ -140,7 +142,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         try:
             _check_place(place, overwrite)
             with writing_directory(place.resolve(), overwrite) as unfinished:  # resolved: a link stays a link
-                save_finetuned(fitted.module, fitted.task, fitted.tokenizer, unfinished)
+                save_finetuned(fitted.module, fitted.task, fitted.tokenizer, unfinished, self._trained_length)
         except OSError as error:  # such as a folder that even the system's owner cannot make
             reason = error.strerror or error
             raise OutputError(f"cannot write {place}: {reason}; choose a place that can be written") from error
@@ -184,6 +186,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             training = concatenate([window.encoded.without_alignment() for window in windows])
             if counts.anything_mended:
                 logger.warning("X: %s", counts.summary())
+            self._trained_length = settings.task.max_length if settings.from_scratch else trained_length(source)
+            warn_of_untrained_positions(int(training.row_lengths.max()), self._trained_length, source, "max_length")
             loader = ExampleLoader(training, settings.seed, settings.train.batch_size, settings.train.batch_size)
             progress = _LossCurve()
             train(
@@ -211,7 +215,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         task: Any = self.predictor_.task  # classification or regression: both have `is_pair`
         if task.is_pair != ("text_b" in rows[0]):
             kinds = ("single texts", "pairs of texts")
-            raise InputError(f"X holds {kinds[not task.is_pair]}, and the model was fitted on {kinds[task.is_pair]}")
+            raise ValuesError(f"X holds {kinds[not task.is_pair]}, and the model was fitted on {kinds[task.is_pair]}")
         predictor, counts = self.predictor_, ExampleCounts()
         windows = encode_windows(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments)
         parts = [run_module(task, predictor.module, window.encoded, predictor.compute) for window in windows]
@@ -269,7 +273,7 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
         names = [str(label) for label in self.classes_.tolist()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"two different labels of y are both written {twice!r}: expected them to differ as texts")
+            raise ValuesError(f"two different labels of y are both written {twice!r}: expected them to differ as texts")
         name_of = dict(zip(self.classes_.tolist(), names, strict=True))
         settings = self._settings(list(rows[0].fields), {"name": "classification", "labels": names})
         self._train(settings, rows, [name_of[label] for label in labels])
@@ -294,7 +298,7 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
 
         Raises:
             NotFittedError: `fit` has not been called.
-            InputError: `X` is empty, or does not hold what the model was fitted on.
+            ValuesError: `X` is empty, or does not hold what the model was fitted on.
         """
         probabilities = self.predict_proba(X)
         chosen: NDArray[Any]
@@ -315,7 +319,11 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
 
 
 class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
-    """Learns a number for each text, or pair of texts; its parameters are those of `FinetuningEstimator`."""
+    """Learns a number for each text, or pair of texts; its parameters are those of `FinetuningEstimator`.
+
+    It learns on targets with mean 0 and standard deviation 1, in which `loss_curve_` is; the head is then rescaled, so
+    that the model, saved too, answers on the scale of `y`.
+    """
 
     def fit(self, X: Texts, y: Any) -> Self:  # noqa: N803
         """Fine-tunes the model.
@@ -330,12 +338,23 @@ class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
         """
         rows = rows_of(X)
         values = numbers_of(y, len(rows))
-        self._train(self._settings(list(rows[0].fields), {"name": "regression"}), rows, values)
+        mean, deviation = fmean(values), pstdev(values) or 1.0
+        standardised = [(value - mean) / deviation for value in values]
+        self._train(self._settings(list(rows[0].fields), {"name": "regression"}), rows, standardised)
+        _rescale(self.predictor_.module.head, mean, deviation)
         return self
 
     def predict(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
         """(texts,) one value each; raises as `TextClassifier.predict`."""
         return self._outputs(X).squeeze(-1).double().numpy()
+
+
+@torch.no_grad()
+def _rescale(head: nn.Module, mean: float, deviation: float) -> None:
+    """Makes a head with one output answer `deviation` times as much, plus `mean`."""
+    output = [part for part in head.modules() if isinstance(part, nn.Linear)][-1]
+    output.weight *= deviation
+    output.bias.mul_(deviation).add_(mean)
 
 
 def _check_place(directory: Path, overwrite: bool) -> None:

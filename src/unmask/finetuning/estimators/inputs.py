@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError, SettingsError, ValuesError
 from unmask.tasks.rows import Row
 from unmask.tasks.text.examples import check_spelling
 
@@ -39,10 +39,10 @@ def rows_of(X: Texts) -> list[Row]:  # noqa: N803
     """Texts as rows `{text}`, or pairs as `{text_a, text_b}`."""
     rows = [_row(value, f"X[{number}]") for number, value in enumerate(_listed(X, "X"))]
     if not rows:
-        raise InputError("X is empty: expected texts, or pairs of texts")
+        raise ValuesError("X is empty: expected texts, or pairs of texts")
     for row in rows:
         if len(row.fields) != len(rows[0].fields):
-            raise InputError(
+            raise ValuesError(
                 f"X[0] holds {len(rows[0].fields)} text(s) and {row.source} {len(row.fields)}: expected single texts, "
                 "or pairs, throughout"
             )
@@ -52,7 +52,7 @@ def rows_of(X: Texts) -> list[Row]:  # noqa: N803
 def _row(value: Any, source: str) -> Row:
     texts = list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
     if len(texts) not in (1, 2) or not all(isinstance(text, str) for text in texts):
-        raise InputError(
+        raise ValuesError(
             f"{source} is {str(value)[:60]!r} ({type(value).__name__}): expected a text, or a pair of texts"
         )
     names = _SINGLE if len(texts) == 1 else _PAIR
@@ -62,7 +62,7 @@ def _row(value: Any, source: str) -> Row:
 def _listed(values: Any, name: str) -> list[Any]:
     """A list, an array, or a column or table of pandas or the like, as a list."""
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
-        raise InputError(f"{name} is one {type(values).__name__}: expected a list or an array")
+        raise ValuesError(f"{name} is one {type(values).__name__}: expected a list or an array")
     array = values.to_numpy() if hasattr(values, "to_numpy") else values
     listed: list[Any] = array.tolist() if hasattr(array, "tolist") else list(array)
     return listed
@@ -74,18 +74,21 @@ def labels_of(y: Any, num_texts: int) -> list[Hashable]:
     _same_length(labels, num_texts)
     for number, label in enumerate(labels):
         if label is None or label != label or label == "":
-            raise InputError(f"y[{number}] is {label or repr(label)}: expected a label; take unlabelled texts out")
+            raise ValuesError(f"y[{number}] is {label or repr(label)}: expected a label; take unlabelled texts out")
         if isinstance(label, list | dict | set):
-            raise InputError(
+            raise ValuesError(
                 f"y[{number}] is {str(label)[:60]}: expected one label for each text, or a matrix of 0 and 1 where a "
                 "text may have many (sklearn.preprocessing.MultiLabelBinarizer makes it)"
             )
     if len(set(labels)) < 2:
-        raise InputError(f"every label of y is {labels[0]!r}: there is nothing to tell apart; give at least two")
+        raise ValuesError(f"every label of y is {labels[0]!r}: there is nothing to tell apart; give at least two")
     first_places: dict[str, str] = {}
     for number, label in enumerate(labels):
         first_places.setdefault(str(label), f"y[{number}]")
-    check_spelling(first_places, otherwise="")
+    try:
+        check_spelling(first_places, otherwise="")
+    except InputError as error:
+        raise ValuesError(str(error)) from error
     return labels
 
 
@@ -101,12 +104,12 @@ def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
     _same_length(rows, num_texts)
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]) or any(value not in (0, 1) for value in row):
-            raise InputError(
+            raise ValuesError(
                 f"y[{number}] is {str(row)[:60]}: expected 0 or 1 for each of {len(rows[0])} labels, as "
                 "sklearn.preprocessing.MultiLabelBinarizer makes them"
             )
     if all(row == rows[0] for row in rows):
-        raise InputError("every text has the same labels in y: there is nothing to tell apart; give at least two")
+        raise ValuesError("every text has the same labels in y: there is nothing to tell apart; give at least two")
     return np.array(rows, dtype=np.int64)
 
 
@@ -117,29 +120,29 @@ def numbers_of(y: Any, num_texts: int) -> list[float]:
     values = [_number(value, number) for number, value in enumerate(listed)]
     _same_length(values, num_texts)
     if len(values) > 1 and len(set(values)) == 1:
-        raise InputError(f"every value of y is {values[0]:g}: there is nothing to tell apart; give values that differ")
+        raise ValuesError(f"every value of y is {values[0]:g}: there is nothing to tell apart; give values that differ")
     return values
 
 
 def _number(value: Any, number: int) -> float:
     if isinstance(value, str | bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-        raise InputError(f"y[{number}] is {value!r}: expected a finite number")
+        raise ValuesError(f"y[{number}] is {value!r}: expected a finite number")
     if abs(float(value)) > float(np.finfo(np.float32).max):
-        raise InputError(f"y[{number}] is {value!r}: too large for float32; scale y")
+        raise ValuesError(f"y[{number}] is {value!r}: too large for float32; scale y")
     return float(value)
 
 
 def _refuse_column(rows: Sequence[Any]) -> None:
     """Refuses a matrix with a single column: one value for each text is a list or a plain array."""
     if rows and all(isinstance(row, list) and len(row) == 1 for row in rows):
-        raise InputError(
+        raise ValuesError(
             "y has one column: give y.ravel() (numpy.ravel(y) of a list or a table), a value for each text"
         )
 
 
 def _same_length(values: Sequence[Any], num_texts: int) -> None:
     if len(values) != num_texts:
-        raise InputError(f"X has {num_texts} texts and y {len(values)} values: expected one for each text")
+        raise ValuesError(f"X has {num_texts} texts and y {len(values)} values: expected one for each text")
 
 
 def distinct(labels: Iterable[Hashable]) -> NDArray[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from unmask.errors import InputError
+from unmask.errors import ValuesError
 from unmask.finetuning.estimators.inputs import Texts, given_model, rows_of, tags_of_texts
 from unmask.inference.features.batches import FeatureModel
 from unmask.inference.features.similarity import embed, load_embedder
@@ -30,7 +30,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         normalise: True divides each vector by its length.
         max_length: most tokens that are read at once; a longer text is read in windows. None: as many as the model can.
         device: "auto" (a GPU where there is one), "cpu" or "cuda".
-        precision: "fp32", "bf16" or "auto".
+        precision: "fp32" or "bf16".
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         normalise: bool = False,
         max_length: int | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
-        precision: Literal["auto", "fp32", "bf16"] = "fp32",
+        precision: Literal["fp32", "bf16"] = "fp32",
     ) -> None:
         self.model = model
         self.layers = layers
@@ -69,7 +69,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         """
         rows = rows_of(X)
         if "text_b" in rows[0]:
-            raise InputError("X holds pairs of texts: expected single texts, each of which becomes a vector")
+            raise ValuesError("X holds pairs of texts: expected single texts, each of which becomes a vector")
         return embed(self._load(), (row["text"] for row in rows), pool=self.pool, normalise=self.normalise)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:

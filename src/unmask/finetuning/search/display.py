@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -48,8 +48,8 @@ class TrialsDisplay:
 
     def __enter__(self) -> Self:
         at_a_time = min(self._parallel, self._num_trials)
-        self.tell(f"{self._num_trials} trials, {at_a_time} at a time; each has a log.txt of its own")
-        if (bars := open_bars(self._stream)) is not None:
+        self.log(f"{self._num_trials} trials, {at_a_time} at a time; each has a log.txt of its own")
+        if (bars := open_bars(self._stream, shows_time=True)) is not None:
             bars.add_task("search", total=self._num_trials, status="")
             bars.start()
             self._bars = bars
@@ -62,27 +62,26 @@ class TrialsDisplay:
             self._bars.stop()
             self._bars = None
 
-    def show(self, running_s: dict[str, float], left_s: float | None) -> None:
+    def show(self, running: Collection[str], left_s: float | None) -> None:
         """Shows how far the search is.
 
         Args:
-            running_s: for how long each running trial has run, by name.
+            running: the names of the trials that are running.
             left_s: seconds until all have ended, if known.
         """
         if self._bars is None:
             return
         left = "" if left_s is None else f" · {human_duration(left_s)} left"
-        told = f"{self.num_ended} of {self._num_trials} trials{left}"
-        self._bars.update(self._bars.task_ids[0], completed=self.num_ended, status=told)
-        for name in [name for name in self._running if name not in running_s]:
+        status = f"{self.num_ended} of {self._num_trials} trials{left}"
+        self._bars.update(self._bars.task_ids[0], completed=self.num_ended, status=status)
+        for name in self._running.keys() - set(running):
             self._bars.remove_task(self._running.pop(name))
-        for name, seconds in running_s.items():
+        for name in running:
             if name not in self._running:
                 self._running[name] = self._bars.add_task(f"  {name}", total=None, status="")
-            self._bars.update(self._running[name], status=human_duration(seconds))
         self._bars.refresh()
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Writes a line, above the bars where there are some."""
         self._write(logging.INFO, line, line)
 
@@ -114,7 +113,7 @@ class InputWarnings:
         self._echo: type[logging.Handler] | None = None
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def collecting(self) -> Iterator[None]:
         """A block whose warnings are shown and written to the log of the search, each once; its other messages are not,
         since the trials log them.
 
@@ -126,7 +125,7 @@ class InputWarnings:
             yield
 
     @contextmanager
-    def hushing(self) -> Iterator[None]:
+    def hiding(self) -> Iterator[None]:
         """A block that does not show these warnings again; logs opened in it still get them."""
         with _filtering(self._is_new):
             yield

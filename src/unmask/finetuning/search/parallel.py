@@ -1,8 +1,8 @@
 """Trials of a search side by side, each in a process of its own, because a small task's run is mostly start-up,
 tokenization, compilation, evaluation and saving, which leave a GPU and most of a processor idle.
 
-A worker process runs one trial after another, so that PyTorch is imported once in each. It receives plain settings
-through a pipe and answers how the trial has ended; figures and weights are in the run directories, as usual.
+A worker process runs one trial after another, so that PyTorch is imported once in each. It receives plain settings and
+returns how the trial has ended; figures and weights are in the run directories, as usual.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence, Set
-from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -34,7 +33,7 @@ from unmask.io.signals import Interruption
 from unmask.recipe.tree import FinetuneRecipe
 
 _LOOK_EVERY_S = 0.25
-"""How long the parent waits before it looks at the clock and for signals again."""
+"""How long the parent waits before it looks for signals again and brings the bars up to date."""
 
 
 class RunOne(Protocol):
@@ -64,17 +63,19 @@ class Job:
 
 @dataclass(frozen=True)
 class _Ended:
-    """How a trial has ended: well, if all are None or False.
+    """How a trial has ended: well, if all but `warnings` are None or False.
 
     Attributes:
         failure: what is wrong with this trial alone.
         error: what is wrong with every trial, or with our code.
         is_stopped: stopped by a signal; it has saved what it has done.
+        warnings: what it has warned about.
     """
 
     failure: str | None = None
     error: Exception | None = None
     is_stopped: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 def attempt(job: Job, recipe: str, run: RunOne) -> str | None:
@@ -95,8 +96,8 @@ def attempt(job: Job, recipe: str, run: RunOne) -> str | None:
     except UserError as error:
         return str(error)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        told = ". ".join(str(error).split(". ")[:2]) or "out of memory"
-        return f"{told}: lower train.micro_batch_size, or search.parallel where runs share the memory"
+        message = ". ".join(str(error).split(". ")[:2]) or "out of memory"
+        return f"{message}: lower train.micro_batch_size, or search.parallel where runs share the memory"
     return None
 
 
@@ -136,47 +137,66 @@ def run_side_by_side(
         Interrupted: Ctrl-C or SIGTERM; trials that were under way have saved their checkpoints. A second Ctrl-C ends
             them at once.
     """
+    num_threads = max(1, torch.get_num_threads() // parallel)
     with Interruption() as interruption, TrialsDisplay(directory, len(jobs), parallel) as display:
-        crew = _Crew(jobs, parallel, recipe, run, note_end, display, shown)
+        trials = _Trials(jobs, parallel, lambda: _Worker(recipe, run, num_threads), note_end, display, shown)
         try:
-            crew.work(interruption)
+            trials.run(interruption)
         except KeyboardInterrupt as error:
-            told = f"{directory}: stopped at once, with what its trials had saved"
-            raise Interrupted(f"{told}; the same command with --resume goes on", signal.SIGINT) from error
+            message = f"{directory}: stopped at once, with what its trials had saved"
+            raise Interrupted(f"{message}; the same command with --resume continues", signal.SIGINT) from error
         finally:
-            crew.dismiss()
-    if crew.error is not None:
-        raise crew.error
-    number = interruption.signal_number or (signal.SIGTERM if crew.is_stopping else None)
+            trials.close()
+    if trials.error is not None:
+        raise trials.error
+    number = interruption.signal_number or (signal.SIGTERM if trials.is_stopping else None)
     if number is not None:
-        told = f"{directory}: stopped; what is finished is kept, and the trials under way have saved where they are"
-        raise Interrupted(f"{told}: the same command with --resume goes on", number)
+        message = f"{directory}: stopped; what is finished is kept, and the trials under way have saved where they are"
+        raise Interrupted(f"{message}: the same command with --resume continues", number)
 
 
-@dataclass
 class _Worker:
-    """A worker process and its current trial."""
+    """A process that runs one trial at a time: a pool of its own, since a killed process breaks its whole pool."""
 
-    process: SpawnProcess
-    connection: Connection
-    job: Job
-    began: float
+    def __init__(self, recipe: str, run: RunOne, num_threads: int) -> None:
+        self._arguments = (recipe, run)
+        self._executor = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), initializer=_prepare_process, initargs=(num_threads,)
+        )
+        before = multiprocessing.active_children()
+        # Ctrl-C, which a terminal sends to all processes at once, is for the parent alone: signals blocked at the start
+        # stay blocked in the process, which then unblocks SIGTERM.
+        former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            self._executor.submit(os.getpid)  # starts the process
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, former)
+        (self.process,) = set(multiprocessing.active_children()).difference(before)
 
-    def give(self, job: Job) -> None:
+    def submit(self, job: Job) -> Future[_Ended]:
         self.job, self.began = job, time.monotonic()
-        with suppress(OSError):  # it has died, as the end of its pipe will show
-            self.connection.send(job)
+        try:
+            return self._executor.submit(_run_trial, job, *self._arguments)
+        except BrokenProcessPool as error:  # it was killed before
+            future: Future[_Ended] = Future()
+            future.set_exception(error)
+            return future
+
+    def close(self) -> None:
+        """Kills the process: an idle one has nothing to save, and would take seconds to free its memory; it has a trial
+        here only after a fault of ours or a second Ctrl-C."""
+        self.process.kill()
+        self._executor.shutdown()
 
 
-class _Crew:
-    """The workers of a search, and the trials that have not begun."""
+class _Trials:
+    """The trials of a search: those that have not begun, and the workers."""
 
     def __init__(
         self,
         jobs: Sequence[Job],
         parallel: int,
-        recipe: str,
-        run: RunOne,
+        new_worker: Callable[[], _Worker],
         note_end: Callable[[Job, str | None], str],
         display: TrialsDisplay,
         shown: Set[str],
@@ -185,68 +205,48 @@ class _Crew:
         self.is_stopping = False
         self._waiting = deque(jobs)
         self._parallel = parallel
-        self._arguments = (recipe, run, max(1, torch.get_num_threads() // parallel))
+        self._new_worker = new_worker
+        self._workers: list[_Worker] = []
+        self._running: dict[Future[_Ended], _Worker] = {}
         self._note_end = note_end
         self._display = display
-        self._busy: list[_Worker] = []
-        self._idle: list[_Worker] = []
         self._warnings = set(shown)
         self._spent_s, self._spent_cost = 0.0, 0.0
 
-    def work(self, interruption: Interruption) -> None:
+    def run(self, interruption: Interruption) -> None:
         """Runs until no trial is under way and none is left to begin."""
         for _ in range(min(self._parallel, len(self._waiting))):
-            self._hire(self._waiting.popleft())
-        while self._busy:
+            self._begin(None)
+        while self._running:
             if interruption.signal_number is not None:
                 self._stop()
-            ready = wait([worker.connection for worker in self._busy], _LOOK_EVERY_S)
-            for worker in [worker for worker in self._busy if worker.connection in ready]:
-                self._hear(worker)
-            now = time.monotonic()
-            self._display.show({worker.job.name: now - worker.began for worker in self._busy}, self._left_s(now))
+            done, _ = wait(self._running, _LOOK_EVERY_S, FIRST_COMPLETED)
+            for future in done:
+                worker = self._running.pop(future)
+                ended = self._ending(future, worker)
+                self._end(worker, ended)
+                if self._waiting:
+                    self._begin(worker if worker.process.is_alive() else None)
+            self._display.show([worker.job.name for worker in self._running.values()], self._left_s())
 
-    def dismiss(self) -> None:
-        """Kills every worker: an idle one has nothing to save, and would take seconds to free its memory; a worker has
-        a trial here only after a fault of ours or a second Ctrl-C."""
-        for worker in (*self._busy, *self._idle):
-            worker.process.kill()
-        for worker in (*self._busy, *self._idle):
+    def close(self) -> None:
+        """Ends every worker."""
+        for worker in self._workers:
+            worker.close()
+
+    def _begin(self, worker: _Worker | None) -> None:
+        """Begins the next trial, in a new worker if none is given."""
+        if worker is None:
+            worker = self._new_worker()
+            self._workers.append(worker)
+        self._running[worker.submit(self._waiting.popleft())] = worker
+
+    def _ending(self, future: Future[_Ended], worker: _Worker) -> _Ended:
+        try:
+            return future.result()
+        except BrokenProcessPool:
             worker.process.join()
-            worker.connection.close()
-
-    def _hire(self, job: Job) -> None:
-        """Starts a worker. Ctrl-C, which a terminal sends to all processes at once, is for the parent alone: signals
-        blocked at the start stay blocked in the worker, which then unblocks SIGTERM."""
-        resource_tracker.ensure_running()  # if it started with the first worker, it would unblock both signals
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=_work, args=(there, *self._arguments))
-        former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, former)
-            there.close()
-        worker = _Worker(process, here, job, 0.0)
-        self._busy.append(worker)
-        worker.give(job)
-
-    def _hear(self, worker: _Worker) -> None:
-        try:
-            message = worker.connection.recv()
-        except (EOFError, OSError):
-            self._end(worker, self._death(worker))
-            return
-        if isinstance(message, _Ended):
-            self._end(worker, message)
-        elif message not in self._warnings:
-            self._warnings.add(message)
-            self._display.warn(f"{worker.job.name}: {message}")
-
-    def _death(self, worker: _Worker) -> _Ended:
-        worker.process.join()
-        code = worker.process.exitcode or 0
+            code = worker.process.exitcode or 0
         if self.is_stopping or code == -signal.SIGTERM:
             return _Ended(is_stopped=True)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -255,9 +255,13 @@ class _Crew:
 
     def _end(self, worker: _Worker, ended: _Ended) -> None:
         job = worker.job
+        for message in ended.warnings:
+            if message not in self._warnings:
+                self._warnings.add(message)
+                self._display.warn(f"{job.name}: {message}")
         if ended.error is not None:
             self._waiting.clear()
-            self._display.tell(f"{job.name} has failed; no other trial begins, and those under way run to their end")
+            self._display.log(f"{job.name} has failed; no other trial begins, and those under way run to their end")
             if self.error is not None:
                 self._display.warn(str(ended.error))
             self.error = self.error or ended.error
@@ -267,66 +271,44 @@ class _Crew:
             self._spent_s += time.monotonic() - worker.began
             self._spent_cost += job.cost
             self._display.num_ended += 1
-            self._display.tell(self._note_end(job, ended.failure))
-        self._busy.remove(worker)
-        if worker.process.exitcode is not None:
-            worker.connection.close()
-            if self._waiting:
-                self._hire(self._waiting.popleft())
-        elif self._waiting:
-            self._busy.append(worker)
-            worker.give(self._waiting.popleft())
-        else:
-            self._idle.append(worker)
+            self._display.log(self._note_end(job, ended.failure))
 
     def _stop(self) -> None:
         """Lets every worker save and stop."""
         if not self.is_stopping:
             self.is_stopping = True
             self._waiting.clear()
-            for worker in self._busy:
+            for worker in self._running.values():
                 worker.process.terminate()
 
-    def _left_s(self, now: float) -> float | None:
+    def _left_s(self) -> float | None:
         """Estimated seconds until the last trial ends; None before the first has ended, and when none is left."""
-        if not self._spent_cost or not self._busy:
+        if not self._spent_cost or not self._running:
             return None
-        cost = sum(job.cost for job in (*self._waiting, *(worker.job for worker in self._busy)))
-        under_way_s = sum(now - worker.began for worker in self._busy)
+        workers = self._running.values()
+        cost = sum(job.cost for job in (*self._waiting, *(worker.job for worker in workers)))
+        under_way_s = sum(time.monotonic() - worker.began for worker in workers)
         return max(0.0, cost * self._spent_s / self._spent_cost - under_way_s) / self._parallel
 
 
-def _work(connection: Connection, recipe: str, run: RunOne, num_threads: int) -> None:
-    """What a worker process does until its parent kills it."""
+# In a worker process
+
+
+def _prepare_process(num_threads: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(num_threads)
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115  hides bars and messages while the process lives
     logging.captureWarnings(True)
-    parent = _WarningsToParent(connection)
-    for name in ("unmask", "py.warnings"):
-        logging.getLogger(name).addHandler(parent)
     signal.signal(signal.SIGTERM, _stop_trial)
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        while True:
-            parent.send(_make(connection.recv(), recipe, run))
-            torch.cuda.empty_cache()  # memory cached here is not free for the others
-    except Interrupted:  # between two trials
-        parent.send(_Ended(is_stopped=True))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _make(job: Job, recipe: str, run: RunOne) -> _Ended:
-    try:
-        return _Ended(failure=attempt(job, recipe, run))
-    except Interrupted:
-        return _Ended(is_stopped=True)
-    except UserError as error:
-        kind = InputError if isinstance(error, InputError) else OutputError
-        return _Ended(error=kind(f"{job.name}: {error}"))
-    except OSError as error:  # the command line tells these from faults of ours
-        return _Ended(error=error)
-    except Exception:
-        return _Ended(error=RuntimeError(f"{job.name}, in its process:\n{traceback.format_exc()}"))
+def _end_with_parent() -> None:
+    """Ends the worker with its parent: a killed parent cannot stop its workers, which would then run on for nothing."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _stop_trial(number: int, frame: FrameType | None) -> None:
@@ -335,29 +317,33 @@ def _stop_trial(number: int, frame: FrameType | None) -> None:
     raise Interrupted("stopped by SIGTERM", number)
 
 
-def _end_with_parent() -> None:
-    """Ends the worker with its parent: a killed parent cannot tell its workers, and they would go on in vain."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+def _run_trial(job: Job, recipe: str, run: RunOne) -> _Ended:
+    """Makes a trial's run; its warnings come back with its end, its errors as that end."""
+    warnings = BufferingHandler(sys.maxsize)
+    warnings.setLevel(logging.WARNING)
+    warnings.addFilter(lambda record: record.levelno < logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("unmask", "py.warnings")]
+    for logger in loggers:
+        logger.addHandler(warnings)
+    try:
+        ended = _attempt_all(job, recipe, run)
+    finally:
+        for logger in loggers:
+            logger.removeHandler(warnings)
+        torch.cuda.empty_cache()  # memory cached here is not free for the others
+    messages = dict.fromkeys(warnings.format(record).rstrip() for record in warnings.buffer)
+    return replace(ended, warnings=tuple(messages))
 
 
-class _WarningsToParent(logging.Handler):
-    """Sends warnings to the parent, but not errors, which it gets as the end of the trial."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(logging.WARNING)
-        self._connection = connection
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.ERROR:
-            self._connection.send(self.format(record).rstrip())
-
-    def send(self, ended: _Ended) -> None:
-        """Sends how a trial has ended, not in the middle of another thread's warning."""
-        self.acquire()
-        try:
-            self._connection.send(ended)
-        finally:
-            self.release()
+def _attempt_all(job: Job, recipe: str, run: RunOne) -> _Ended:
+    try:
+        return _Ended(failure=attempt(job, recipe, run))
+    except Interrupted:
+        return _Ended(is_stopped=True)
+    except UserError as error:
+        kind = InputError if isinstance(error, InputError) else OutputError
+        return _Ended(error=kind(f"{job.name}: {error}"))
+    except OSError as error:  # the command line distinguishes these from faults of ours
+        return _Ended(error=error)
+    except Exception:
+        return _Ended(error=RuntimeError(f"{job.name}, in its process:\n{traceback.format_exc()}"))

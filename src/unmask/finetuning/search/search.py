@@ -116,7 +116,7 @@ def run_trials(
     Args:
         directory: the directory to write.
         recipe: the recipe's name, for the record.
-        resume: True keeps the finished trials and goes on with the others.
+        resume: True keeps the finished trials and continues with the others.
         overwrite: True replaces an existing search or run.
         run: makes one run; a module-level function if several run at a time.
         check: opens the inputs of a trial, so that mistakes are reported before anything is written; it is called for
@@ -127,15 +127,15 @@ def run_trials(
 
     Raises:
         UserError: recipe, examples or output are at fault, or every trial has failed. The failure of a single trial,
-            such as a learning rate at which it diverges, is noted, and the others go on.
+            such as a learning rate at which it diverges, is noted, and the others continue.
         Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
     """
     trials = plan_trials(settings)
     input_warnings = InputWarnings(directory)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
         for change in changes:
-            _tell(directory, change)
-        with input_warnings.telling():
+            _log(directory, change)
+        with input_warnings.collecting():
             for trial in _first_of_each_model(trials):
                 if check is not None:
                     check(trial.settings)
@@ -152,11 +152,11 @@ def run_trials(
             num_threads=torch.get_num_threads(),
         )
     try:
-        with alone_in(directory), input_warnings.hushing():
+        with alone_in(directory), input_warnings.hiding():
             return _run_all(settings, trials, directory, recipe, run, input_warnings.shown)
     except KeyboardInterrupt as error:
         raise Interrupted(
-            f"{directory}: stopped between two trials; the same command with --resume goes on", signal.SIGINT
+            f"{directory}: stopped between two trials; the same command with --resume continues", signal.SIGINT
         ) from error
 
 
@@ -253,7 +253,7 @@ def _run_all(
         summary["ensemble"] = _answer_together(runs_of_best_point(finished, metric), settings, directory)
     write_json(directory / SUMMARY, summary)
     for line in describe(summary):
-        _tell(directory, line)
+        _log(directory, line)
     write_trials_page(directory, summary)
     return directory / MODEL
 
@@ -269,7 +269,7 @@ def _outcomes(
         if _read_results(places[trial.name]) is not None:
             ended[trial.name] = _outcome(trial, places[trial.name], None)
     if ended:
-        _tell(directory, f"{len(ended)} of {len(trials)} trials are finished already")
+        _log(directory, f"{len(ended)} of {len(trials)} trials are finished already")
 
     def in_order() -> list[Outcome]:
         return [ended[trial.name] for trial in trials if trial.name in ended]
@@ -311,11 +311,11 @@ def _run_one_after_another(
     for place, job in enumerate(jobs):
         cost_left = sum(other.cost for other in jobs[place:])
         left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
-        _tell(directory, f"trial {numbers[job.name]}{left}: {job.name}")
+        _log(directory, f"trial {numbers[job.name]}{left}: {job.name}")
         began = time.monotonic()
         failure = attempt(job, recipe, run)
         spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + job.cost
-        _tell(directory, note_end(job, failure))
+        _log(directory, note_end(job, failure))
 
 
 def _outcome(trial: Trial, place: Path, failure: str | None) -> Outcome:
@@ -339,7 +339,7 @@ def _read_results(place: Path) -> dict[str, Any] | None:
     return results if is_whole else None
 
 
-def _tell(directory: Path, line: str) -> None:
+def _log(directory: Path, line: str) -> None:
     """Writes a line to the search's own log and to standard error; each trial has its own log."""
     with logging_messages(directory, echo=True):
         logger.info("%s", line)
@@ -347,7 +347,7 @@ def _tell(directory: Path, line: str) -> None:
 
 def _describe_outcome(outcome: Outcome, settings: FinetuneRecipe) -> str:
     if outcome.error is not None:
-        return f"{outcome.name} has failed, the others go on: {outcome.error}"
+        return f"{outcome.name} has failed, the others continue: {outcome.error}"
     metric = choose_metric(outcome.dev, settings.train.metric)
     fault = "" if outcome.degenerate is None else f"; degenerate: {outcome.degenerate}"
     return f"{outcome.name}: {metric} {in_words(outcome.dev[metric])} on dev{fault}"
@@ -366,7 +366,7 @@ def _link_model(source: Path, target: Path) -> None:
 def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:
     """Makes an ensemble of runs that have not failed and measures it; None where there is only one."""
     if len(runs) < 2:
-        _tell(directory, f"no ensemble: of the best combination only {runs[0].name} has not failed")
+        _log(directory, f"no ensemble: of the best combination only {runs[0].name} has not failed")
         return None
     place = write_ensemble(
         [directory / TRIALS / run.name / MODEL for run in runs], directory / "ensemble", overwrite=True
@@ -380,8 +380,8 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
         if file is not None
     }
     for name, metrics in figures.items():
-        told = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
-        _tell(directory, f"{len(runs)} together on {name}: {told}")
+        shown = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
+        _log(directory, f"{len(runs)} together on {name}: {shown}")
     return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
 
 

@@ -172,7 +172,7 @@ def describe(summary: Mapping[str, Any]) -> Iterable[str]:
 
 
 def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
-    """Why not even the best run has learned anything; None if it has, as far as its figures tell."""
+    """Why not even the best run has learned anything; None if it has, as far as its figures show."""
     metric, best = summary["metric"], summary["best_on_dev"]
     value = best["dev"][metric]
     fault = next(row["degenerate"] for row in summary["trials"] if row["trial"] == best["trial"])

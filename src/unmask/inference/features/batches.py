@@ -37,8 +37,6 @@ class FeatureModel:
     Attributes:
         max_length: most tokens of a row, special tokens included.
         layouts: the columns that may hold its texts in a table; the first layout that a row has is taken.
-        chooses: True: it computes in fp32, but `extract_features` changes to bf16 for many inputs if that is measured
-            to be faster.
     """
 
     encoder: Encoder
@@ -47,7 +45,6 @@ class FeatureModel:
     choice: LayerChoice
     max_length: int
     layouts: tuple[ColumnSettings, ...]
-    chooses: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -15,12 +15,10 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
-import torch
 
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, OutputError, SettingsError
@@ -40,9 +38,9 @@ from unmask.inference.features.inputs import (
     read_feature_input,
 )
 from unmask.inference.inputs import read_inputs
-from unmask.inference.precision import freeze, take_faster
+from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID
-from unmask.inference.windows import WINDOW, Coverage, introduce, windows
+from unmask.inference.windows import Coverage, introduce, windows
 from unmask.io.paths import model_directory
 from unmask.io.progress import Progress, human_bytes
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
@@ -50,7 +48,6 @@ from unmask.models.heads.layer_mixture import find_choice
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import BATCH_TOKENS
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.tagging.feature_files import (
     DTYPE,
@@ -61,7 +58,6 @@ from unmask.tasks.tagging.feature_files import (
     writing_features,
 )
 from unmask.tokenization.opening import open_tokenizer
-from unmask.training.device import choose_compute
 
 logger = logging.getLogger("unmask")
 
@@ -89,7 +85,7 @@ def load_feature_model(
         max_length: most tokens read at once, special tokens included; None takes as many as it
             was pre-trained on, or has positions for.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16`, or `auto` (see `FeatureModel.chooses`); features are float32 in any case.
+        precision: `fp32` or `bf16`; features are float32 in any case.
 
     Raises:
         ModelError: there is no such model, it has no tokenizer, or it does not load.
@@ -97,8 +93,7 @@ def load_feature_model(
             encoder's positions or leaves no room.
     """
     directory = model_directory(model)
-    chooses = precision == "auto"
-    compute = choose_compute(device, "fp32" if chooses else precision)
+    compute = inference_compute(device, precision)
     tokenizer = open_tokenizer(directory)
     loaded = load_encoder(directory)
     layouts = feature_layouts(columns, _remembered_columns(loaded.config or {}, directory))
@@ -109,8 +104,8 @@ def load_feature_model(
     if longest > settings.num_positions:
         raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
     choice = find_choice(layers, settings.num_hidden_layers)
-    encoder, compute = freeze(encoder, compute, packs=compute.dtype != torch.float32)
-    opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts, chooses)
+    encoder, compute = freeze(encoder, compute)
+    opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts)
     if (room := opened.row_maker("none").room(is_pair=True)) < 2:
         raise SettingsError(f"max_length {longest} has no room for a pair of texts: give at least {longest + 2 - room}")
     return opened
@@ -137,7 +132,7 @@ def extract_features(
     input_format: str | None = None,
     max_length: int | None = None,
     device: str = "auto",
-    precision: str = "auto",
+    precision: str = "fp32",
     format: str = "npy",
     overwrite: bool = False,
 ) -> Path:
@@ -191,7 +186,6 @@ def extract_features(
             num_rows = num_inputs = 0
             inputs = read_file(loaded, input, input_format)
             for encoded in encode_inputs(loaded, inputs, checked_pool, counts, coverage):
-                loaded = _with_measured_precision(loaded, encoded)
                 for line in _write_window(loaded, encoded, checked_pool, writer, num_rows, num_inputs):
                     index.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
                     num_rows += line["num_tokens"] if pool == "none" else 1
@@ -215,19 +209,6 @@ def tell(counts: ExampleCounts, coverage: Coverage) -> None:
     coverage.note(counts)
     if counts.anything_mended:
         logger.warning("inputs: %s", counts.summary())
-
-
-def _with_measured_precision(model: FeatureModel, first: EncodedInputs) -> FeatureModel:
-    """The same model in the precision measured to be faster, if it may choose and the first inputs fill a window."""
-    if not model.chooses or len(first.inputs) < WINDOW:
-        return replace(model, chooses=False)
-    # Of long inputs the first rows are enough.
-    _, rows = model.row_maker("cls").rows(first.inputs, first.tokens, ExampleCounts())
-    batches = [batch for _, batch in rows.batches_by_length(BATCH_TOKENS[model.compute.device.type])]
-    if not batches:
-        return replace(model, chooses=False)
-    encoder, compute = take_faster(model.encoder, model.compute, batches, lambda its, batch: its.hidden_states(batch))
-    return replace(model, encoder=encoder, compute=compute, chooses=False)
 
 
 def check_pool(name: str) -> Pool:

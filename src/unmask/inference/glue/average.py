@@ -64,8 +64,7 @@ def average_runs(runs: Sequence[Path]) -> GlueAverages:
             files as data.dev and the other, if it is to count, as data.test; the file names say which is which.
 
     Raises:
-        SettingsError: a task has two runs, a run is not for a GLUE task, or no average is complete: the message says
-            what each lacks.
+        SettingsError: a task has two runs, or a run is not for a GLUE task.
         InputError: a run has no figures on dev.
         ModelError: a run has made no model yet.
     """
@@ -78,11 +77,6 @@ def average_runs(runs: Sequence[Path]) -> GlueAverages:
         of_task[task], figures[task] = run, _figures(run, task)
     averages = glue_averages(figures)
     missing = {name: found for name in AVERAGES if (found := missing_figures(name, figures))}
-    if not averages:
-        raise SettingsError(
-            "no average of GLUE is complete:\n"
-            + "\n".join(f"  {name} ({AVERAGE_RULES[name]}) lacks {'; '.join(what)}" for name, what in missing.items())
-        )
     return GlueAverages(figures, averages, missing)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import pack
+from unmask.inference.precision import inference_compute
 from unmask.io.paths import model_directory
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import MaskedLMHead
@@ -22,7 +23,7 @@ from unmask.models.settings import LEFT_TO_RIGHT
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.tasks.encoded import BATCH_TOKENS
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
-from unmask.training.device import Compute, choose_compute
+from unmask.training.device import Compute
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,13 @@ def load_language_model(model: str | Path, *, device: str = "auto", precision: s
     Args:
         model: a model's directory, or that of the run that made it.
         device: `auto`, `cpu` or `cuda`.
-        precision: `fp32`, `bf16` or `auto`.
+        precision: `fp32` or `bf16`.
 
     Raises:
         ModelError: there is no such model, it does not predict the next token, or it does not load.
         SettingsError: no such device.
     """
-    compute = choose_compute(device, precision)
+    compute = inference_compute(device, precision)
     directory = model_directory(model)
     check_kind(directory, CAUSAL)
     loaded = load_causal_lm(directory)

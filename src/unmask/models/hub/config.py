@@ -200,20 +200,52 @@ def has_class(family: Architecture, kind: HeadKind) -> bool:
     return any(kind in model_class.parts for model_class in CLASSES.values() if model_class.family == family)
 
 
-def class_named(path: Path, config: Mapping[str, Any]) -> str:
-    """`architectures[0]`, which must be in `CLASSES`, and of the family that `model_type` says.
+def class_named(path: Path, config: Mapping[str, Any], weights: Collection[str] = ()) -> str:
+    """`architectures[0]`, which must be in `CLASSES`, and of the family that `model_type` says. Where it is left out,
+    the family's class with the heads of pre-training that the weights have.
+
+    Args:
+        weights: the names of the weights; none makes it the class without a head.
 
     Raises:
-        ModelError: it is not.
+        ModelError: it is not, or the family is not known.
     """
-    named = config.get("architectures")
+    named, model_type = config.get("architectures"), config.get("model_type")
+    families = {theirs: family for family, theirs in MODEL_TYPES.items()}
+    family = families.get(model_type) if isinstance(model_type, str) else None
+    if not named and family is not None:
+        return _class_of_weights(family, weights)
     name = named[0] if isinstance(named, list) and named else None
     if not isinstance(name, str) or name not in CLASSES:
-        raise ModelError(f"{path}: architectures is {named!r}; expected one of {', '.join(CLASSES)}")
+        told = f"architectures is {named!r}" if named else f"model_type is {model_type!r}"
+        if family is None:
+            raise ModelError(
+                f"{path}: {told}: models of this family do not load here; expected a model_type of "
+                f"{', '.join(families)}"
+            )
+        theirs = ", ".join(each for each, its in CLASSES.items() if its.family == family)
+        raise ModelError(f"{path}: {told}; expected one of {theirs}")
     expected = MODEL_TYPES[CLASSES[name].family]
-    if config.get("model_type") != expected:
-        raise ModelError(f"{path}: model_type is {config.get('model_type')!r}; expected {expected!r}, as {name} is")
+    if model_type != expected:
+        raise ModelError(f"{path}: model_type is {model_type!r}; expected {expected!r}, as {name} is")
     return name
+
+
+def _class_of_weights(family: Architecture, weights: Collection[str]) -> str:
+    names = FAMILIES[family]
+    bare = {name.removeprefix(names.prefix) for name in weights}
+
+    def are_there(part: Part) -> bool:
+        modules = [module for each in names.parts.get(part, {}).values() for module in each]
+        return bool(modules) and all(any(name.startswith(f"{module}.") for name in bare) for module in modules)
+
+    pretrained: tuple[Part, ...] = ("masked_lm_head", "next_sentence_head", "discriminator_head")
+    heads = frozenset(part for part in pretrained if are_there(part))
+    return next(
+        name
+        for name, its in CLASSES.items()
+        if its.family == family and (its.parts - {"pooler"} == heads or (not heads and its.parts <= {"pooler"}))
+    )
 
 
 def settings_of(path: Path, config: Mapping[str, Any], class_name: str) -> EncoderSettings:

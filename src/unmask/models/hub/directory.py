@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import ModelError
+from unmask.io.paths import MODEL
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler, new_masked_lm_head, new_next_sentence_head
 from unmask.models.electra import new_discriminator_head, new_generator_head
@@ -200,13 +201,19 @@ def _head_config(
     return config
 
 
-def load_model(directory: Path) -> LoadedModel:
+def load_model(directory: str | Path) -> LoadedModel:
     """Everything in a directory, by `architectures[0]`. A bare encoder may be without a pooler.
+
+    Args:
+        directory: a model's, or that of the run that made it.
 
     Raises:
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, or a weight is
             missing, left over or of another shape; the message names it.
     """
+    directory = Path(directory)
+    if not (directory / CONFIG).exists() and (directory / MODEL / CONFIG).is_file():
+        directory = directory / MODEL
     if holds_elmo(directory):
         return load_elmo(directory)
     source = read_source(directory)

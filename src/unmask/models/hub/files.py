@@ -24,6 +24,8 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 HEAD_WEIGHTS = "head.safetensors"
 PICKLE = "pytorch_model.bin"
 
+_LFS_POINTER = b"version https://git-lfs"
+
 
 def read_config(directory: Path) -> dict[str, Any]:
     """`config.json` as it stands.
@@ -89,6 +91,12 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError as error:
         raise ModelError(f"{path} is missing: the index names it; get the whole directory again") from error
     except (SafetensorError, ValueError) as error:
+        with path.open("rb") as file:
+            is_pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
+        if is_pointer:
+            raise ModelError(
+                f"{path} is a pointer of Git LFS, not the weights: fetch them with `git lfs pull` in that clone"
+            ) from error
         raise ModelError(f"{path} is cut short or damaged ({error}): get it again from where it came") from error
 
 

@@ -77,7 +77,7 @@ def read_settings(directory: Path) -> EncoderSettings | ElmoSettings:
 
 
 def _source(directory: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Source:
-    class_name = class_named(directory / CONFIG, config)
+    class_name = class_named(directory / CONFIG, config, weights)
     return Source(directory, config, class_name, modernise(weights, FAMILIES[CLASSES[class_name].family]))
 
 

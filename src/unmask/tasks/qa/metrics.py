@@ -130,7 +130,8 @@ class QaScore:
             if self._unanswerable is not False:
                 golds = tuple(filter(normalise_squad, golds))  # SQuAD 2.0's scorer drops those that become empty
             scores = compare(answer, golds, self._normalisation)
-            self._sums[bool(example.gold_texts)] += (*scores, 1)
+            withheld = prediction.get(_WITHHELD) and example.gold_texts
+            self._sums[bool(example.gold_texts)] += (0, 0, 1) if withheld else (*scores, 1)
             if len(self._answers) < 2:
                 self._answers.add(answer)
             if len(self._golds) < 2:
@@ -208,6 +209,11 @@ class QaScore:
         has_answer, answered = table[order, 0] > 0, table[order, 3] > 0
         gains = np.where(has_answer, table[order, column], np.where(answered, -1.0, 0.0))
         return order, np.cumsum(np.concatenate([[float((~has_answer).sum())], gains]))
+
+
+_WITHHELD = "is_withheld"
+"""The key of predictions that a threshold on --na-probs made empty. SQuAD 2.0's scorer counts them as wrong where there
+is an answer, though this may normalise to nothing, as they do."""
 
 
 def _text(example: QaExample, prediction: Mapping[str, Any], key: str) -> str:
@@ -310,6 +316,7 @@ def _prediction(
     probability = probabilities[identity]
     return {
         "answer": "" if probability > threshold else answer,
+        _WITHHELD: probability > threshold,
         "n_best": [{"answer": answer}],
         "no_answer_probability": probability,
     }

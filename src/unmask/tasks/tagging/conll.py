@@ -1,14 +1,15 @@
 """Files of one word a line: CoNLL columns, CoNLL-U, KLUE-NER's characters, WikiANN's words, Korean morphemes.
 
-Every reader turns a file into rows of the generic form: `tokens` and `tags`, and `document` and `id` if the file has
+Semantic roles (CoNLL-2005, CoNLL-2012) are here too: Carreras and Marquez 2005, Pradhan et al. 2012. Every reader turns
+a file into rows of the generic form: `tokens` and `tags`, and `document` and `id` if the file has
 them. Only blanks, tabs and line feeds (with or without a carriage return) are separators in these formats: a no-break
-space, U+2028 or a lone `#` is part of a word, and nothing is quoted. `tasks/conll_roles.py` reads semantic roles.
+space, U+2028 or a lone `#` is part of a word, and nothing is quoted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -17,6 +18,25 @@ from typing import Any
 from unmask.errors import InputError
 from unmask.io.reading import open_input, read_utf8_lines
 from unmask.tasks.rows import Row
+
+
+@dataclass(frozen=True)
+class HeldLines:
+    """Numbered lines in memory in place of a file: standard input cannot be read twice.
+
+    Attributes:
+        name: for messages.
+        lines: without or with their ends.
+    """
+
+    name: str
+    lines: Sequence[tuple[int, str]]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FileOrLines = Path | HeldLines
 
 Note = Callable[[str, int], None]
 """Records what was left out, and how often: `ExampleCounts.note`."""
@@ -52,18 +72,21 @@ class Sentence:
     def column(self, number: int) -> list[str]:
         return [row[number] for row in self.rows]
 
-    def as_row(self, path: Path, fields: dict[str, Any]) -> SentenceRow:
+    def as_row(self, path: FileOrLines, fields: dict[str, Any]) -> SentenceRow:
         """A row with `document` as its last field, if the file has documents."""
         told = {} if self.document is None else {"document": self.document}
         return SentenceRow({**fields, **told}, f"{path}:{self.lines[0]}", tuple(self.lines))
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: FileOrLines) -> Iterator[tuple[int, str]]:
     """The lines of a file without their ends, numbered from 1.
 
     Raises:
         InputError: as `open_input` and `read_utf8_lines`, or the file is empty.
     """
+    if isinstance(path, HeldLines):
+        yield from ((number, line.rstrip("\r\n")) for number, line in path.lines)
+        return
     number = 0
     with open_input(path) as file:
         for number, line in read_utf8_lines(file, path):
@@ -88,33 +111,43 @@ def _begins_document_of_conllu(line: str) -> bool:
     return bool(re.match(r"#\s*newdoc\b", line))
 
 
-def read_sentences(path: Path, fewest: int = 2) -> Iterator[Sentence]:
+def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1) -> Iterator[Sentence]:
     """The sentences of a file of columns; lines that begin with `-DOCSTART-` begin a document.
 
+    A line that begins with `#` where a sentence begins is a comment, unless it is like the other lines: as many
+    columns, and a tag that occurs elsewhere.
+
     Args:
-        fewest: least columns of a line. They are separated by tabs if the line has any, else by any number of blanks.
+        word, tag: the columns that every line needs, from 0, or -1 for the last. They are separated by tabs if the line
+            has any, else by any number of blanks.
 
     Raises:
         InputError: a line has fewer columns, or another number of columns than the first line.
     """
-    sentence, num_columns = Sentence(first_document(path, _begins_document)), 0
+    has_documents, num_columns, tags = _survey(path, tag)
+    fewest = max(2, word + 1, tag + 1)
+    sentence = Sentence(0 if has_documents else None)
     for number, line in read_lines(path):
         if not line.strip(" \t"):
             if sentence.rows:
                 yield sentence
                 sentence = Sentence(sentence.document)
             continue
-        columns = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
+        columns = _columns_of(line)
         if _begins_document(line):
             if sentence.rows:
                 yield sentence
             assert sentence.document is not None
             sentence = Sentence(sentence.document + 1)
             continue
-        if len(columns) < fewest or not columns[0] or not columns[-1]:
+        is_like_others = not num_columns or (len(columns) == num_columns and tags.issuperset(columns[tag:][:1]))
+        if line.startswith("#") and not sentence.rows and not is_like_others:
+            continue
+        if len(columns) < fewest or not columns[word] or not columns[tag]:
             raise InputError(
                 f"{path}:{number}: {line[:60]!r} has {len(list(filter(None, columns)))} columns: expected at least "
-                f"{fewest}, the word first and its tag last, with a tab or blanks between them"
+                f"{fewest}, the word in column {word + 1} and its tag in "
+                f"{'the last one' if tag < 0 else f'column {tag + 1}'}, with a tab or blanks between them"
             )
         num_columns = num_columns or len(columns)
         if len(columns) != num_columns:
@@ -128,10 +161,27 @@ def read_sentences(path: Path, fewest: int = 2) -> Iterator[Sentence]:
         yield sentence
 
 
-def read_columns(path: Path, note: Note) -> Iterator[Row]:
-    """CoNLL's columns: the word first, its tag last; columns in between are ignored."""
-    for sentence in read_sentences(path):
-        yield sentence.as_row(path, {"tokens": sentence.column(0), "tags": sentence.column(-1)})
+def _columns_of(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
+
+
+def _survey(path: FileOrLines, tag: int) -> tuple[bool, int, set[str]]:
+    """Whether lines mark documents, and of the lines that begin with no `#` the number of columns and the tags."""
+    has_documents, num_columns, tags = False, 0, set()
+    for _, line in read_lines(path):
+        if _begins_document(line):
+            has_documents = True
+        elif line.strip(" \t") and not line.startswith("#"):
+            columns = _columns_of(line)
+            num_columns = num_columns or len(columns)
+            tags.update(columns[tag:][:1])
+    return has_documents, num_columns, tags
+
+
+def read_columns(path: FileOrLines, note: Note, word: int = 0, tag: int = -1) -> Iterator[Row]:
+    """CoNLL's columns: the word first, its tag last, or in the columns given; the others are ignored."""
+    for sentence in read_sentences(path, word, tag):
+        yield sentence.as_row(path, {"tokens": sentence.column(word), "tags": sentence.column(tag)})
 
 
 def read_single_sentences(path: Path, note: Note) -> Iterator[Row]:
@@ -180,8 +230,13 @@ def read_klue_ner(path: Path, note: Note) -> Iterator[Row]:
             yield SentenceRow(numbered, f"{path}:{lines[0]}", tuple(lines))
 
 
-def read_conllu(path: Path, note: Note) -> Iterator[Row]:
-    """CoNLL-U: the columns FORM and UPOS; ranges of multiword tokens and empty nodes are left out, and counted."""
+CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+"""The names of CoNLL-U's columns, in order."""
+
+
+def read_conllu(path: Path, note: Note, word: int = 1, tag: int = 3) -> Iterator[Row]:
+    """CoNLL-U: the columns FORM and UPOS, or those given; ranges of multiword tokens and empty nodes are left out, and
+    counted."""
     document = first_document(path, _begins_document_of_conllu)
     for has_text, block in groupby(read_lines(path), key=lambda numbered: bool(numbered[1].strip(" \t"))):
         if not has_text:
@@ -205,13 +260,14 @@ def read_conllu(path: Path, note: Note) -> Iterator[Row]:
             if re.fullmatch(r"\d+[-.]\d+", columns[0]):
                 note("multiword ranges and empty nodes left out", 1)
                 continue
-            if columns[3] == "_":
-                raise InputError(f"{path}:{number}: {columns[1]!r} has no UPOS: expected one in column 4")
+            if columns[tag] == "_":
+                name = CONLLU_COLUMNS[tag].upper()
+                raise InputError(f"{path}:{number}: {columns[1]!r} has no {name}: expected one in column {tag + 1}")
             sentence.rows.append(columns)
             sentence.lines.append(number)
         if sentence.rows:
             named = {"id": identifier} if identifier else {}
-            yield sentence.as_row(path, {**named, "tokens": sentence.column(1), "tags": sentence.column(3)})
+            yield sentence.as_row(path, {**named, "tokens": sentence.column(word), "tags": sentence.column(tag)})
 
 
 _MORPHEME = re.compile(r"(.+?)/([A-Z][A-Z0-9-]*)(?:\+|$)")
@@ -232,3 +288,82 @@ def read_morphemes(path: Path, note: Note) -> Iterator[Row]:
                 )
             tags.append("+".join(match[2] for match in found))
         yield sentence.as_row(path, {"tokens": sentence.column(-2), "tags": tags})
+
+
+_CELL = re.compile(r"(?:\(([^()*]+))?\*(\))?")
+
+
+def read_props(path: Path, note: Note) -> Iterator[Row]:
+    """CoNLL-2005's words and propositions pasted together: the word, any other columns, the predicate's lemma or `-`,
+    and a column for each predicate of the sentence."""
+    for sentence in _read_blocks(path):
+        num_roles = min(map(_trailing_cells, sentence.rows))
+        columns = [sentence.column(place) for place in range(-num_roles, 0)]
+        yield from _propositions(path, sentence, sentence.column(0), columns, note)
+
+
+def read_gold_conll(path: Path, note: Note) -> Iterator[Row]:
+    """CoNLL-2012's `*_gold_conll`: column 4 is the word, and the 12th to the last but one are the roles."""
+    for sentence in _read_blocks(path, fewest=12):
+        columns = [sentence.column(place) for place in range(11, len(sentence.rows[0]) - 1)]
+        yield from _propositions(path, sentence, sentence.column(3), columns, note)
+
+
+def _read_blocks(path: Path, fewest: int = 2) -> Iterator[Sentence]:
+    """Sentences, each with its own number of columns. `#begin document` begins a document; the other `#` lines of 2012
+    end a sentence."""
+    sentence = Sentence(first_document(path, _begins_document_of_2012))
+    for number, line in read_lines(path):
+        begins = _begins_document_of_2012(line)
+        if begins or line.startswith("#end document") or not line.strip(" \t"):
+            if sentence.rows:
+                yield sentence
+            sentence = Sentence(None if sentence.document is None else sentence.document + begins)
+            continue
+        columns = re.split(r"[ \t]+", line.strip(" \t"))
+        if len(columns) < fewest or (sentence.rows and len(columns) != len(sentence.rows[0])):
+            wanted = len(sentence.rows[0]) if sentence.rows else f"at least {fewest}"
+            raise InputError(
+                f"{path}:{number}: {len(columns)} columns: expected {wanted}, as many as the other lines of the "
+                "sentence have"
+            )
+        sentence.rows.append(columns)
+        sentence.lines.append(number)
+    if sentence.rows:
+        yield sentence
+
+
+def _begins_document_of_2012(line: str) -> bool:
+    return line.startswith("#begin document")
+
+
+def _trailing_cells(row: Sequence[str]) -> int:
+    """How many of the last columns hold a role; the first column is the word."""
+    return next((count for count, cell in enumerate(reversed(row[1:])) if not _CELL.fullmatch(cell)), len(row) - 1)
+
+
+def _propositions(
+    path: Path, sentence: Sentence, tokens: list[str], columns: Sequence[Sequence[str]], note: Note
+) -> Iterator[Row]:
+    if not columns:
+        note("sentences without a predicate left out", 1)
+    for column in columns:
+        tags: list[str] = []
+        role: str | None = None
+        for number, cell in zip(sentence.lines, column, strict=True):
+            match = _CELL.fullmatch(cell)
+            if match is None or (match[1] and role is not None) or (match[2] and not match[1] and role is None):
+                raise InputError(
+                    f"{path}:{number}: {cell!r} in a column of roles: expected `(A0*`, `*`, `*)` or `(A0*)`, opened "
+                    "and closed in turn"
+                )
+            role = match[1] or role
+            tags.append("O" if role is None else f"{'B' if match[1] else 'I'}-{role}")
+            role = None if match[2] else role
+        if role is not None:
+            raise InputError(f"{path}:{sentence.lines[-1]}: the role {role} is not closed where its sentence ends")
+        if tags.count("B-V") != 1:
+            raise InputError(
+                f"{path}:{sentence.lines[0]}: {tags.count('B-V')} predicates in a column of roles: expected one, `(V*)`"
+            )
+        yield sentence.as_row(path, {"tokens": list(tokens), "tags": tags, "predicate": tags.index("B-V")})

@@ -16,9 +16,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.tagging.rows import TaggingExample
-from unmask.tasks.tagging.schemes import are_bio, find_entities, split_tag
+from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, are_bio, find_entities, split_tag, to_bio
 
 _PREDICATE_TYPE = "V"
 _CONTINUED = "C-"
@@ -54,12 +59,18 @@ class TaggingScore:
         labels: of the task; of entities, or of anything else.
         characters: True leaves out blanks, and adds KLUE-NER's figures.
         surface_forms: True adds WNUT-17's.
+        scheme: of the predictions, which are read as BIO where they are in another; with BIO, where labels end entities
+            (`E-PER`), they are in IOBES.
     """
 
-    def __init__(self, labels: Sequence[str], characters: bool = False, surface_forms: bool = False) -> None:
+    def __init__(
+        self, labels: Sequence[str], characters: bool = False, surface_forms: bool = False, scheme: Scheme = "BIO"
+    ) -> None:
         self._labels = frozenset(labels)
         self._of_entities = are_bio(labels)
         self._types = {parts[1] for parts in map(split_tag, labels) if parts is not None} - {""}
+        has_ends = any(parts[0] in "ES" for parts in map(split_tag, labels) if parts is not None)
+        self._converts = self._of_entities and (has_ends or scheme in ("IOB1", "IOBES"))
         self._characters = characters
         self._surface_forms = surface_forms
         self._true_forms: set[tuple[str, str]] = set()
@@ -81,6 +92,8 @@ class TaggingScore:
             if example.tags is None:
                 continue
             true, said = list(example.tags), self._checked_tags(example, prediction)
+            if self._converts:  # as the true ones were
+                said, _ = to_bio(said, "BIO")
             if self._characters:
                 kept = [place for place, word in enumerate(example.words) if not word.isspace()]
                 true, said = [true[place] for place in kept], [said[place] for place in kept]
@@ -148,6 +161,27 @@ class TaggingScore:
         (tag,) = self._tags.said
         what = "characters" if self._characters else "words"
         return f"all {self._tags.said.total():,} {what} are tagged {tag}"
+
+
+def floors(labels: Sequence[str], training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
+    """The figures of the most frequent tag everywhere, or of O where tags are of entities; see `Task.floors`."""
+    expected = known_labels(dev)
+    if are_bio(labels):
+        told = dev.alignment.get("num_outside")
+        num_units = dev.alignment["num_units"].sum() if told is not None else len(expected)
+        num_outside = told.sum() if told is not None else (expected == labels.index(OUTSIDE)).sum()
+        return {"overall_accuracy": {"all O": float(num_outside / max(1, num_units))}, "overall_f1": {"all O": 0.0}}
+    most_frequent = int(np.bincount(known_labels(training)).argmax())
+    share = float((expected == most_frequent).mean())
+    said = f"all {labels[most_frequent]}"
+    present = len(np.unique([*expected, most_frequent]))
+    return {"accuracy": {said: share}, "f1_macro": {said: 2 * share / (1 + share) / present}}
+
+
+def known_labels(labelled: EncodedExamples) -> NDArray[np.int64]:
+    """The labels of all tokens that have one."""
+    labels: NDArray[np.int64] = labelled.token_columns["labels"].astype(np.int64)
+    return np.extract(labels != IGNORE_INDEX, labels)
 
 
 _FIGURES = ("precision", "recall", "f1")

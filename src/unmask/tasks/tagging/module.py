@@ -1,14 +1,33 @@
-"""The module that learns to tag: a classifier on each token of an encoder (BERT, section 5.3)."""
+"""The modules that learn to tag: a classifier on each token of an encoder, or a BiLSTM on a frozen one's features.
+
+Devlin et al. 2019, section 5.3. A frozen encoder never changes, so `with_features` runs it once over all rows and every
+epoch reads the result from disk. Without that column, as in `evaluate` and `predict`, the module computes the same
+features itself.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, Self
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.io.progress import Progress
+from unmask.io.writing import told_as_output_error
 from unmask.models.buckets import NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.encoder import Encoder
+from unmask.models.heads.bilstm import HIDDEN_SIZE, feature_head
 from unmask.models.heads.bilstm_head import BiLstmHead
+from unmask.models.heads.layer_mixture import find_choice
+from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
+from unmask.tasks.tagging.feature_files import map_features, writing_features
+
+FEATURES = "features"
+"""The token column that replaces the encoder's output."""
 
 
 class TaggingModule(nn.Module):
@@ -61,3 +80,132 @@ def token_outputs(encoder: Encoder, head: nn.Module, batch: Batch) -> Tensor:
     """(tokens, outputs) of a head on each token, or of a BiLSTM over all of them."""
     outputs: Tensor = head(encoder(batch), batch.lengths) if isinstance(head, BiLstmHead) else head(encoder(batch))
     return outputs
+
+
+class Compute(Protocol):
+    """Where the encoder runs: `unmask.training.device.Compute`."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+class FeatureTaggingModule(nn.Module):
+    """A frozen encoder, always in eval mode, and a head on its features.
+
+    Args:
+        encoder: its parameters get no gradients from now on.
+        head: from `feature_head`.
+        feature_layers: the layers that the head reads.
+
+    Raises:
+        SettingsError: there are no such layers.
+    """
+
+    encoder: Encoder
+    head: nn.Module
+
+    def __init__(self, encoder: Encoder, head: nn.Module, feature_layers: str) -> None:
+        super().__init__()
+        self._choice = find_choice(feature_layers, encoder.settings.num_hidden_layers)
+        self.encoder = encoder.requires_grad_(False).eval()
+        self.head = head
+
+    def train(self, mode: bool = True) -> Self:
+        """As for any module, but the encoder stays in eval mode: its features are the same in every epoch."""
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The loss of a batch with the token column `labels`."""
+        return self.loss(self.outputs(batch), batch)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """(tokens, labels) float32, from the column `features` if the batch has it, else from the encoder."""
+        features = batch.columns.get(FEATURES)
+        if features is None:
+            features = self.features(batch)
+        logits: Tensor = self.head(features, batch.lengths)
+        return logits
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> Tensor:
+        """What the head reads: (tokens, width), or (tokens, layers, hidden) for a mixture."""
+        return self._choice.select(self.encoder.hidden_states(batch))
+
+    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
+        """The term `task`: cross-entropy over the tokens whose label is not -100."""
+        labels = batch.columns["labels"]
+        total = functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        return [LossTerm("task", total, int((batch.columns["labels"] != IGNORE_INDEX).sum()))]
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Labelled tokens."""
+        return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
+
+
+def feature_tagging_module(
+    encoder: Encoder,
+    num_labels: int,
+    feature_layers: str,
+    head: nn.Module | None = None,
+    dropout_prob: float | None = None,
+    hidden_size: int = HIDDEN_SIZE,
+) -> FeatureTaggingModule:
+    """The module that tags from frozen features.
+
+    Args:
+        encoder: will be frozen.
+        feature_layers: a key of `unmask.models.heads.layer_mixture.CHOICES`.
+        head: from `feature_head`; None makes a new one, initialised from PyTorch's default generator.
+        dropout_prob: of a fresh head; None takes the encoder's.
+        hidden_size: units of each direction of a fresh head's BiLSTM.
+
+    Raises:
+        SettingsError: no such layers, or the encoder has too few.
+    """
+    if head is None:
+        head = feature_head(encoder.settings, num_labels, feature_layers, dropout_prob, hidden_size)
+    return FeatureTaggingModule(encoder, head, feature_layers)
+
+
+@torch.inference_mode()
+def with_features(
+    encoded: EncodedExamples, encoder: Encoder, feature_layers: str, path: Path, compute: Compute
+) -> EncodedExamples:
+    """The examples with their features as a token column, which lies on disk and is read as batches are made.
+
+    Features are computed in float32 whatever the precision of the run, as in `evaluate`.
+
+    Args:
+        encoded: the encoder runs once on every row.
+        encoder: on the device of `compute`, in eval mode.
+        feature_layers: a key of `unmask.models.heads.layer_mixture.CHOICES`.
+        path: a `.npy` file to write, float32, one row per token in the order of `encoded`; its folder is created, an
+            existing file is replaced. It must stay as long as the examples are used.
+
+    Raises:
+        SettingsError: no such layers, or the encoder has too few.
+        OutputError: the disk is full, or the place cannot be written.
+    """
+    assert not encoder.training, "features are computed without dropout"
+    settings = encoder.settings
+    choice = find_choice(feature_layers, settings.num_hidden_layers)
+    num_tokens = len(encoded.input_ids)
+    with told_as_output_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        Progress(f"features: {path.stem}", num_tokens) as progress,
+        writing_features(path, choice.shape(settings.num_hidden_layers, settings.hidden_size)) as writer,
+    ):
+        for units, batch in encoded.batches_by_length(BATCH_TOKENS[compute.device.type]):
+            selected = choice.select(encoder.hidden_states(batch.to(compute.device)))
+            features, begin = selected.cpu().numpy(), 0
+            for unit in units.tolist():
+                tokens = encoded.tokens_of(unit)
+                end = begin + tokens.stop - tokens.start
+                writer.write(tokens.start, features[begin:end])
+                begin = end
+            progress.advance(batch.num_tokens)
+        writer.finish(num_tokens)
+    return replace(encoded, token_columns={**encoded.token_columns, FEATURES: map_features(path)})

@@ -1,7 +1,6 @@
-"""From rows to sentences to tag: which files hold them, their words with their places in a text, and their tags.
+"""From rows to sentences to tag: their words with their places in a text, and their tags.
 
-Published: WNUT-17 (Derczynski et al. 2017), WikiGold (Balasuriya et al. 2009), WikiANN (Pan et al. 2017), KLUE-NER
-(Park et al. 2021). Other files are read by their suffix, see `FORMATS`, or are tables with `tokens` and `tags`.
+Tags stand beside the words, or come from entities that point into the text by its characters.
 """
 
 from __future__ import annotations
@@ -11,30 +10,21 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.reading import split_suffixes
 from unmask.tasks.fields import list_in_cell
-from unmask.tasks.rows import Row, read_rows
+from unmask.tasks.rows import Row, checked_text
 from unmask.tasks.spelling import similar_columns
-from unmask.tasks.tagging.conll import (
-    Note,
-    Reader,
-    SentenceRow,
-    read_columns,
-    read_conllu,
-    read_klue_ner,
-    read_morphemes,
-    read_single_sentences,
-    read_wikiann,
-)
-from unmask.tasks.tagging.conll_roles import read_gold_conll, read_props
-from unmask.tasks.tagging.schemes import OUTSIDE, Scheme
+from unmask.tasks.tagging.conll import SentenceRow
+from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, split_tag, to_bio
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
+
+_ENTITIES = ("entities", "label", "labels")
+"""Where entities are looked for; doccano writes `label`, which may also be the class of a text, and is no list then."""
+_ENTITY_KEYS = (("start", "end", "label"), ("start_offset", "end_offset", "label"))
 
 
 @dataclass(frozen=True)
@@ -74,83 +64,20 @@ class TaggingExample:
 
 
 @dataclass(frozen=True)
-class TaggingDataSet:
-    """A published data set.
-
-    Attributes:
-        reader: reads its files.
-        scheme: the scheme of its tags.
-        types: the types of its entities.
-        characters: True if characters are tagged, not words.
-        surface_forms: True if F1 of distinct surface forms is a published figure.
-    """
-
-    reader: Reader
-    scheme: Scheme
-    types: tuple[str, ...]
-    characters: bool = False
-    surface_forms: bool = False
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """O first, then B- and I- of each type."""
-        return (OUTSIDE, *(f"{letter}-{kind}" for kind in self.types for letter in "BI"))
-
-
-DATA_SETS: dict[str, TaggingDataSet] = {
-    "wnut17": TaggingDataSet(
-        read_single_sentences,
-        "BIO",
-        ("corporation", "creative-work", "group", "location", "person", "product"),
-        surface_forms=True,
-    ),
-    "wikigold": TaggingDataSet(read_columns, "IOB1", ("LOC", "MISC", "ORG", "PER")),
-    "wikiann": TaggingDataSet(read_wikiann, "BIO", ("LOC", "ORG", "PER")),
-    "klue-ner": TaggingDataSet(read_klue_ner, "BIO", ("DT", "LC", "OG", "PS", "QT", "TI"), characters=True),
-}
-
-FORMATS: dict[str, Reader] = {
-    **dict.fromkeys((".conll", ".iob", ".bio", ".txt"), read_columns),
-    ".conllu": read_conllu,
-    ".morph": read_morphemes,
-    ".props": read_props,
-    **dict.fromkeys((".gold_conll", ".v4_gold_conll"), read_gold_conll),
-}
-"""Files without a header, by suffix."""
-
-_TABLES = (".jsonl", ".csv", ".parquet")
-"""Files that are tables for every data set; .tsv is one only if the data set has no files of its own."""
-
-
-def has_published_layout(path: Path) -> bool:
-    """Whether a file is read as one of a data set's own; tables are not."""
-    return split_suffixes(path)[0] not in _TABLES
-
-
-def read_file(path: Path, data_set: TaggingDataSet | None, note: Note) -> Iterator[Row]:
-    """The rows of a file in the data set's published form, in the format of its suffix, or of a table."""
-    suffix = split_suffixes(path)[0]
-    if data_set is not None and has_published_layout(path):
-        yield from data_set.reader(path, note)
-    elif suffix in FORMATS:
-        yield from FORMATS[suffix](path, note)
-    elif suffix in (*_TABLES, ".tsv"):
-        yield from read_rows(path)
-    else:
-        raise InputError(
-            f"{path}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .csv, .tsv or "
-            ".parquet with the columns tokens and tags; rename it"
-        )
-
-
-@dataclass(frozen=True)
 class TaggingColumns:
-    """Names of columns; the first that a row has is used."""
+    """Names of columns, or their numbers in files without a header; the first that a row has is used."""
 
     tokens: tuple[str, ...] = ("tokens",)
-    tags: tuple[str, ...] = ("tags",)
+    tags: tuple[str, ...] = ("tags", "ner_tags")
     text: tuple[str, ...] = ("text",)
     predicate: tuple[str, ...] = ("predicate",)
+
+
+_USUAL = TaggingColumns()
+
+
+class EntityInsideWord(InputError):  # noqa: N818  what is wrong
+    """An entity begins or ends inside a word, so that tags of words cannot say where it is."""
 
 
 def read_example(
@@ -161,30 +88,33 @@ def read_example(
     punctuation: bool,
     labelled: bool,
     needs_tags: bool,
-    note: Note,
+    names: Sequence[str] = (),
 ) -> TaggingExample:
     """A row as an example, its tags unchanged.
 
-    A row has `tokens` or `text`, and perhaps `tags`, or `entities` that point into the text: `[[start, end, label]]`.
+    A row has `tokens` or `text`, and perhaps `tags`, or `entities` that point into the text: `[[start, end, label]]`,
+    which doccano calls `label`.
 
     Args:
         columns: of a table; rows of other files have the usual ones.
-        characters: True makes each character of a text a unit, and joins tokens without blanks.
+        characters: True makes each character of a text a unit, and joins tokens without blanks, if they are characters.
         punctuation: True makes punctuation at the edge of a word a unit of its own, if a text is cut into words.
         labelled: False does not look for tags.
         needs_tags: True refuses a row without tags.
-        note: records entities that had to be widened.
+        names: of tags that are given as numbers, from 0.
 
     Raises:
         InputError: a field is missing or of the wrong kind, or fields do not match.
+        EntityInsideWord: an entity ends inside a unit.
     """
     columns = TaggingColumns() if isinstance(row, SentenceRow) else columns
     tokens_name, text_name = _first(row, columns.tokens), _first(row, columns.text)
     if tokens_name is not None:
         tokens = _listed(row, tokens_name)
-        text, units = _joined(tokens, "" if characters else " ")
+        are_characters = characters and 2 * sum(len(token) == 1 for token in tokens) > len(tokens)
+        text, units = _joined(tokens, "" if are_characters else " ")
     elif text_name is not None:
-        text = _checked(row[text_name], text_name, row.source)
+        text = checked_text(row[text_name], text_name, row.source)
         units = [(place, place + 1) for place in range(len(text))] if characters else split_words(text, punctuation)
     else:
         raise InputError(
@@ -194,12 +124,12 @@ def read_example(
         )
     tags_name = _first(row, columns.tags)
     tags: list[str] | None = None
-    if labelled and tags_name is not None:
-        tags = _listed(row, tags_name)
+    if labelled and (entities := _entities_of(row, tags_name)) is not None:
+        tags = _tags_of_entities(entities, text, units, row.source)
+    elif labelled and tags_name is not None:
+        tags = _listed(row, tags_name, names)
         if len(tags) != len(units):
             raise InputError(f"{row.source}: {len(units)} tokens and {len(tags)} tags: expected one tag a token")
-    elif labelled and "entities" in row.fields:
-        tags = _tags_of_entities(row, text, units, note)
     elif labelled and needs_tags:
         raise InputError(
             f"{row.source}: no column {columns.tags[0]!r} for the tags: there is {', '.join(row.fields)}."
@@ -228,34 +158,6 @@ def place_of(row: Row, unit: int) -> str:
     if isinstance(row, SentenceRow):
         return f"{row.source.rpartition(':')[0]}:{row.lines[unit]}"
     return f"{row.source}, word {unit + 1}"
-
-
-def split_words(text: str, punctuation: bool) -> list[Span]:
-    """The words of a text, separated by white space.
-
-    Args:
-        punctuation: True also cuts punctuation and symbols off both edges of a word, one by one, as corpora of entities
-            do; `@` and `#` stay before a name.
-    """
-    spans: list[Span] = []
-    for has_text, group in groupby(range(len(text)), key=lambda place: not text[place].isspace()):
-        places = list(group)
-        if not has_text:
-            continue
-        start, end = places[0], places[-1] + 1
-        first, last = start, end
-        while punctuation and first < end and _is_mark(text[first]) and not (text[first] in "@#" and first + 1 < end):
-            first += 1
-        while punctuation and last > first and _is_mark(text[last - 1]):
-            last -= 1
-        spans += [(place, place + 1) for place in range(start, first)]
-        spans += [(first, last)] if first < last else []
-        spans += [(place, place + 1) for place in range(last, end)]
-    return spans
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character)[0] in "PS"
 
 
 def with_context(
@@ -313,8 +215,12 @@ def _first(row: Row, names: Sequence[str]) -> str | None:
     return next((name for name in names if name in row and row[name] is not None), None)
 
 
-def _listed(row: Row, name: str) -> list[str]:
-    """A list of texts, or a text: the JSON of such a list, or words with blanks between them, such as `[ 1 ]`."""
+def _listed(row: Row, name: str, names: Sequence[str] | None = None) -> list[str]:
+    """A list of texts, or a text: the JSON of such a list, or words with blanks between them, such as `[ 1 ]`.
+
+    Args:
+        names: those of tags, which may be given as their numbers; None: these are no tags.
+    """
     value = row[name]
     if isinstance(value, str):
         words, begins_with_bracket = list(filter(None, value.split(" "))), value.startswith("[ ")
@@ -324,20 +230,21 @@ def _listed(row: Row, name: str) -> list[str]:
         value = listed if is_list else words
     if not isinstance(value, list):
         raise InputError(f"{row.source}: {name} is {json.dumps(value)[:60]}: expected a list of texts")
-    return [_checked(word, f"{name}[{place}]", row.source) for place, word in enumerate(value)]
+    if names is not None and any(type(tag) is int for tag in value):
+        return [_named(tag, names, f"{name}[{place}]", row.source) for place, tag in enumerate(value)]
+    return [checked_text(word, f"{name}[{place}]", row.source) for place, word in enumerate(value)]
 
 
-def _checked(value: Any, name: str, source: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{source}: {name} is {json.dumps(value)[:60]}: expected a text")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{source}: {name} holds half of a surrogate pair, \\u{ord(value[error.start]):04x}: no character; mend "
-            "the JSON escape, or the program that wrote it"
-        ) from error
-    return value
+def _named(tag: Any, names: Sequence[str], name: str, source: str) -> str:
+    if type(tag) is int and 0 <= tag < len(names):
+        return names[tag]
+    raise InputError(
+        f"{source}: {name} is {json.dumps(tag)[:60]}: expected a text, or the number of one of task.labels, from 0 to "
+        f"{len(names) - 1}"
+        if names
+        else f"{source}: {name} is {json.dumps(tag)[:60]}: expected a text; to read "
+        "numbers give their names in task.labels, in the order of the numbers: task.labels=[O,B-PER,I-PER]"
+    )
 
 
 def _joined(tokens: Sequence[str], separator: str) -> tuple[str, list[Span]]:
@@ -360,36 +267,109 @@ def _predicate(row: Row, name: str | None, num_units: int) -> int | None:
     return number
 
 
-def _tags_of_entities(row: Row, text: str, units: Sequence[Span], note: Note) -> list[str]:
-    """BIO tags of units from entities given by character offsets; one that ends inside a unit is widened to it."""
+def _entities_of(row: Row, tags_name: str | None) -> Any:
+    """The entities of a row, where it has them in place of tags; None if it has none.
+
+    Args:
+        tags_name: the column of its tags, which may hold entities too; None if there is none.
+    """
+    if tags_name is not None:
+        value = row[tags_name]
+        return value if isinstance(value, list) and value and isinstance(value[0], list | Mapping) else None
+    if row.fields.get("entities") is not None:
+        return row.fields["entities"]
+    return next((row.fields[name] for name in _ENTITIES if isinstance(row.fields.get(name), list)), None)
+
+
+def _tags_of_entities(entities: Any, text: str, units: Sequence[Span], source: str) -> list[str]:
+    """BIO tags of units from entities given by character offsets.
+
+    Raises:
+        InputError: they are no entities, or two share a unit.
+        EntityInsideWord: one does not begin and end where units do.
+    """
     tags = [OUTSIDE] * len(units)
-    entities = row.fields["entities"]
     if not isinstance(entities, list):
-        raise InputError(
-            f"{row.source}: entities is {json.dumps(entities)[:60]}: expected a list of [start, end, label]"
-        )
+        raise InputError(f"{source}: entities is {json.dumps(entities)[:60]}: expected a list of [start, end, label]")
     for entity in entities:
-        start, end, label = _checked_entity(entity, len(text), row.source)
+        start, end, label = _checked_entity(entity, len(text), source)
         inside = [place for place, unit in enumerate(units) if unit[0] < end and start < unit[1]]
         if not inside or any(tags[place] != OUTSIDE for place in inside):
             problem = "shares a word with another one" if inside else "holds no word"
             raise InputError(
-                f"{row.source}: the entity {text[start:end]!r} ({label}) {problem}: expected each word in one at most"
+                f"{source}: the entity {text[start:end]!r} ({label}) {problem}: expected each word in one at most"
             )
-        note("entities widened to whole words", units[inside[0]][0] != start or units[inside[-1]][1] != end)
+        first, last = units[inside[0]], units[inside[-1]]
+        if first[0] < start or end < last[1]:
+            begins, word = ("begins", first) if first[0] < start else ("ends", last)
+            raise EntityInsideWord(
+                f"{source}: the entity {text[start:end]!r} ({label}) {begins} inside the word {text[slice(*word)]!r}, "
+                "and words are tagged: train with task.units=characters, or correct its place"
+            )
         for place in inside:
             tags[place] = f"{'B' if place == inside[0] else 'I'}-{label}"
     return tags
 
 
 def _checked_entity(entity: Any, length: int, source: str) -> tuple[int, int, str]:
+    given = entity
     if isinstance(entity, Mapping):
-        entity = [entity.get(key) for key in ("start", "end", "label")]
-    if isinstance(entity, list) and len(entity) == 3:
-        start, end, label = entity
+        keys = next((keys for keys in _ENTITY_KEYS if keys[0] in entity), _ENTITY_KEYS[0])
+        given = [entity.get(key) for key in keys]
+    if isinstance(given, list) and len(given) == 3:
+        start, end, label = given
         if type(start) is int and type(end) is int and 0 <= start < end <= length and isinstance(label, str) and label:
             return start, end, label
     raise InputError(
         f"{source}: the entity {json.dumps(entity, ensure_ascii=False)[:60]}: expected [start, end, label], characters "
         f"of the text from 0 to {length}"
     )
+
+
+def bio_tags(row: Row, tags: Sequence[str], scheme: Scheme, repairs: bool) -> tuple[list[str], int]:
+    """The tags of a row in BIO, and how many of them broke their scheme.
+
+    Raises:
+        InputError: one is no tag of entities among such; or one breaks the scheme, and `repairs` is False.
+    """
+    for place, tag in enumerate(tags):
+        if scheme != "none" and split_tag(tag) is None:
+            raise InputError(
+                f"{place_of(row, place)}: {tag!r} among tags of entities: expected O, or B- or I- and a type"
+            )
+    bio, broken = to_bio(tags, scheme)
+    if broken and not repairs:
+        raise InputError(
+            f"{place_of(row, broken[0])}: the tag {tags[broken[0]]!r} breaks the scheme {scheme}: nothing begins "
+            f"its entity, or in IOBES ends it; it would be read as {bio[broken[0]]!r}: mend it, or set "
+            "task.repair_tags=true"
+        )
+    return bio, len(broken)
+
+
+def split_words(text: str, punctuation: bool) -> list[Span]:
+    """The words of a text, separated by white space.
+
+    Args:
+        punctuation: True also cuts punctuation and symbols off both edges of a word, one by one, as corpora of entities
+            do; `@` and `#` stay before a name.
+    """
+    spans: list[Span] = []
+    for has_text, group in groupby(range(len(text)), key=lambda place: not text[place].isspace()):
+        places = list(group)
+        if not has_text:
+            continue
+        start, end = places[0], places[-1] + 1
+        first, last = start, end
+        while punctuation and first < end and _is_mark(text[first]) and not (text[first] in "@#" and first + 1 < end):
+            first += 1
+        while punctuation and last > first and _is_mark(text[last - 1]):
+            last -= 1
+        spans += [(place, place + 1) for place in range(start, first)]
+        spans += [(first, last)] if first < last else []
+        spans += [(place, place + 1) for place in range(last, end)]
+    return spans
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PS"

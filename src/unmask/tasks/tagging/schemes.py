@@ -9,6 +9,7 @@ can begin an entity does. Other tags, of parts of speech or morphemes, are the s
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -44,32 +45,31 @@ def split_tag(tag: str) -> tuple[str, str] | None:
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """The scheme of a file.
+    """The scheme of a file, by majority: a few mistakes do not change it.
 
     Tags are of entities if one begins with `B-`, `I-` ..., and either O occurs or all others begin like that too; any
-    other tag is then a mistake. The scheme is IOB1 if I- begins entities, and B- never does where I- could.
+    other tag is then a mistake. The scheme is IOBES if more entities end with E-, S-, L- or U- than without, and else
+    IOB1 if, behind O or another type, more than two thirds of the entities begin with I-.
     """
-    has_prefix = has_outside = has_other = has_ends = begins_with_b = begins_with_i = False
+    has_outside = has_other = False
+    num_entities = num_ended = 0
+    begun: Counter[str] = Counter()  # how often by which letter
     for tags in sentences:
-        before: tuple[str, str] | None = (OUTSIDE, "")
-        for tag in tags:
-            parts = split_tag(tag)
-            if parts is None:
-                has_other = True
-            elif parts[0] == OUTSIDE:
-                has_outside = True
-            else:
-                has_prefix = True
-                has_ends |= parts[0] in "ES"
-                if before is None or before[1] != parts[1]:
-                    begins_with_b |= parts[0] == "B"
-                    begins_with_i |= parts[0] == "I"
-            before = parts
-    if not has_prefix or (has_other and not has_outside):
+        parts = [split_tag(tag) for tag in tags]
+        has_outside |= (OUTSIDE, "") in parts
+        has_other |= None in parts
+        for entity in find_entities(tags):
+            num_entities += 1
+            (letter, label), (last, _) = parts[entity.first] or ("", ""), parts[entity.end - 1] or ("", "")
+            num_ended += last in "ES"
+            before = parts[entity.first - 1] if entity.first else None
+            if before is None or before[1] != label:
+                begun[letter] += 1
+    if not num_entities or (has_other and not has_outside):
         return "none" if has_other or not has_outside else "BIO"
-    if has_ends:
+    if 2 * num_ended > num_entities:
         return "IOBES"
-    return "IOB1" if begins_with_i and not begins_with_b else "BIO"
+    return "IOB1" if begun["I"] > 2 * begun["B"] else "BIO"
 
 
 def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], list[int]]:

@@ -16,10 +16,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
@@ -29,32 +27,34 @@ from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
-from unmask.tasks.tagging.conll import Note
+from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.decoding import decode_sentences
-from unmask.tasks.tagging.frozen_features import feature_tagging_module
-from unmask.tasks.tagging.metrics import TaggingScore
-from unmask.tasks.tagging.module import TaggingModule
-from unmask.tasks.tagging.rows import (
+from unmask.tasks.tagging.files import (
     DATA_SETS,
-    TaggingColumns,
     TaggingDataSet,
-    TaggingExample,
     has_published_layout,
+    looks_like_columns,
+    read_file,
+    read_held,
+)
+from unmask.tasks.tagging.metrics import TaggingScore, floors, known_labels
+from unmask.tasks.tagging.module import TaggingModule, feature_tagging_module
+from unmask.tasks.tagging.rows import (
+    EntityInsideWord,
+    TaggingColumns,
+    TaggingExample,
+    bio_tags,
     names_predicate,
     place_of,
     read_example,
-    read_file,
     with_context,
 )
 from unmask.tasks.tagging.schemes import (
-    OUTSIDE,
     Scheme,
     are_bio,
     complete_labels,
     detect_scheme,
     find_entities,
-    split_tag,
-    to_bio,
 )
 from unmask.tasks.tagging.windows import encode_sentences
 from unmask.tokenization.opening import Tokenizer
@@ -78,6 +78,7 @@ class Tagging:
         columns: the columns of tables.
         said_columns: the user's settings for them.
         labels: in the order of their ids; empty until read from the training file.
+        units: what is tagged; None: words, or what the data set tags.
         max_length: most tokens of a row.
         doc_stride: tokens from one window's beginning to the next one's.
         classifier_dropout: None takes the encoder's.
@@ -88,6 +89,7 @@ class Tagging:
         bilstm_size: units of each direction of either BiLSTM.
         encoder_top: `bilstm` puts a BiLSTM on the encoder, and trains both.
         has_predicates: True if the training file has semantic roles.
+        predicted_scheme: of the tags that are to be scored; a model's own are BIO.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Tagging:
     columns: TaggingColumns
     said_columns: ColumnSettings
     labels: tuple[str, ...]
+    units: Literal["words", "characters"] | None = None
     max_length: int = 128
     doc_stride: int = 128
     classifier_dropout: float | None = None
@@ -105,6 +108,7 @@ class Tagging:
     bilstm_size: int = 768
     encoder_top: Literal["none", "bilstm"] = "none"
     has_predicates: bool = False
+    predicted_scheme: Scheme = "BIO"
 
     kind: ClassVar[TaskKind] = "tagging"
     head_kind: ClassVar[HeadKind] = "token_classification"
@@ -114,24 +118,34 @@ class Tagging:
     @property
     def tags_characters(self) -> bool:
         """True if the units are characters, not words."""
-        return self.data_set is not None and self.data_set.characters
+        return self.units == "characters" or (self.data_set is not None and self.data_set.characters)
 
     # Reading.
 
     def fit_to(self, path: Path) -> Tagging:
-        """The task with the labels of the training file, unless they are known already (O first, then B- and I- of each
-        type; other tags sorted), and with `has_predicates`."""
-        published = self.data_set is not None and has_published_layout(path)
-        if not published and any(names_predicate(row, self.columns) for row in self.load_rows(path)):
-            return replace(self._with_labels(path), has_predicates=True)
-        return self._with_labels(path)
+        """The task with what the training file shows: whether characters are tagged, since an entity ends inside a
+        word; its labels, unless they are known (O first, then B- and I- of each type; other tags sorted); and
+        `has_predicates`."""
+        if self.data_set is not None and has_published_layout(path):
+            return self._with_labels(path)
+        task, has_predicates = self, False
+        for row in self.load_rows(path):
+            has_predicates |= names_predicate(row, self.columns)
+            try:
+                if task.units is None:
+                    task._read(row, needs_tags=False)
+            except EntityInsideWord as found:
+                what = str(found).partition(", and words are tagged")[0]
+                logger.info("%s: so characters are tagged, not words (task.units=characters)", what)
+                task = replace(task, units="characters")
+        return replace(task._with_labels(path), has_predicates=True) if has_predicates else task._with_labels(path)
 
     def _with_labels(self, path: Path) -> Tagging:
         if self.labels:
             return self
         scheme, seen = self._scheme(path), set()
         for row in self.load_rows(path):
-            seen.update(self._bio_tags(row, self._read(row, needs_tags=False).tags or (), scheme)[0])
+            seen.update(bio_tags(row, self._read(row, needs_tags=False).tags or (), scheme, self.repair_tags)[0])
         if not seen:
             for row in self.load_rows(path):
                 self._read(row)  # raises at the first row without tags, naming the columns that it has
@@ -144,19 +158,31 @@ class Tagging:
             )
         return replace(self, labels=labels)
 
-    def with_predicted(self, tags: set[str]) -> Tagging:
-        """The task with the tags of predictions added to its labels: a model may predict tags that the file lacks.
+    def with_predicted(self, tags: set[str], scheme: Scheme) -> Tagging:
+        """The task for scoring a file of predictions in a scheme, with their tags added to its labels: a model may
+        predict tags that the data lack.
 
         Args:
             tags: the predicted ones; where the labels are of entities, other tags are left out.
         """
-        if not are_bio(self.labels):
-            return replace(self, labels=tuple(sorted(tags.union(self.labels))))
-        return replace(self, labels=complete_labels(tags.union(self.labels)))
+        task = replace(self, predicted_scheme=scheme)
+        if not tags:
+            return task
+        are_others = not are_bio(self.labels)
+        found = tags.union(self.labels)
+        return replace(task, labels=tuple(sorted(found)) if are_others else complete_labels(found))
 
     def load_rows(self, path: Path) -> Iterator[Row]:
         """See `Task`."""
-        return read_file(path, self.data_set, _unheard)
+        return read_file(path, self.data_set, _unheard, self.columns)
+
+    def read_lines(self, lines: HeldLines) -> Iterator[Row]:
+        """The rows of lines of one word each, such as standard input."""
+        return read_held(lines, self.columns)
+
+    def fits_lines(self, lines: Sequence[str]) -> bool:
+        """Whether a `.txt` that begins with some lines has one word a line, and is not texts."""
+        return looks_like_columns(lines, self.columns, self.labels)
 
     def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
         """See `Task`; with `unlabelled` a row may have no tags."""
@@ -165,10 +191,10 @@ class Tagging:
 
     def _load(self, path: Path, counts: ExampleCounts, unlabelled: bool) -> Iterator[TaggingExample]:
         scheme, known, loaded = self._scheme(path), frozenset(self.labels), 0
-        for row in read_file(path, self.data_set, counts.note):
-            example = self._read(row, needs_tags=not unlabelled, note=counts.note)
+        for row in read_file(path, self.data_set, counts.note, self.columns):
+            example = self._read(row, needs_tags=not unlabelled)
             if example.tags is not None:
-                tags, num_mended = self._bio_tags(row, example.tags, scheme)
+                tags, num_mended = bio_tags(row, example.tags, scheme, self.repair_tags)
                 counts.note("tags that broke their scheme and were mended", num_mended)
                 for place, tag in enumerate(tags):
                     if known and tag not in known:
@@ -196,9 +222,7 @@ class Tagging:
         examples = map(self.read, rows)
         return with_context(examples, self.max_length, _warn_of_no_context) if self.document_context else examples
 
-    def _read(
-        self, row: Row, *, labelled: bool = True, needs_tags: bool = True, note: Note | None = None
-    ) -> TaggingExample:
+    def _read(self, row: Row, *, labelled: bool = True, needs_tags: bool = True) -> TaggingExample:
         return read_example(
             row,
             self.columns,
@@ -206,7 +230,7 @@ class Tagging:
             punctuation=not self.labels or are_bio(self.labels),
             labelled=labelled,
             needs_tags=needs_tags,
-            note=note or _unheard,
+            names=self.labels,
         )
 
     def _scheme(self, path: Path) -> Scheme:
@@ -216,22 +240,6 @@ class Tagging:
         if self.labels and not are_bio(self.labels):
             return "none"
         return detect_scheme(self._read(row, needs_tags=False).tags or () for row in self.load_rows(path))
-
-    def _bio_tags(self, row: Row, tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
-        """The tags of a row in BIO, and how many of them were mended."""
-        for place, tag in enumerate(tags):
-            if scheme != "none" and split_tag(tag) is None:
-                raise InputError(
-                    f"{place_of(row, place)}: {tag!r} among tags of entities: expected O, or B- or I- and a type"
-                )
-        bio, broken = to_bio(tags, scheme)
-        if broken and not self.repair_tags:
-            raise InputError(
-                f"{place_of(row, broken[0])}: the tag {tags[broken[0]]!r} breaks the scheme {scheme}: nothing begins "
-                f"its entity, or in IOBES ends it; it would be read as {bio[broken[0]]!r}: mend it, or set "
-                "task.repair_tags=true"
-            )
-        return bio, len(broken)
 
     # Encoding and learning.
 
@@ -248,7 +256,7 @@ class Tagging:
 
     def check(self, training: EncodedExamples, path: Path) -> None:
         """See `Task`: at least two tags must occur."""
-        present = np.unique(_labels_of(training))
+        present = np.unique(known_labels(training))
         if len(present) < 2:
             what = f"every word is tagged {self.labels[present[0]]}" if len(present) else "no word has a token"
             raise InputError(f"{path}: {what}: nothing can be learned from it; expected at least two tags")
@@ -286,7 +294,7 @@ class Tagging:
     def score(self) -> TaggingScore:
         """See `Task`."""
         surface_forms = self.data_set is not None and self.data_set.surface_forms
-        return TaggingScore(self.labels, self.tags_characters, surface_forms)
+        return TaggingScore(self.labels, self.tags_characters, surface_forms, self.predicted_scheme)
 
     def tuned(self, score: Score[TaggingExample]) -> Tagging:
         """Nothing is chosen after training."""
@@ -294,17 +302,7 @@ class Tagging:
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: predicting the most frequent tag everywhere, or O where tags are of entities."""
-        expected = _labels_of(dev)
-        if are_bio(self.labels):
-            told = dev.alignment.get("num_outside")
-            num_units = dev.alignment["num_units"].sum() if told is not None else len(expected)
-            num_outside = told.sum() if told is not None else (expected == self.labels.index(OUTSIDE)).sum()
-            return {"overall_accuracy": {"all O": float(num_outside / max(1, num_units))}, "overall_f1": {"all O": 0.0}}
-        most_frequent = np.bincount(_labels_of(training)).argmax()
-        share = float((expected == most_frequent).mean())
-        said = f"all {self.labels[most_frequent]}"
-        present = len(np.unique([*expected, most_frequent]))
-        return {"accuracy": {said: share}, "f1_macro": {said: 2 * share / (1 + share) / present}}
+        return floors(self.labels, training, dev)
 
     def sample(self, example: TaggingExample, prediction: Prediction) -> dict[str, Any]:
         """See `Task`; `probability` is that of the least certain entity."""
@@ -333,6 +331,7 @@ class Tagging:
             "feature_layers": self.feature_layers,
             "bilstm_size": self.bilstm_size,
             **({"encoder_top": self.encoder_top} if self.encoder_top != "none" else {}),
+            **({"units": self.units} if self.units is not None else {}),
             "columns": self.said_columns.model_dump(exclude_defaults=True),
         }
 
@@ -347,11 +346,6 @@ def _warn_of_no_context(source: str) -> None:
         "tags such inputs without them; give a field `document`, the same for all sentences of one",
         source,
     )
-
-
-def _labels_of(labelled: EncodedExamples) -> NDArray[np.int64]:
-    labels: NDArray[np.int64] = labelled.token_columns["labels"].astype(np.int64)
-    return np.extract(labels != IGNORE_INDEX, labels)
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Tagging:
@@ -369,6 +363,8 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
             f"data.columns.{foreign[0]} is not for tagging: expected data.columns.tokens (or text), tags, predicate"
         )
     data_set = DATA_SETS.get(settings.name)
+    if settings.units == "words" and data_set is not None and data_set.characters:
+        raise SettingsError(f"task.units=words: {settings.name} tags characters: leave it out")
     usual = TaggingColumns()
 
     def names(said: str | None, others: tuple[str, ...]) -> tuple[str, ...]:
@@ -384,6 +380,7 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
             names(columns.predicate, usual.predicate),
         ),
         said_columns=columns,
+        units=settings.units,
         labels=tuple(settings.labels or (data_set.labels if data_set is not None else ())),
         max_length=settings.max_length,
         doc_stride=settings.doc_stride,

@@ -53,12 +53,10 @@ class ValueScore:
     def metrics(self) -> dict[str, float]:
         """`pearson`, `spearmanr`, `f1` if `binary_from` is given, and `mse`; a correlation is 0 where either side is
         constant."""
-        from scipy.stats import rankdata
-
         true, predicted = np.array(self._true), np.array(self._predicted)
         metrics = {
             "pearson": pearson(true, predicted),
-            "spearmanr": pearson(rankdata(true), rankdata(predicted)),
+            "spearmanr": pearson(ranks(true), ranks(predicted)),
         }
         if self._binary_from is not None:
             positive, said = true >= self._binary_from, predicted >= self._binary_from
@@ -84,3 +82,10 @@ def pearson(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     centred = [(values - values.mean()) / np.ptp(values) for values in (one, other)]
     norms = [float(np.linalg.norm(values)) for values in centred]
     return float(np.clip(centred[0] @ centred[1] / (norms[0] * norms[1]), -1, 1))
+
+
+def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(examples,) the places of values in their order, from 1; equal values have the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    means: NDArray[np.float64] = np.cumsum(counts) - (counts - 1) / 2
+    return means[inverse]

@@ -44,6 +44,11 @@ RESUMABLE_KEYS = frozenset(
 ) | {"search.parallel"}
 """What may change when a run is resumed; anything else would make it another run."""
 
+_RESUMABLE_IN_SEARCH = frozenset(
+    f"search.{name}" for name in ("restarts", "learning_rates", "batch_sizes", "epochs", "ensemble")
+)
+"""What may change when a search is resumed: each run has a directory of its own, and those that are there stay."""
+
 
 def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool) -> list[str]:
     """Makes a run directory with its resolved recipe, or checks that the run there can go on under this recipe.
@@ -196,12 +201,14 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
     """What differs from the recipe that the run was begun with, in words; refuses what cannot change."""
     before = build_settings(type(recipe), read_settings_file(saved), str(saved))
     changed = changed_keys(before, recipe)
-    fixed = [key for key in changed if key not in RESUMABLE_KEYS]
+    are_searches = all(getattr(getattr(each, "search", None), "is_wanted", False) for each in (before, recipe))
+    resumable = RESUMABLE_KEYS | (_RESUMABLE_IN_SEARCH if are_searches else set())
+    fixed = [key for key in changed if key not in resumable]
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-            "logging, saving and what it does when it diverges (train.*), and search.parallel, only: give the same "
-            "settings, or another --out"
+            "logging, saving and what it does when it diverges (train.*), and search.parallel; a search "
+            "also its restarts, rates, batch sizes and epochs: give the same settings, or another --out"
         )
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
         checkpoint = find_checkpoint(saved.parent / "checkpoints")

@@ -164,6 +164,23 @@ def test_a_regressor_learns_numbers(tiny_model: Path) -> None:
     assert regressor.score(TEXTS, values) > 0.5  # R^2; 0 is the mean of the values
 
 
+def test_a_target_of_any_scale_is_learned(tiny_model: Path, tmp_path: Path) -> None:
+    """House prices: unscaled, the head would need thousands of steps to reach their mean."""
+    values = [200_000.0] * 6 + [300_000.0] * 6
+    regressor = TextRegressor(tiny_model, epochs=30, batch_size=4, learning_rate=2e-3, max_length=16, precision="fp32")
+    assert regressor.fit(TEXTS, values).score(TEXTS, values) > 0.5
+    regressor.save(tmp_path / "model")
+    saved = [answer["value"] for answer in predict(tmp_path / "model", [{"text": text} for text in TEXTS])]
+    assert saved == pytest.approx(regressor.predict(TEXTS).tolist(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("texts", "labels"), [([], []), (["a", 5], ["x", "y"]), (["a", "b"], ["x"])])
+def test_inputs_that_cannot_be_used_are_value_errors(tiny_model: Path, texts: list[Any], labels: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"X|expected") as caught:
+        classifier(tiny_model).fit(texts, labels)
+    assert isinstance(caught.value, InputError)
+
+
 def test_frozen_layers_stay_as_they_are(tiny_model: Path) -> None:
     learned = classifier(tiny_model, epochs=1, freeze_layers=1).fit(TEXTS, LABELS)
     before, after = (

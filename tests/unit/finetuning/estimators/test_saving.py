@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,3 +98,13 @@ def test_new_and_empty_directories_are_filled(fitted: TextClassifier, tmp_path: 
 def test_places_that_cannot_be_written_are_told(fitted: TextClassifier, place: str) -> None:
     with pytest.raises(OutputError, match=f"^(cannot write )?{place}"):
         fitted.save(place)
+
+
+def test_a_saved_model_claims_no_longer_sequences_than_it_was_pretrained_on(tiny_model: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(tiny_model, source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 8}))
+    fitted = TextClassifier(source, epochs=1, max_length=16).fit(["a dog", "a man"], ["dog", "man"])
+    pickle.loads(pickle.dumps(fitted)).save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["unmask_trained_length"] == 8

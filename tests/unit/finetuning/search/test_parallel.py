@@ -97,7 +97,7 @@ def test_one_that_fails_or_is_killed_leaves_the_others_alone(
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "5 trials, 2 at a time; each has a log.txt of its own"
     assert f"{NAME}0: accuracy 0 on dev" in lines
-    assert f"{NAME}1 has failed, the others go on: {killed}" in lines
+    assert f"{NAME}1 has failed, the others continue: {killed}" in lines
     assert len([line for line in lines if re.fullmatch(rf"warning: {NAME}[34]: a warning", line)]) == 1
     assert len([line for line in lines if re.fullmatch(rf"warning: {NAME}[34]: .*UserWarning: another one", line)]) == 1
     assert not {"a bar", "a message"}.intersection(lines)

@@ -107,7 +107,7 @@ def test_a_run_that_fails_is_noted_and_the_others_go_on(
     assert row["failed"] == ["lr5e-05_batch16_epochs3_seed1"]
     assert summary["trials"][1]["error"] == "the loss is not finite at step 7"
     assert "the loss is not finite at step 7" in (tmp_path / "out" / "report.html").read_text()
-    assert "has failed, the others go on" in (tmp_path / "out" / "log.txt").read_text()
+    assert "has failed, the others continue" in (tmp_path / "out" / "log.txt").read_text()
 
 
 def test_nothing_but_failures_is_an_error(
@@ -235,7 +235,7 @@ def test_ctrl_c_between_trials_says_how_to_go_on(
     def interrupt(settings: FinetuneRecipe) -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="with --resume goes on"):
+    with pytest.raises(Interrupted, match="with --resume continues"):
         search(tmp_path / "out", recipe({"restarts": 2}), pretended(interrupt))
 
 
@@ -248,8 +248,8 @@ def test_another_search_is_not_a_resumed_one(
 ) -> None:
     run = pretended(lambda settings: accuracy(0.5))
     search(tmp_path / "out", recipe({"restarts": 2}), run)
-    with pytest.raises(SettingsError, match=r"begun with other settings: search\.restarts"):
-        search(tmp_path / "out", recipe({"restarts": 3}), run, resume=True)
+    with pytest.raises(SettingsError, match=r"begun with other settings: search\.transfer_layers"):
+        search(tmp_path / "out", recipe({"restarts": 2, "transfer_layers": [1]}), run, resume=True)
     search(tmp_path / "out", recipe({"restarts": 3}), run, overwrite=True)
     assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
 

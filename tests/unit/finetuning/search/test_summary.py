@@ -100,10 +100,25 @@ def test_degenerate_runs_are_named_and_both_means_told(
     assert (row["n"], row["without_degenerate"]["n"]) == (4, 2)
     assert row["dev"]["accuracy"]["mean"] == pytest.approx(0.675)
     assert row["without_degenerate"]["dev"]["accuracy"]["mean"] == pytest.approx(0.85)
-    assert "all 400 predictions are &#x27;yes&#x27;" in (tmp_path / "out" / "report.html").read_text()
+    assert "all 400 predictions are &#39;yes&#39;" in (tmp_path / "out" / "report.html").read_text()
     line = next(iter(describe(summary)))
     assert "accuracy 0.675 ± 0.21 on dev, 4 run(s); degenerate: lr5e-05_batch16_epochs3_seed1, " in line
     assert line.endswith("(without: 0.85 ± 0.071)")
+
+
+def test_the_page_escapes_what_a_run_says(
+    tmp_path: Path,
+    recipe: Callable[..., FinetuneRecipe],
+    pretended: type[Any],
+    accuracy: Callable[..., dict[str, Any]],
+    search: Callable[..., dict[str, Any]],
+) -> None:
+    run = pretended(lambda settings: accuracy(0.5, degenerate="all are '<script>alert(1)</script>'"))
+    search(tmp_path / "<b>out", recipe({"restarts": 2}), run)
+    page = (tmp_path / "<b>out" / "report.html").read_text()
+    assert "<script" not in page
+    assert "<b>out" not in page
+    assert page.count("&lt;script&gt;") == 3  # the verdict and two runs
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,9 @@ def test_finetuning_from_a_damaged_encoder_is_refused(pretrained: Path) -> None:
         ({"vocab_size": 31}, ["word_embeddings.weight", "(30, 12)", "(31, 12)"]),
         ({"architectures": ["BertLMHeadModel"]}, ["is_decoder", "None", "true"]),
         ({"architectures": ["BertForNextSentencePrediction"]}, ["BertForNextSentencePrediction", "BertForPreTraining"]),
-        ({"architectures": None}, ["architectures", "None", "BertModel"]),
+        ({"architectures": ["T5Model"], "model_type": "t5"}, ["T5Model", "this family", "of bert, roberta, electra"]),
+        ({"architectures": None, "model_type": "t5"}, ["model_type is 't5'", "of bert, roberta, electra"]),
+        ({"architectures": None, "model_type": None}, ["model_type is None", "of bert, roberta, electra"]),
     ],
 )
 def test_a_config_that_is_not_supported_is_told(pretrained: Path, changes: dict[str, Any], told: list[str]) -> None:

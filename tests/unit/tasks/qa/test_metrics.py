@@ -222,6 +222,17 @@ def test_official_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert score_official(task_of("squad1"), data, answers) == (2, {"exact_match": 50.0, "f1": 50.0})
 
 
+def test_a_withheld_answer_is_wrong_where_there_is_one(tmp_path: Path) -> None:
+    """Worked by hand through `apply_no_ans_threshold` of SQuAD 2.0's scorer: over the threshold a question scores 1 if
+    it has no answer and 0 if it has one, here `the`, which normalises to nothing; else an empty answer matches it."""
+    data = squad(tmp_path / "data.json", a=["the"], b=["a."], c=[])
+    answers = write(tmp_path / "p.json", {"a": "", "b": "", "c": "grey"})
+    probabilities = write(tmp_path / "n.json", {"a": 0.9, "b": 0.1, "c": 0.9})
+    _, metrics = score_official(task_of("squad2"), data, answers, probabilities, 0.5)
+    assert (metrics["HasAns_exact"], metrics["HasAns_f1"], metrics["NoAns_f1"]) == (50.0, 50.0, 100.0)
+    assert (metrics["best_exact"], metrics["best_exact_thresh"]) == (pytest.approx(100.0), 0.9)
+
+
 @pytest.mark.parametrize(
     ("answers", "probabilities", "message"),
     [

@@ -17,12 +17,13 @@ from unmask.tasks.tagging.conll import (
     SentenceRow,
     read_columns,
     read_conllu,
+    read_gold_conll,
     read_klue_ner,
     read_morphemes,
+    read_props,
     read_single_sentences,
     read_wikiann,
 )
-from unmask.tasks.tagging.conll_roles import read_gold_conll, read_props
 
 Read = Callable[..., list[Row]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.rows import TaggingExample
+from unmask.tasks.tagging.schemes import find_entities
 from unmask.tasks.tagging.task import Tagging, open_task
 
 SETTINGS: dict[str, Any] = {"name": "tagging", "labels": ["O", "B-X", "I-X", "B-Y", "I-Y"], "max_length": 24}
@@ -53,6 +55,32 @@ def test_labels_come_from_the_training_file_and_are_complete(tmp_path: Path) -> 
     many = "".join(f"w\tT{number}\n" for number in range(10_001))
     with pytest.raises(InputError, match=r"e\.conll: 10,001 different tags, over 10,000: check that they are tags"):
         unlabelled.fit_to(write(tmp_path / "e.conll", many))
+
+
+def test_characters_are_tagged_where_entities_end_inside_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "김철수는 서울에서 이영희를 만났다."
+    row = {"text": text, "entities": [[0, 3, "PS"], [5, 7, "LC"], [10, 13, "PS"]]}
+    path = write(tmp_path / "a.jsonl", json.dumps(row, ensure_ascii=False) + "\n")
+    with caplog.at_level("INFO", "unmask"):
+        task = task_of(labels=None).fit_to(path)
+    assert "the entity '김철수' (PS) ends inside the word '김철수는': so characters are tagged" in caplog.text
+    assert (task.units, task.remembered()["units"]) == ("characters", "characters")
+    ((one,), notes) = load(task, path)
+    assert [one.between(entity.first, entity.end) for entity in find_entities(one.tags or ())] == [
+        "김철수",
+        "서울",
+        "이영희",
+    ]
+    assert not notes
+    assert task.read(Row({"text": "가 나"}, "x:1")).words == ["가", " ", "나"]
+    with pytest.raises(InputError, match=r"a\.jsonl:1: .* and words are tagged: train with task\.units=characters"):
+        load(task_of(labels=None, units="words"), path)
+    words = write(tmp_path / "b.jsonl", '{"text": "in Oslo.", "entities": [[3, 7, "LOC"]]}\n')
+    assert task_of(labels=None).fit_to(words).units is None
+    with pytest.raises(SettingsError, match="klue-ner tags characters"):
+        task_of(name="klue-ner", labels=None, units="words")
 
 
 def test_published_data_sets_know_their_labels() -> None:

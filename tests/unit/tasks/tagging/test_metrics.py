@@ -17,8 +17,10 @@ from seqeval.scheme import IOB2
 from sklearn.metrics import f1_score as sklearn_f1_score
 
 from unmask.errors import InputError
+from unmask.tasks.tagging.files import DATA_SETS
 from unmask.tasks.tagging.metrics import TaggingScore
-from unmask.tasks.tagging.rows import DATA_SETS, TaggingExample
+from unmask.tasks.tagging.rows import TaggingExample
+from unmask.tasks.tagging.schemes import Scheme
 
 EXACT = 1e-12
 """Both compute in float64 from the same integers; only the order of a few operations differs."""
@@ -56,6 +58,27 @@ def test_figures_of_entities_are_those_of_seqeval(pairs: list[list[tuple[str, st
         for ours, theirs in (("precision", "precision"), ("recall", "recall"), ("f1", "f1-score")):
             assert metrics[f"{name}_{ours}"] == pytest.approx(figures[theirs], abs=EXACT), (name, ours)
     assert len(metrics) == 3 * len(expected) + 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheme", "said", "accuracy"),
+    [
+        (LABELS, "IOB1", "I-PER I-PER B-PER O I-LOC", 1.0),
+        (LABELS, "IOBES", "B-PER E-PER S-PER O S-LOC", 1.0),
+        (LABELS, "IOBES", "B-PER L-PER U-PER O O", 0.8),
+        (
+            ("O", *(f"{letter}-{kind}" for kind in ("PER", "LOC") for letter in "BILU")),
+            "BIO",
+            "B-PER L-PER U-PER O U-LOC",
+            1.0,
+        ),
+        (LABELS, "BIO", "I-PER I-PER B-PER O B-LOC", 0.8),  # as seqeval counts: a mistake is one
+    ],
+)
+def test_single_tags_are_compared_as_bio(labels: tuple[str, ...], scheme: Scheme, said: str, accuracy: float) -> None:
+    score = TaggingScore(labels, scheme=scheme)
+    score.add([example(["B-PER", "I-PER", "B-PER", "O", "B-LOC"])], [{"tags": said.split()}])
+    assert score.metrics()["overall_accuracy"] == pytest.approx(accuracy)
 
 
 klue_labels = DATA_SETS["klue-ner"].labels

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
-from unmask.tasks.base import ExampleCounts
 from unmask.tasks.rows import Row
+from unmask.tasks.tagging.files import DATA_SETS, looks_like_columns, read_file
 from unmask.tasks.tagging.rows import (
-    DATA_SETS,
+    EntityInsideWord,
     TaggingColumns,
     TaggingExample,
     read_example,
-    read_file,
     split_words,
     with_context,
 )
@@ -33,7 +32,7 @@ def read(
     punctuation: bool = True,
     labelled: bool = True,
     needs_tags: bool = True,
-    counts: ExampleCounts | None = None,
+    names: tuple[str, ...] = (),
 ) -> TaggingExample:
     return read_example(
         Row(fields, "x:7"),
@@ -42,7 +41,7 @@ def read(
         punctuation=punctuation,
         labelled=labelled,
         needs_tags=needs_tags,
-        note=(counts or ExampleCounts()).note,
+        names=names,
     )
 
 
@@ -120,19 +119,69 @@ def test_rows_without_tags_where_none_are_needed() -> None:
 
 
 def test_entities_that_point_into_a_text() -> None:
-    counts = ExampleCounts()
     text = "Yes, (Ada  Lovelace) was in\u00a0London."
     entities = [[6, 19, "PER"], {"start": 28, "end": 34, "label": "LOC"}]
-    example = read({"text": text, "entities": entities}, counts=counts)
+    example = read({"text": text, "entities": entities})
     assert dict(zip(example.words, example.tags or (), strict=True)) == {
         "Yes": "O", ",": "O", "(": "O", "Ada": "B-PER", "Lovelace": "I-PER", ")": "O", "was": "O", "in": "O",
         "London": "B-LOC", ".": "O",
     }  # fmt: skip
-    assert not counts.notes
-    example = read({"text": "파리에서 왔다", "entities": [[0, 2, "LOC"]]}, counts=counts)
-    assert (example.words, example.tags) == (["파리에서", "왔다"], ("B-LOC", "O"))
-    assert counts.notes == {"entities widened to whole words": 1}
     assert read({"text": "파리에", "entities": [[0, 2, "LOC"]]}, characters=True).tags == ("B-LOC", "I-LOC", "O")
+
+
+@pytest.mark.parametrize(
+    ("text", "entity", "told"),
+    [
+        (
+            "파리에서 왔다",
+            [0, 2, "LOC"],
+            r"x:7: the entity '파리' \(LOC\) ends inside the word '파리에서', and words are",
+        ),
+        ("북한산에", [1, 4, "LOC"], r"x:7: the entity '한산에' \(LOC\) begins inside the word '북한산에'"),
+        ("Ada's in Oslo's", [0, 13, "X"], r"ends inside the word \"Oslo's\""),
+    ],
+)
+def test_entities_that_end_inside_a_word_are_never_widened(text: str, entity: list[Any], told: str) -> None:
+    with pytest.raises(EntityInsideWord, match=told):
+        read({"text": text, "entities": [entity]})
+
+
+def test_entities_as_doccano_writes_them() -> None:
+    text, tags = "Ada in Oslo", ("B-PER", "O", "B-LOC")
+    assert read({"id": 1, "text": text, "label": [[0, 3, "PER"], [7, 11, "LOC"]]}).tags == tags
+    assert read({"text": text, "labels": [[0, 3, "PER"], [7, 11, "LOC"]]}).tags == tags
+    offsets = [{"id": 1, "label": "PER", "start_offset": 0, "end_offset": 3}]
+    assert read({"text": text, "entities": offsets}).tags == ("B-PER", "O", "O")
+    assert read({"text": text, "label": []}).tags == ("O", "O", "O")
+    assert read({"text": text, "spans": [[0, 3, "PER"]]}, TaggingColumns(tags=("spans",))).tags == ("B-PER", "O", "O")
+    with pytest.raises(InputError, match="x:7: no column 'tags' for the tags: there is text, label"):
+        read({"text": text, "label": "travel"})
+
+
+def test_tags_as_numbers_with_names() -> None:
+    names = ("O", "B-PER", "I-PER")
+    for tags in ([1, 2, 0], "[1, 2, 0]"):
+        assert read({"tokens": "Ada Lovelace writes", "ner_tags": tags}, names=names).tags == ("B-PER", "I-PER", "O")
+    with pytest.raises(InputError, match=r"x:7: ner_tags\[1\] is 3: .*one of task\.labels, from 0 to 2"):
+        read({"tokens": "a b", "ner_tags": [0, 3]}, names=names)
+    with pytest.raises(InputError, match=r"x:7: tags\[0\] is 0: expected a text; to read numbers give .*task\.labels"):
+        read({"tokens": "a", "tags": [0]})
+
+
+def test_names_of_numbers_in_a_parquet_of_datasets(tmp_path: Path) -> None:
+    """As `Dataset.to_parquet` of Hugging Face writes it."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    for feature in (
+        {"feature": {"names": ["O", "B-X"], "_type": "ClassLabel"}, "_type": "List"},
+        [{"names": ["O", "B-X"]}],
+    ):
+        told = json.dumps({"info": {"features": {"ner_tags": feature}}})
+        table = pyarrow.table({"tokens": [["a", "b"]], "ner_tags": [[0, 1]]})
+        parquet.write_table(table.replace_schema_metadata({"huggingface": told}), tmp_path / "a.parquet")
+        (row,) = read_file(tmp_path / "a.parquet", None, lambda what, count: None)
+        assert read(row.fields).tags == ("O", "B-X")
 
 
 @pytest.mark.parametrize(
@@ -164,6 +213,11 @@ def test_characters_of_a_text_or_of_tokens() -> None:
     from_tokens = read({"tokens": ["가", " ", "나"]}, characters=True, labelled=False)
     assert from_text.units == from_tokens.units == ((0, 1), (1, 2), (2, 3))
     assert from_text.text == from_tokens.text == "가 나"
+
+
+def test_words_stay_apart_where_characters_are_tagged() -> None:
+    example = read({"tokens": ["Ada", "I", "saw", "Oslo"], "tags": "B-X O O B-X"}, characters=True)
+    assert (example.text, example.tags) == ("Ada I saw Oslo", ("B-X", "O", "O", "B-X"))
 
 
 def test_context_is_of_the_same_document_and_no_more_than_needed() -> None:
@@ -202,3 +256,64 @@ def test_files_are_read_by_data_set_and_suffix(tmp_path: Path) -> None:
     assert tokens("a.morph", "나는\t나/NP+는/JX\n") == [["나는"]]
     with pytest.raises(InputError, match=r"a\.xml: unknown kind of file: expected \.conll, \.iob"):
         tokens("a.xml", "")
+
+
+KLUE_DP = """\
+## KLUE-DP
+## klue-dp-v1_dev_00000\t해당 그림
+1\t해당\t해당\tMMD\t2\tDP
+2\t그림\t그림\tNNG\t0\tNP
+
+## klue-dp-v1_dev_00001\t간다
+1\t간다\t가 ㄴ다\tVV+EF\t0\tVP
+"""
+
+
+def test_the_columns_of_words_and_tags_are_chosen_by_number_or_name(tmp_path: Path) -> None:
+    def found(name: str, text: str, tokens: str = "", tags: str = "") -> list[Any]:
+        path = tmp_path / name
+        path.write_text(text, "utf-8")
+        usual = TaggingColumns()
+        columns = TaggingColumns((tokens,) if tokens else usual.tokens, (tags,) if tags else usual.tags)
+        rows = read_file(path, None, lambda what, count: None, columns)
+        return [(row.fields["tokens"], row.fields["tags"]) for row in rows]
+
+    conll = "Ada NNP I-NP I-PER\nwrites VBZ I-VP O\n"
+    for name in ("a.conll", "a.txt", "eng.train", "eng.testa", "eng.testb"):
+        assert found(name, conll) == [(["Ada", "writes"], ["I-PER", "O"])]
+    assert found("a.conll", conll, tags="2") == [(["Ada", "writes"], ["NNP", "VBZ"])]
+    assert found("a.conll", conll, tags="3") == [(["Ada", "writes"], ["I-NP", "I-VP"])]
+    dependencies = [(["해당", "그림"], ["MMD", "NNG"]), (["간다"], ["VV+EF"])]
+    assert found("dev.tsv", KLUE_DP, "2", "4") == found("dev.conll", KLUE_DP, "2", "4") == dependencies
+    conllu = "1\tdogs\tdog\tNOUN\tNNS\t_\t0\troot\t_\t_\n"
+    assert found("a.conllu", conllu) == [(["dogs"], ["NOUN"])]
+    assert found("a.conllu", conllu, "lemma", "XPOS") == found("a.conllu", conllu, "3", "5") == [(["dog"], ["NNS"])]
+    assert found("a.tsv", "tokens\ttags\na b\tO O\n") == [("a b", "O O")]
+    with pytest.raises(InputError, match=r"a\.conll: data\.columns\.tags is 'pos', .*expected a number, from 1"):
+        found("a.conll", conll, tags="pos")
+    with pytest.raises(InputError, match=r"a\.conll:1: .* has 4 columns: expected at least 7"):
+        found("a.conll", conll, tags="7")
+
+
+def test_comments_begin_a_sentence_and_are_unlike_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+
+    def words(text: str) -> list[Any]:
+        path.write_text(text, "utf-8")
+        return [row.fields["tokens"] for row in read_file(path, None, lambda what, count: None)]
+
+    assert words("# id 5\tdomain=en\na _ _ O\n\n# sent 2\nb _ _ O\n") == [["a"], ["b"]]
+    assert words("# text = a b\n# x\n#\na O\n# O\n") == [["a", "#"]]
+    assert words("# newdoc\na O\n") == [["a"]]  # two columns, but no tag
+    assert words("#tag O\na O\n\n# O\nb O\n") == [["#tag", "a"], ["#", "b"]]
+
+
+def test_lines_of_words_are_told_from_texts() -> None:
+    entities, parts = ("O", "B-X", "I-X"), ("NOUN", "VERB")
+    told = TaggingColumns()
+    assert looks_like_columns(["Mr. B-PER", "Utterson I-PER", "", "-DOCSTART- O", "# a b c", "left O"], told, entities)
+    assert looks_like_columns(["dogs NOUN", "bark VERB"], told, parts)
+    assert looks_like_columns(["dogs NOUN x", "bark VERB x"], TaggingColumns(tags=("2",)), parts)
+    for texts in (["a man wait", "b O"], ["waiting"], ["Type O"], ["a B-17"], []):
+        assert not looks_like_columns([*texts, "He left."], told, entities)
+    assert not looks_like_columns(["dogs O", "bark O"], told, parts)

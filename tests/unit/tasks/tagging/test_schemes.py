@@ -79,6 +79,10 @@ def test_strict_entities_are_those_of_seqeval(tags: list[str]) -> None:
         (["NN I-don't-know VB"], "none"),
         (["B-P I-P", "B-Q"], "BIO"),
         ([""], "none"),
+        (["I-P O I-P", "B-P O", "I-Q I-P", "I-P", "O B-Q I-Q"], "IOB1"),  # and two mistakes
+        (["B-P O B-P", "I-P O"], "BIO"),
+        (["B-P I-P O B-P", "S-P O"], "BIO"),
+        (["S-P B-P E-P O S-P", "B-P O"], "IOBES"),
     ],
 )
 def test_schemes_are_told_apart(sentences: list[str], scheme: Scheme) -> None:

@@ -16,7 +16,7 @@ from unmask.models.heads.layer_mixture import CHOICES
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.tagging.feature_files import map_features, writing_features
-from unmask.tasks.tagging.frozen_features import FeatureTaggingModule, feature_tagging_module, with_features
+from unmask.tasks.tagging.module import FeatureTaggingModule, feature_tagging_module, with_features
 from unmask.training.device import choose_compute
 
 ROWS = [[2, 10, 11, 12, 3], [2, 20, 3], [2, 30, 31, 32, 33, 34, 3], [2, 40, 41, 3], [2, 50, 3]]

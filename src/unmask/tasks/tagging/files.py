@@ -1,0 +1,210 @@
+"""Files of sentences to tag, by data set and suffix, as rows.
+
+Published: WNUT-17 (Derczynski et al. 2017), WikiGold (Balasuriya et al. 2009), WikiANN (Pan et al. 2017), KLUE-NER
+(Park et al. 2021). Other files are read by their suffix, see `FORMATS`, or are tables with `tokens` and `tags`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from unmask.errors import InputError
+from unmask.io.reading import split_suffixes
+from unmask.tasks.rows import Row, read_rows
+from unmask.tasks.tagging.conll import (
+    CONLLU_COLUMNS,
+    FileOrLines,
+    HeldLines,
+    Note,
+    Reader,
+    read_columns,
+    read_conllu,
+    read_gold_conll,
+    read_klue_ner,
+    read_lines,
+    read_morphemes,
+    read_props,
+    read_sentences,
+    read_single_sentences,
+    read_wikiann,
+)
+from unmask.tasks.tagging.rows import TaggingColumns
+from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, are_bio, split_tag
+
+USUAL_COLUMNS = TaggingColumns()
+_NUMBER = re.compile("[1-9][0-9]?")
+
+
+@dataclass(frozen=True)
+class TaggingDataSet:
+    """A published data set.
+
+    Attributes:
+        reader: reads its files.
+        scheme: the scheme of its tags.
+        types: the types of its entities.
+        characters: True if characters are tagged, not words.
+        surface_forms: True if F1 of distinct surface forms is a published figure.
+    """
+
+    reader: Reader
+    scheme: Scheme
+    types: tuple[str, ...]
+    characters: bool = False
+    surface_forms: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """O first, then B- and I- of each type."""
+        return (OUTSIDE, *(f"{letter}-{kind}" for kind in self.types for letter in "BI"))
+
+
+DATA_SETS: dict[str, TaggingDataSet] = {
+    "wnut17": TaggingDataSet(
+        read_single_sentences,
+        "BIO",
+        ("corporation", "creative-work", "group", "location", "person", "product"),
+        surface_forms=True,
+    ),
+    "wikigold": TaggingDataSet(read_columns, "IOB1", ("LOC", "MISC", "ORG", "PER")),
+    "wikiann": TaggingDataSet(read_wikiann, "BIO", ("LOC", "ORG", "PER")),
+    "klue-ner": TaggingDataSet(read_klue_ner, "BIO", ("DT", "LC", "OG", "PS", "QT", "TI"), characters=True),
+}
+
+FORMATS: dict[str, Reader] = {
+    **dict.fromkeys((".conll", ".iob", ".bio", ".txt", ".train", ".testa", ".testb"), read_columns),
+    ".conllu": read_conllu,
+    ".morph": read_morphemes,
+    ".props": read_props,
+    **dict.fromkeys((".gold_conll", ".v4_gold_conll"), read_gold_conll),
+}
+"""Files without a header, by suffix."""
+
+_TABLES = (".jsonl", ".csv", ".parquet")
+"""Files that are tables for every data set; .tsv is one only if the data set has no files of its own."""
+
+
+def has_published_layout(path: Path) -> bool:
+    """Whether a file is read as one of a data set's own; tables are not."""
+    return split_suffixes(path)[0] not in _TABLES
+
+
+def read_file(
+    path: Path, data_set: TaggingDataSet | None, note: Note, columns: TaggingColumns = USUAL_COLUMNS
+) -> Iterator[Row]:
+    """The rows of a file in the data set's published form, in the format of its suffix, or of a table.
+
+    Args:
+        columns: of files of one word a line, where they are numbers (or names of CoNLL-U's columns). A `.tsv` is such a
+            file if one is a number, and its first line has no column of a usual name.
+    """
+    suffix = split_suffixes(path)[0]
+    is_published = data_set is not None and has_published_layout(path)
+    if data_set is not None and is_published:
+        yield from data_set.reader(path, note)
+    elif suffix == ".conllu":
+        yield from read_conllu(path, note, **_chosen_columns(path, columns, CONLLU_COLUMNS))
+    elif FORMATS.get(suffix) is read_columns:
+        yield from read_columns(path, note, **_chosen_columns(path, columns))
+    elif suffix in FORMATS:
+        yield from FORMATS[suffix](path, note)
+    elif suffix == ".tsv" and _has_no_header(path, columns):
+        yield from read_columns(path, note, **_chosen_columns(path, columns))
+    elif suffix in (*_TABLES, ".tsv"):
+        yield from map(_with_names(path), read_rows(path))
+    else:
+        raise InputError(
+            f"{path}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .csv, .tsv or "
+            ".parquet with the columns tokens and tags; rename it"
+        )
+
+
+def looks_like_columns(lines: Sequence[str], columns: TaggingColumns, labels: Sequence[str]) -> bool:
+    """Whether lines are of one word each: each has as many columns as the others, at least two, and one of the labels,
+    or a tag of entities where labels are such, in the column of the tag.
+    """
+    numbered = list(enumerate(lines, start=1))
+    tag, of_entities = _chosen_columns(HeldLines("", ()), columns).get("tag", -1), are_bio(labels)
+    try:
+        found = [one for sentence in read_sentences(HeldLines("", numbered), tag=tag) for one in sentence.column(tag)]
+    except InputError:
+        return False
+    return bool(found) and all(one in labels or (of_entities and split_tag(one) is not None) for one in found)
+
+
+def read_held(lines: HeldLines, columns: TaggingColumns) -> Iterator[Row]:
+    """The rows of lines of one word each, that are no file."""
+    yield from read_columns(lines, lambda what, count: None, **_chosen_columns(lines, columns))
+
+
+def _chosen_columns(path: FileOrLines, columns: TaggingColumns, known: Sequence[str] = ()) -> dict[str, int]:
+    """The numbers, from 0, of the columns that the user has chosen in a file without a header.
+
+    Args:
+        known: names of the columns, where the format has them.
+
+    Raises:
+        InputError: a name is given, and no number.
+    """
+    chosen = {}
+    for key, argument in (("tokens", "word"), ("tags", "tag")):
+        names: tuple[str, ...] = getattr(columns, key)
+        numbers = [int(name) - 1 for name in names if _NUMBER.fullmatch(name)]
+        numbers += [known.index(name.lower()) for name in names if name.lower() in known]
+        if numbers and (not known or numbers[0] < len(known)):
+            chosen[argument] = numbers[0]
+        elif len(names) == 1 and names[0] not in getattr(USUAL_COLUMNS, key):  # the user's, for this file
+            expected = f"the number of one, from 1, or one of {', '.join(known)}" if known else "a number, from 1"
+            raise InputError(
+                f"{path}: data.columns.{key} is {names[0]!r}, and no column has that name: expected {expected}"
+            )
+    return chosen
+
+
+def _has_no_header(path: Path, columns: TaggingColumns) -> bool:
+    """Whether a `.tsv` is a file of one word a line: a column is a number, and none has a usual name."""
+    if not any(map(_NUMBER.fullmatch, (*columns.tokens, *columns.tags))):
+        return False
+    first = next((line for _, line in read_lines(path) if line.strip(" \t")), "")
+    return {*USUAL_COLUMNS.tokens, *USUAL_COLUMNS.tags, *USUAL_COLUMNS.text}.isdisjoint(first.split("\t"))
+
+
+def _with_names(path: Path) -> Callable[[Row], Row]:
+    """What gives numbered tags the names that a `.parquet` of Hugging Face `datasets` holds; other rows stay."""
+    names = _names_of_numbers(path) if path.suffix == ".parquet" else {}
+
+    def named(row: Row) -> Row:
+        fields = dict(row.fields)
+        for column, its_names in names.items():
+            if isinstance(fields.get(column), list):
+                fields[column] = [
+                    its_names[tag] if type(tag) is int and 0 <= tag < len(its_names) else tag for tag in fields[column]
+                ]
+        return replace(row, fields=fields)
+
+    return named if names else lambda row: row
+
+
+def _names_of_numbers(path: Path) -> dict[str, list[str]]:
+    """By column, the names that stand for the numbers in its lists."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_schema
+    except ImportError:
+        return {}  # reading the rows says so
+    try:
+        told = json.loads((read_schema(path).metadata or {}).get(b"huggingface", b"{}"))
+        features = told["info"]["features"]
+    except (ArrowException, OSError, ValueError, KeyError, TypeError):
+        return {}
+    names = {}
+    for column, feature in features.items() if isinstance(features, dict) else ():
+        inner = feature[0] if isinstance(feature, list) and feature else feature
+        inner = inner.get("feature", inner) if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and isinstance(inner.get("names"), list):
+            names[column] = [str(name) for name in inner["names"]]
+    return names

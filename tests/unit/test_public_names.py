@@ -1,0 +1,53 @@
+"""What `import unmask` offers: every name in `dir`, and models by text or path, or by the run that made them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import unmask
+from unmask.errors import ModelError
+
+
+def test_every_public_name_is_listed() -> None:
+    listed = dir(unmask)
+    assert {"finetune", "load_model", "TextClassifier"} <= set(listed)
+    assert all(getattr(unmask, name) is not None for name in listed)
+
+
+def test_a_model_and_its_tokenizer_are_named_by_the_run_too(tiny_model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_model, run / "model")
+    (run / "recipe.yaml").write_text("seed: 1\n")
+    expected = unmask.load_model(tiny_model).encoder.state_dict()
+    for place in (str(tiny_model), run, str(run)):
+        found = unmask.load_model(place).encoder.state_dict()
+        assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+        assert unmask.load_tokenizer(place).vocab_size == unmask.load_tokenizer(tiny_model).vocab_size
+    with pytest.raises(ModelError, match="models/x is not a directory"):
+        unmask.load_model("models/x")
+
+
+def test_the_type_of_a_model_is_enough(tiny_model: Path, tmp_path: Path) -> None:
+    """As in the smaller BERTs that Google released, whose `config.json` names no class."""
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_model, directory)
+    config = json.loads((directory / "config.json").read_text())
+    named = config.pop("architectures")
+    (directory / "config.json").write_text(json.dumps(config))
+    assert unmask.load_model(directory).architecture == named[0]
+    assert unmask.fill_mask(directory, "a [MASK] .") == unmask.fill_mask(tiny_model, "a [MASK] .")
+    assert unmask.describe(directory)
+
+
+def test_a_pointer_of_git_lfs_is_called_one(tiny_model: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_model, directory)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0000\nsize 17\n"
+    (directory / "model.safetensors").write_text(pointer)
+    with pytest.raises(ModelError, match="is a pointer of Git LFS, not the weights: fetch them with `git lfs pull`"):
+        unmask.load_model(directory)
