@@ -16,6 +16,7 @@ from unmask.batch import Batch, pack
 from unmask.finetuning.run import finetune
 from unmask.inference.left_to_right.generation import generate
 from unmask.inference.predictor import load_predictor
+from unmask.io.rows import Row
 from unmask.models.hub.config import config_of
 from unmask.models.hub.directory import load_causal_lm, load_finetuned, load_model
 from unmask.models.hub.weight_names import hub_names, split
@@ -23,7 +24,6 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule
 from unmask.objectives.settings import CausalLMSettings
 from unmask.tasks.choice.task import ChoiceModule
-from unmask.tasks.rows import Row
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer

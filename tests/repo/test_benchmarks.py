@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = sorted(path for path in BENCHMARKS.glob("*.py") if '__name__ == "__main__"' in path.read_text("utf-8"))
+SCRIPTS = sorted(path for path in BENCHMARKS.rglob("*.py") if '__name__ == "__main__"' in path.read_text("utf-8"))
+
+
+def name_of(script: Path) -> str:
+    return script.relative_to(BENCHMARKS).as_posix()
 
 
 def test_there_are_scripts() -> None:
     assert SCRIPTS
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
 def test_a_script_names_its_claim_and_answers_help(script: Path) -> None:
     claim = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
     assert claim.startswith("Claim: ")
@@ -28,12 +32,12 @@ def test_a_script_names_its_claim_and_answers_help(script: Path) -> None:
     assert "--json" in finished.stdout
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
 def test_a_script_is_in_the_list(script: Path) -> None:
-    assert f"`python benchmarks/{script.name}" in (BENCHMARKS / "README.md").read_text("utf-8")
+    assert f"`python benchmarks/{name_of(script)}" in (BENCHMARKS / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("script", sorted(BENCHMARKS.rglob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("script", sorted(BENCHMARKS.rglob("*.py")), ids=name_of)
 def test_what_a_script_takes_from_the_package_is_there(script: Path) -> None:
     """Scripts import inside their functions, where `--help` does not come."""
     for node in ast.walk(ast.parse(script.read_text("utf-8"))):

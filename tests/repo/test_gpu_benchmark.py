@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.py`: its work, its texts, its deadline and its table; and both sides of a step at toy size."""
+"""`benchmarks/gpu/run.py`: its work, its texts, its deadline and its table; and both sides of a step at toy size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def scripts() -> Any:
-    """Imports a script of `benchmarks/` by its name."""
+    """Imports a module of `benchmarks/` by its name."""
     folder = str(REPOSITORY / "benchmarks")
     sys.path.insert(0, folder)
     yield importlib.import_module
@@ -42,7 +42,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_the_lengths_are_those_listed(scripts: Any) -> None:
-    lengths = scripts("lengths")
+    lengths = scripts("gpu.lengths")
     told = {task: (len(its), round(mean(its), 1), max(its)) for task, its in _all_lengths(lengths).items()}
     assert told == {"mrpc": (2048, 53.5, 103), "sst2": (4096, 13.3, 57), "squad": (2048, 146.8, 384)}
 
@@ -55,7 +55,7 @@ def _all_lengths(lengths: Any) -> dict[str, list[int]]:
 def test_each_example_has_exactly_its_length_and_comes_back_from_its_file(
     scripts: Any, tokenizer: Any, tmp_path: Path, task: str
 ) -> None:
-    lengths, tuning = scripts("lengths"), scripts("gpu_tuning")
+    lengths, tuning = scripts("gpu.lengths"), scripts("gpu.tuning")
     wanted = lengths.read_lengths(task, 300)
     words = lengths.Words(lengths.read_texts(REPOSITORY / "samples" / "text" / "en-books.jsonl"), tokenizer)
     examples = lengths.make_examples(task, wanted, words)
@@ -71,7 +71,7 @@ def test_each_example_has_exactly_its_length_and_comes_back_from_its_file(
 def test_necessary_work_is_that_of_the_formula_and_of_published_shares(scripts: Any) -> None:
     """BERT-Base at 128 with 15 % targets needs 545 million operations a token: 378,000 tokens/s of it are .26 of
     785 TFLOP/s; at 512, 355,000 are .27."""
-    work = scripts("gpu_work")
+    work = scripts("gpu.work")
     base = ModelSettings(preset="base").resolve(30522)
     for length, tokens_per_s, share in ((128, 378_000, 0.26), (512, 355_000, 0.27)):
         forward = work.encoder_flops(base, [length]) + work.vocabulary_flops(base, 1) * 0.15 * length
@@ -87,7 +87,7 @@ def test_necessary_work_is_that_of_the_formula_and_of_published_shares(scripts: 
 def test_heads_count_at_targets_alone_and_the_backward_pass_twice(scripts: Any) -> None:
     import torch
 
-    work = scripts("gpu_work")
+    work = scripts("gpu.work")
     sizes = ModelSettings(preset="tiny").resolve(100)
     batch = pack([[1] * 7, [2] * 5]).with_columns(target_positions=torch.tensor([1, 8]))
     plain = work.encoder_flops(sizes, [7, 5]) + work.vocabulary_flops(sizes, 2)
@@ -101,7 +101,7 @@ def test_heads_count_at_targets_alone_and_the_backward_pass_twice(scripts: Any) 
 
 
 def test_a_process_answers_fails_or_is_ended_in_time(scripts: Any) -> None:
-    cases = scripts("gpu_cases")
+    cases = scripts("gpu.cases")
     later = time.monotonic() + 60
     assert cases.in_time(later, operator.add, 1, 2) == 3
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
@@ -118,13 +118,13 @@ def test_without_a_gpu_it_says_so(scripts: Any, tmp_path: Path, capsys: pytest.C
         for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
             patch.setenv(name, "")  # which it sets, and are to be as before
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert scripts("gpu").measure_part(words, tmp_path, time.monotonic() + 60) == 1
+        assert scripts("gpu.run").measure_part(words, tmp_path, time.monotonic() + 60) == 1
     assert capsys.readouterr().err == "PyTorch sees no CUDA device; --toy --device cpu shows that everything runs\n"
     assert not list(tmp_path.iterdir())
 
 
 def test_tables_of_several_runs_are_merged(scripts: Any, tmp_path: Path) -> None:
-    gpu, row = scripts("gpu"), scripts("measure").Row
+    gpu, row = scripts("gpu.run"), scripts("measure").Row
     file = tmp_path / "table.json"
     on = {"gpu": "none"}
     gpu.merge(
@@ -144,7 +144,7 @@ def test_tables_of_several_runs_are_merged(scripts: Any, tmp_path: Path) -> None
 
 
 def test_epochs_are_read_off_the_log(scripts: Any) -> None:
-    tuning = scripts("gpu_tuning")
+    tuning = scripts("gpu.tuning")
     lines = [
         (1.0, "4.4 M parameters, from x; labels 0, 1"),
         (2.0, "note"),
@@ -160,7 +160,7 @@ def test_epochs_are_read_off_the_log(scripts: Any) -> None:
 
 
 def test_what_was_not_reached_or_failed_is_told_and_never_judged(scripts: Any, tmp_path: Path) -> None:
-    rows, cases = scripts("gpu_rows"), scripts("gpu_cases")
+    rows, cases = scripts("gpu.rows"), scripts("gpu.cases")
     run = rows.Run(tmp_path, "cpu", False, time.monotonic() - 1, 1e12)
     missing = run.attempt("it", operator.add, 1, 2)
     assert missing == rows.Missing("not reached")
@@ -177,12 +177,12 @@ def test_what_was_not_reached_or_failed_is_told_and_never_judged(scripts: Any, t
 
 
 def test_both_sides_take_the_same_step(scripts: Any, tmp_path: Path) -> None:
-    cases, rows = scripts("gpu_cases"), scripts("gpu_rows")
+    cases, rows = scripts("gpu.cases"), scripts("gpu.rows")
     cases.make_store(tmp_path)
     case = cases.Case(tmp_path, "tiny", 32, 256, dropout_prob=0.0, device="cpu", seconds=0.0, rounds=1)
     cases.make_weights(case)
-    ours = scripts("gpu_ours").train_ours(case, time.time())
-    theirs = scripts("gpu_peers").train_theirs(case, False, time.time())
+    ours = scripts("gpu.ours").train_ours(case, time.time())
+    theirs = scripts("gpu.peers").train_theirs(case, False, time.time())
     assert ours.tokens == theirs.tokens == 256
     assert ours.recompilations == 0
     verdicts = list(rows.agreement(case, ours, theirs))
@@ -193,7 +193,7 @@ def test_both_sides_take_the_same_step(scripts: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", ["pairs", "glue"])
 def test_batches_of_real_lengths_have_about_the_tokens_asked_for(scripts: Any, tmp_path: Path, rows: str) -> None:
-    cases = scripts("gpu_cases")
+    cases = scripts("gpu.cases")
     cases.make_store(tmp_path)
     case = cases.Case(tmp_path, "tiny", 64, 4096, rows=rows, device="cpu")
     batches = [cases.make_objective(case).prepare(batch) for batch in cases.make_batches(case)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,16 +23,19 @@ every_recipe = pytest.mark.parametrize(
 )
 
 
-def header_of(path: Path) -> dict[str, str]:
-    """What the comment at the top of a recipe states, by the word that each line begins with."""
-    comment = re.match(r"(?:#.*\n)*", path.read_text("utf-8"))
-    assert comment
-    return dict(re.findall(r"^# (\w+): *(\S.*)$", comment[0], flags=re.MULTILINE))
+GENERATOR = Path(__file__).with_name("recipe_table.py")
+generated = runpy.run_path(str(GENERATOR))
+header_of: Any = generated["header_of"]
 
 
 def test_there_are_recipes() -> None:
     assert list(RECIPES.glob("pretrain/*_tiny.yaml"))
     assert list(RECIPES.glob("finetune/*.yaml"))
+
+
+def test_the_table_of_recipes_is_up_to_date() -> None:
+    written = (RECIPES / "README.md").read_text("utf-8")
+    assert written == generated["table"](), "recipes/README.md is stale: run `python tests/repo/recipe_table.py`"
 
 
 @every_recipe

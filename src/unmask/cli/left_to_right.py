@@ -35,7 +35,7 @@ def generate_command(
 ) -> None:
     """Go on from a text with a left-to-right model: prints the prompt as it was given, and the new text behind it."""
     from unmask.inference.left_to_right.generation import generate
-    from unmask.io.reading import read_utf8_lines
+    from unmask.io.encodings import read_utf8_lines
 
     if prompt == "-":
         lines = read_utf8_lines(sys.stdin.buffer, "standard input")

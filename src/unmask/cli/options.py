@@ -6,9 +6,12 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from unmask.io.input_files import InputFiles
 
 Text = Annotated[
     list[str],
@@ -31,7 +34,30 @@ Columns = Annotated[
     list[str] | None,
     typer.Option("--column", metavar="NAME=COLUMN", help="where texts and labels stand: text_a=premise label=gold ..."),
 ]
+Encoding = Annotated[str, typer.Option("--encoding", help="of the files, such as cp949 (Korean Windows) or utf-16")]
+Separator = Annotated[
+    str | None, typer.Option("--separator", metavar="CHARACTER", help="between the cells of a table, or tab")
+]
+Header = Annotated[str, typer.Option("--header", help="first_row, or none: a table's columns are called 1, 2, 3 ...")]
+Quoted = Annotated[
+    bool | None, typer.Option("--quoted/--not-quoted", help="whether quotes protect; usual in .csv, not in .tsv")
+]
 Model = Annotated[Path, typer.Argument(help="a model directory, or the run that made it")]
+
+
+def given_files(
+    names: str | Path, encoding: str, separator: str | None, header: str, quoted: bool | None
+) -> InputFiles:
+    """The files of examples that a command is given, with the options that say how they are written."""
+    from unmask.config import build_settings
+    from unmask.io.input_files import find_inputs
+    from unmask.io.settings import TableOptions
+    from unmask.io.tables import warn_of_quotes
+
+    options = {"encoding": encoding, "separator": separator, "header": header, "quoted": quoted}
+    files = find_inputs(names, build_settings(TableOptions, options, "options"))
+    warn_of_quotes(files)
+    return files
 
 
 def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Column, Format, Json, OnError, Overwrite, Set, Text, Workers, cores
+from unmask.cli.options import Column, Encoding, Format, Json, OnError, Overwrite, Separator, Set, Text, Workers, cores
 
 app = typer.Typer()
 tokenizer_app = typer.Typer(help="Train and compare tokenizers.", no_args_is_help=True, rich_markup_mode=None)
@@ -27,6 +27,8 @@ def tokenizer_train(
     seed: Annotated[int, typer.Option("--seed", help="of the sample taken from a large corpus")] = 0,
     format: Format = "auto",
     column: Column = "text",
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
     on_error: OnError = "stop",
     settings: Set = None,
     overwrite: Overwrite = False,
@@ -37,7 +39,7 @@ def tokenizer_train(
     from unmask.tokenization.learning.from_files import train_tokenizer
 
     given = {"kind": kind, "vocab_size": vocab_size, "lowercase": lowercase, "segmenter": segmenter}
-    reading = {"format": format, "column": column, "on_error": on_error}
+    reading = {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error}
     options = read_tokenizer_options(preset, given, reading, settings or [])
     _, report = train_tokenizer(
         text,
@@ -75,6 +77,8 @@ def tokenizer_report(
     out: Annotated[Path | None, typer.Option("--out", help="write a page (.html) too")] = None,
     format: Format = "auto",
     column: Column = "text",
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
     on_error: OnError = "stop",
     settings: Set = None,
     overwrite: Overwrite = False,
@@ -89,7 +93,11 @@ def tokenizer_report(
 
     if out is not None:
         refuse_existing(out, overwrite)
-    options = read_corpus_options({"format": format, "column": column, "on_error": on_error}, {}, settings or [])
+    options = read_corpus_options(
+        {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error},
+        {},
+        settings or [],
+    )
     report = report_tokenizers(
         tokenizers, text, max_bytes=max_bytes, seed=seed, reading=options.reading, cleaning=options.cleaning
     )
@@ -107,6 +115,8 @@ def prepare_command(
     ray: Annotated[str | None, typer.Option("--ray", metavar="ADDRESS", help="a Ray cluster that encodes")] = None,
     format: Format = "auto",
     column: Column = "text",
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
     on_error: OnError = "stop",
     min_characters: Annotated[int, typer.Option("--min-characters", help="drop shorter documents")] = 1,
     duplicates: Annotated[
@@ -127,7 +137,7 @@ def prepare_command(
     from unmask.recipe.tree import read_corpus_options
     from unmask.store.preparation import describe_annotations, prepare
 
-    reading = {"format": format, "column": column, "on_error": on_error}
+    reading = {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error}
     cleaning = {"min_characters": min_characters, "duplicates": duplicates, "near_duplicates": near_duplicates}
     options = read_corpus_options(reading, cleaning, settings or [])
     store = prepare(

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from unmask.cli.options import Columns, Json, Model, Overwrite, print_json_lines
+from unmask.cli.options import (
+    Columns,
+    Encoding,
+    Header,
+    Json,
+    Model,
+    Overwrite,
+    Quoted,
+    Separator,
+    given_files,
+    print_json_lines,
+)
 
 app = typer.Typer()
 
@@ -38,7 +49,7 @@ def evaluate_command(
         str | None, typer.Argument(help="a fine-tuned model, its run or an ensemble; left out with --predictions")
     ] = None,
     settings: TaskSettings = None,
-    data: Annotated[Path, typer.Option("--data", help="labelled examples")] = ...,  # type: ignore[assignment]
+    data: Annotated[str, typer.Option("--data", help="labelled examples: a file, a glob or a folder of shards")] = ...,  # type: ignore[assignment]
     task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
     predictions: Annotated[
         Path | None, typer.Option("--predictions", help="score this file of predictions; .json is {id: answer}")
@@ -47,6 +58,10 @@ def evaluate_command(
     na_probs: Annotated[
         Path | None, typer.Option("--na-probs", help="{id: probability of no answer}, beside {id: answer}")
     ] = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
     na_threshold: Annotated[
         float, typer.Option("--na-threshold", help="no answer where that probability is over this")
     ] = 1.0,
@@ -65,15 +80,16 @@ def evaluate_command(
     if (model is None) == (predictions is None):
         raise SettingsError("give a MODEL to measure, or --predictions FILE to score without one: one of the two")
     named, given = read_columns(columns or []), read_task_settings(words)
+    files = given_files(data, encoding, separator, header, quoted)
     if predictions is not None:
         result = evaluate_predictions(
-            predictions, data, task, named, settings=given, na_probs=na_probs, na_threshold=na_threshold
+            predictions, files, task, named, settings=given, na_probs=na_probs, na_threshold=na_threshold
         )
     else:
         assert model is not None
         if na_probs:
             raise SettingsError("--na-probs is for --predictions: a model says itself how probable no answer is")
-        result = evaluate(model, data, task, named, settings=given)
+        result = evaluate(model, files, task, named, settings=given)
     _print_figures(result, as_json)
 
 
@@ -98,8 +114,13 @@ def predict_command(
     settings: TaskSettings = None,
     columns: Columns = None,
     format: Annotated[str | None, typer.Option("--format", help=_INPUT_FORMAT_HELP)] = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="a file: .jsonl, or for questions .json, the {id: answer} of SQuAD")
+        Path | None,
+        typer.Option("--out", help="a file: .jsonl, .csv, or for questions .json, the {id: answer} of SQuAD"),
     ] = None,
     precision: Precision = "fp32",
     overwrite: Overwrite = False,
@@ -110,11 +131,12 @@ def predict_command(
     from unmask.recipe.tree import read_columns
 
     named, given = read_columns(columns or []), read_task_settings(settings or [])
+    files = given_files(inputs, encoding, separator, header, quoted)
     asked: Any = {"columns": named, "settings": given, "format": format, "precision": precision}
     if out is None:
-        print_json_lines(predict_file(model, inputs, **asked))
+        print_json_lines(predict_file(model, files, **asked))
     else:
-        print(write_predictions(model, inputs, out, overwrite=overwrite, **asked))
+        print(write_predictions(model, files, out, overwrite=overwrite, **asked))
 
 
 @app.command("ensemble")
@@ -139,6 +161,10 @@ def features_command(
     columns: Columns = None,
     format: Annotated[str, typer.Option("--format", help="npy or parquet")] = "npy",
     input_format: Annotated[str | None, typer.Option("--input-format", help=_INPUT_FORMAT_HELP)] = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
     max_length: MaxLength = None,
     precision: Precision = "fp32",
     overwrite: Overwrite = False,
@@ -149,7 +175,7 @@ def features_command(
 
     extract_features(
         model,
-        inputs,
+        given_files(inputs, encoding, separator, header, quoted),
         out,
         layers=layers,
         pool=pool,
@@ -190,12 +216,17 @@ def split_command(
     group: Annotated[
         str | None, typer.Option("--group", metavar="COLUMN", help="rows with equal values stay together")
     ] = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Split examples by article, document or premise: 80 % train, 10 % dev, 10 % test, the same every time."""
     from unmask.tasks.splitting import split_file
 
-    for path, count in split_file(file, task, out, group=group, overwrite=overwrite).items():
+    files = given_files(file, encoding, separator, header, quoted)
+    for path, count in split_file(files, task, out, group=group, overwrite=overwrite).items():
         print(f"{path}: {count:,}")
 
 

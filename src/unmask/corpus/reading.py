@@ -7,23 +7,22 @@ file. What cannot be read is refused, naming its place, or skipped and counted.
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from unmask.corpus.annotations import EXPECTED, FIELD, Annotation, find_fault
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import STANDARD_INPUT, format_of
 from unmask.corpus.formats.gutenberg import is_gutenberg, read_gutenberg
 from unmask.corpus.formats.markdown import read_markdown
-from unmask.corpus.formats.tables import read_csv, read_parquet, read_tsv
+from unmask.corpus.formats.tables import read_csv, read_documents_of_jsonl, read_parquet, read_tsv
 from unmask.corpus.formats.wikipedia import read_wikipedia
 from unmask.corpus.settings import ReadingSettings
-from unmask.corpus.source import LONG_LINE_BYTES, Source
+from unmask.corpus.source import Source
 from unmask.errors import InputError
+from unmask.io.encodings import as_utf8
 from unmask.io.reading import (
     BUFFER_BYTES,
     COMPRESSIONS,
@@ -79,6 +78,8 @@ def _read_file(
             else:
                 compression = COMPRESSIONS[split_suffixes(path)[1]]
             source.stream = compression.open(counted)
+            if settings.format != "parquet" and format_of(path) != "parquet":
+                source.stream = as_utf8(source.stream, settings.encoding)
             source.compressed = compression.new_frame is not None
             for document in CORPUS_READERS[_choose_format(source)](source):
                 text = document.text
@@ -106,7 +107,8 @@ def _standard_input() -> IO[bytes]:
 
 def _refuse_surrogate(source: Source, document: Document, surrogate: str) -> None:
     if source.undecoded:
-        source.refuse(document.source, "not UTF-8", "not UTF-8: expected text in UTF-8")
+        encoding = "UTF-8" if source.settings.encoding == "utf-8" else source.settings.encoding
+        source.refuse(document.source, f"not {encoding}", f"not {encoding}: expected text in {encoding}")
     else:
         source.refuse(
             document.source,
@@ -181,70 +183,13 @@ def read_txt(source: Source) -> Iterator[Document]:
         yield Document("\n".join(lines), f"{source.name}:{begin}")
 
 
-def read_jsonl(source: Source) -> Iterator[Document]:
-    """One JSON object a line, the document in one of its fields, perhaps with annotations in `spans`; blank lines are
-    skipped.
-
-    The most used of all readers: it has its own loop, in which no line is decoded or scanned twice.
-    """
-    name, field, counts, loads = source.name, source.settings.column, source.counts, json.loads
-    offset = 0
-    for number, line in enumerate(source.raw_lines(), start=1):
-        if len(line) > LONG_LINE_BYTES:
-            counts.long_lines += 1
-        try:
-            decoded = line.decode("utf-8")
-            row = loads(decoded.removeprefix("\ufeff") if number == 1 else decoded)
-        except UnicodeDecodeError as error:
-            source.refuse(f"{name}:{number}", "not UTF-8", source.describe_undecodable(line, offset, error))
-        except (ValueError, RecursionError) as error:
-            if decoded.strip("\ufeff \t\r\n"):
-                source.refuse(f"{name}:{number}", "not JSON", f"not JSON ({error}): {_expected(field)}; mend that line")
-        else:
-            text = row.get(field) if type(row) is dict else None
-            if type(text) is str:
-                if row.get(FIELD) is None:
-                    yield Document(text, f"{name}:{number}")
-                elif (fault := find_fault(row[FIELD], len(text))) is not None:
-                    source.refuse(f"{name}:{number}", "bad annotations", f"{fault}: {EXPECTED}")
-                else:
-                    annotations = tuple(Annotation(*each) for each in row[FIELD])
-                    yield Document(text, f"{name}:{number}", annotations)
-            else:
-                source.refuse(f"{name}:{number}", *_describe_row(row, field))
-        offset += len(line)
-
-
-def _expected(field: str) -> str:
-    return f'expected one JSON object a line with a string field "{field}"'
-
-
-def _describe_row(row: object, field: str) -> tuple[str, str]:
-    """The reason and the problem, for `Source.refuse`, of a JSON value without text."""
-    if not isinstance(row, dict):
-        return "not a JSON object", f"a JSON {_json_type(row)}, not an object: {_expected(field)}"
-    if field not in row:
-        names = ", ".join(map(repr, row)) or "none at all"
-        return (
-            "no such field",
-            f"no field {field!r} (there is {names}): {_expected(field)}, or name another field with --column (in "
-            "a recipe reading.column)",
-        )
-    return "not a string", f"field {field!r} is {_json_type(row[field])}, not a string: {_expected(field)}"
-
-
-def _json_type(value: object) -> str:
-    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
-    return names.get(type(value), "null")
-
-
 CorpusReader = Callable[[Source], Iterator[Document]]
 """Reads an opened file into documents, unchanged."""
 
 CORPUS_READERS: dict[str, CorpusReader] = {
     "txt": read_txt,
     "md": read_markdown,
-    "jsonl": read_jsonl,
+    "jsonl": read_documents_of_jsonl,
     "csv": read_csv,
     "tsv": read_tsv,
     "parquet": read_parquet,

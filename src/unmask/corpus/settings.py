@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from unmask.config import Settings
+from unmask.io.settings import TableSettings
 
 
-class ReadingSettings(Settings):
+class ReadingSettings(TableSettings):
     """How files become documents."""
 
     format: Literal["auto", "txt", "md", "jsonl", "csv", "tsv", "parquet", "wikipedia", "gutenberg"] = "auto"
@@ -25,6 +26,14 @@ class ReadingSettings(Settings):
 
     on_error: Literal["stop", "skip"] = "stop"
     """What to do with a record that cannot be read: `stop` and name its place, or `skip` it, count it and list it."""
+
+    def option(self, name: str, value: str) -> str:
+        """How a setting is given, for messages."""
+        return f"--{name.replace('_', '-')} {value} (in a recipe reading.{name}={value})"
+
+    def as_recorded(self) -> dict[str, Any]:
+        """What a store says of them: settings of tables only where they are not the usual ones."""
+        return self.model_dump(exclude=set(TableSettings.model_fields)) | self.of_tables
 
 
 class CleaningSettings(Settings):

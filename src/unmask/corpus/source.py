@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import IO
@@ -12,7 +12,7 @@ from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.files import STANDARD_INPUT
 from unmask.corpus.settings import ReadingSettings
 from unmask.errors import InputError
-from unmask.io.reading import describe_undecodable
+from unmask.io.encodings import read_utf8_lines
 
 LONG_LINE_BYTES = 1_000_000
 """Lines longer than this many bytes are counted as long: they are read, but are rarely intended."""
@@ -29,7 +29,7 @@ class Source:
         settings: how it becomes documents.
         counts: the account to keep.
         head: the first lines, already read from the stream to inspect them.
-        undecoded: True once `lines` has yielded a line that is not UTF-8.
+        undecoded: the numbers of lines that do not decode, as far as `lines` has passed over them.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class Source:
     settings: ReadingSettings
     counts: CorpusCounts
     head: Iterable[bytes] = ()
-    undecoded: bool = False
+    undecoded: list[int] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -58,8 +58,7 @@ class Source:
         """
         if self.settings.on_error == "stop":
             raise InputError(
-                f"{place}: {problem}; or pass over what cannot be read with --on-error skip (in a recipe "
-                "reading.on_error=skip)"
+                f"{place}: {problem}; or pass over what cannot be read with {self.settings.option('on_error', 'skip')}"
             )
         self.counts.skip(place, reason)
 
@@ -76,23 +75,21 @@ class Source:
         Raises:
             InputError: a line is not UTF-8, with `on_error: stop`; names the first byte that is not.
         """
-        offset = 0
-        for number, line in enumerate(self.raw_lines(), start=1):
+        stream = "decompressed text" if self.compressed else "file"
+        undecoded = None if self.settings.on_error == "stop" else self.undecoded
+        try:
+            yield from read_utf8_lines(
+                self._counted_lines(), self.name, self.settings, stream=stream, undecoded=undecoded
+            )
+        except InputError as error:
+            place, _, problem = str(error).removeprefix(f"{self.name}:").partition(": ")
+            self.refuse(f"{self.name}:{place}", "not UTF-8", problem)
+
+    def _counted_lines(self) -> Iterator[bytes]:
+        for line in self.raw_lines():
             if len(line) > LONG_LINE_BYTES:
                 self.counts.long_lines += 1
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                if self.settings.on_error == "stop":
-                    self.refuse(f"{self.name}:{number}", "not UTF-8", self.describe_undecodable(line, offset, error))
-                text = line.decode("utf-8", "surrogateescape")
-                self.undecoded = True
-            offset += len(line)
-            yield number, text.removeprefix("\ufeff") if number == 1 else text
-
-    def describe_undecodable(self, line: bytes, offset: int, error: UnicodeDecodeError) -> str:
-        """What is wrong with a line that is not UTF-8, for `refuse`."""
-        return describe_undecodable(line, offset, error, "decompressed text" if self.compressed else "file")
+            yield line
 
 
 def utf8_size(text: str) -> int:

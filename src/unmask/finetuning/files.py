@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unmask.io.writing import sha256
 from unmask.tasks.settings import DataSettings
+from unmask.tasks.splitting import SPLITS
 from unmask.training.run.inputs import check_unchanged
 
 
@@ -22,6 +23,8 @@ def check_files(directory: Path, data: DataSettings) -> None:
 def shared_files(data: DataSettings) -> Iterator[str]:
     """Warnings about figures that mislead because two of a run's files are the same file, or equal in every byte."""
     for (name, first), (other, second) in combinations(_files(data).items(), 2):
+        if name.partition("[")[0] == other.partition("[")[0]:
+            continue  # shards of one split
         is_one = first.samefile(second)
         if is_one or (first.is_file() and second.is_file() and filecmp.cmp(first, second, shallow=False)):
             what = "is the same file as" if is_one else "holds the very bytes of"
@@ -35,8 +38,13 @@ def shared_files(data: DataSettings) -> Iterator[str]:
 
 def _files(data: DataSettings) -> dict[str, Path]:
     """A fine-tuning run's files, by their keys in the recipe."""
-    given = {"data.train": data.train, "data.dev": data.dev, "data.test": data.test}
-    return {name: Path(file) for name, file in given.items() if file is not None}
+    given = {split: data.files(split) for split in SPLITS}
+    return {
+        f"data.{split}" + (f"[{number}]" if len(files.paths) > 1 else ""): path
+        for split, files in given.items()
+        if files is not None
+        for number, path in enumerate(files.paths)
+    }
 
 
 def _fingerprint(path: Path) -> str:

@@ -13,9 +13,12 @@ import torch
 from unmask.errors import CheckpointError, ModelError, SettingsError
 from unmask.finetuning.lengths import trained_length, warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
+from unmask.inference.task_options import adjusted_task
 from unmask.inference.windows import Window, encode_windows, introduce
+from unmask.io.input_files import InputFiles
 from unmask.io.paths import model_directory
 from unmask.io.progress import Progress
+from unmask.io.tables import warn_of_quotes
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.heads import needs_pooler
@@ -25,6 +28,7 @@ from unmask.models.hub.directory import LoadedModel, load_encoder, load_finetune
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, LoadedStep, Position, concatenate
+from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
@@ -98,16 +102,22 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
     checkpoint = find_checkpoint(directory / "checkpoints")
     source = model_directory(settings.init_from)
     tokenizer, new_entries = load_framed_tokenizer(source)
-    files = settings.data
-    task = open_task(settings.task, files.columns).fit_to(Path(files.train))
+    data = settings.data
+    train = data.files("train")
+    assert train is not None, "a recipe names it"
+    for files in (train, *(files for _, files, _ in data.measured())):
+        warn_of_quotes(files)
+    task = open_task(settings.task, data.columns).fit_to(train)
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
     training = concatenate(
-        [window.encoded.without_alignment() for window in read_windows(task, "train", files.train, tokenizer, module)]
+        [window.encoded.without_alignment() for window in read_windows(task, "train", train, tokenizer, module)]
     )
-    task.check(training, Path(files.train))
-    dev = None if files.dev is None else read_windows(task, "dev", files.dev, tokenizer, module)
-    test = None if files.test is None else read_windows(task, "test", files.test, tokenizer, module)
+    task.check(training, train)
+    measured = {
+        split: read_windows(with_columns(task, columns, module), split, file, tokenizer, module)
+        for split, file, columns in data.measured()
+    }
     batch_size = settings.train.batch_size
     loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size))
     start = loader.start()
@@ -115,13 +125,15 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
         saved = Position(**checkpoint.state["position"])
         if saved.data != start.data:
             raise CheckpointError(
-                f"{directory}: {files.train} gives other examples than when this run was begun: restore the file, or "
+                f"{directory}: {train} gives other examples than when this run was begun: restore the file, or "
                 "start again with --overwrite"
             )
         start = saved
     trained = settings.task.max_length if settings.from_scratch else trained_length(source)
     warn_of_untrained_positions(int(training.row_lengths.max()), trained, source, "task.max_length")
-    return Inputs(task, tokenizer, module, loader, start, checkpoint, dev, test, trained)
+    return Inputs(
+        task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
+    )
 
 
 def build_module(
@@ -210,7 +222,7 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
             )
     if task.labels and loaded.labels != task.labels:
         raise ModelError(
-            f"{source} knows the labels {', '.join(loaded.labels or ())}, and {settings.data.train} has "
+            f"{source} knows the labels {', '.join(loaded.labels or ())}, and {settings.data.files('train')} has "
             f"{', '.join(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
         )
     remembered = (loaded.config or {}).get("unmask_task", {})
@@ -245,7 +257,14 @@ def _outputs(count: int) -> str:
     return f"{count} output{'' if count == 1 else 's'}"
 
 
-def read_windows(task: Task[Any], name: str, file: str, tokenizer: Tokenizer, module: TaskModule) -> list[Window]:
+def with_columns(task: Task[Any], columns: ColumnSettings, module: TaskModule) -> Task[Any]:
+    """The task for a file whose columns are called otherwise."""
+    return adjusted_task(task, columns, {}, module.encoder.settings.num_positions, "recipe")
+
+
+def read_windows(
+    task: Task[Any], name: str, file: InputFiles, tokenizer: Tokenizer, module: TaskModule
+) -> list[Window]:
     """Reads and encodes a file, and logs what was mended or skipped.
 
     Raises:
@@ -253,9 +272,9 @@ def read_windows(task: Task[Any], name: str, file: str, tokenizer: Tokenizer, mo
     """
     counts = ExampleCounts()
     with Progress(f"reading {name}", unit="examples") as progress:
-        examples = _advancing(task.load(Path(file), counts), progress)
+        examples = _advancing(task.load(file, counts), progress)
         num_segments = module.encoder.settings.type_vocab_size
-        windows = list(encode_windows(task, examples, tokenizer, counts, num_segments, file))
+        windows = list(encode_windows(task, examples, tokenizer, counts, num_segments, str(file)))
     logger.info("%s: %s (%s)", name, counts.summary(), file)
     return windows
 

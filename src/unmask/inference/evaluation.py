@@ -17,13 +17,14 @@ from unmask.inference.task_options import (
     naming_columns_by_option,
 )
 from unmask.inference.windows import Window, encode_windows, measure
+from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
-from unmask.io.reading import open_input, read_utf8_lines, split_suffixes
+from unmask.io.reading import split_suffixes
+from unmask.io.rows import Row, find_field
+from unmask.io.tables import read_jsonl
 from unmask.tasks.base import Example, ExampleCounts, Score, Task
-from unmask.tasks.fields import find_field
 from unmask.tasks.qa.metrics import score_official
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.rows import Row, read_jsonl
 from unmask.tasks.settings import ColumnSettings, kind_of
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging.schemes import Scheme, detect_scheme
@@ -39,7 +40,7 @@ RowT = TypeVar("RowT", Example, Row)
 @naming_columns_by_option()
 def evaluate(
     model: str | Path | Predictor,
-    data: str | Path,
+    data: str | DataPath,
     task: str | None = None,
     columns: ColumnSettings = NOTHING_SAID,
     *,
@@ -65,6 +66,7 @@ def evaluate(
         UserError: the model does not load, or the file cannot be read or has a label that the model does not know, or a
             column or setting does not apply here.
     """
+    data = as_files(data)
     loaded = model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
     predictor = loaded.with_options(columns, settings, "evaluate")
     its_task, tokenizer, num_segments = predictor.task, predictor.tokenizer, predictor.num_segments
@@ -72,7 +74,7 @@ def evaluate(
     with Progress("evaluating", unit="examples") as progress:
 
         def read() -> Iterator[Window]:
-            examples = its_task.load(Path(data), counts)
+            examples = its_task.load(data, counts)
             for window in encode_windows(its_task, examples, tokenizer, counts, num_segments, str(data)):
                 yield window
                 progress.advance(len(window.examples))
@@ -83,7 +85,7 @@ def evaluate(
     return _figures(its_task.name, score)
 
 
-def _tell(counts: ExampleCounts, data: str | Path) -> None:
+def _tell(counts: ExampleCounts, data: str | DataPath) -> None:
     logger.log(logging.WARNING if counts.anything_mended else logging.INFO, "%s: %s", data, counts.summary())
 
 
@@ -97,7 +99,7 @@ def tell_degenerate(score: Score[Any], name: str) -> None:
 @naming_columns_by_option()
 def evaluate_predictions(
     predictions: str | Path,
-    data: str | Path,
+    data: str | DataPath,
     task: str | None = None,
     columns: ColumnSettings = NOTHING_SAID,
     *,
@@ -129,7 +131,7 @@ def evaluate_predictions(
             named.
         SettingsError: a task, column or setting is unknown, or does not apply here.
     """
-    name = task or "classification"
+    name, data = task or "classification", as_files(data)
     check_name(name)
     given = {"name": name, **(settings or {})}
     orders_labels = kind_of(name) == "classification"  # type: ignore[arg-type]  # no model decides it here
@@ -142,7 +144,7 @@ def evaluate_predictions(
                 "expected JSON lines, as `unmask predict` writes them; or name the task with --task"
             )
         num_examples, metrics = score_official(
-            opened, Path(data), Path(predictions), None if na_probs is None else Path(na_probs), na_threshold
+            opened, data, Path(predictions), None if na_probs is None else Path(na_probs), na_threshold
         )
         return {"task": name, "n": num_examples, "metrics": metrics}
     if na_probs is not None:
@@ -150,13 +152,13 @@ def evaluate_predictions(
     told = _told_by(predictions, opened, are_stated=given.get("labels") is not None)
     opened = open_task(build_task_settings({**given, **told}), columns)
     told_by_data = not opened.labels
-    opened = opened.fit_to(Path(data))
+    opened = opened.fit_to(data)
     if isinstance(opened, Tagging):
         tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if told_by_data else set()
         opened = opened.with_predicted(tags, _predicted_scheme(predictions))
     score = opened.score()
     counts, num_read = ExampleCounts(), 0
-    examples = opened.load(Path(data), counts, unlabelled=True)
+    examples = opened.load(data, counts, unlabelled=True)
     for example, prediction in _paired(examples, opened.id_column, predictions, data):
         _check_match(example, prediction)
         num_read += 1
@@ -223,12 +225,11 @@ def _figures(task: str, score: Score[Any]) -> dict[str, Any]:
 
 
 def _read_predictions(path: str | Path) -> Iterator[Row]:
-    with open_input(Path(path)) as file:
-        yield from read_jsonl(read_utf8_lines(file, path), str(path))
+    yield from read_jsonl(as_files(path).lines(), str(path))
 
 
 def _paired(
-    examples: Iterator[Any], id_column: str, predictions: str | Path, data: str | Path
+    examples: Iterator[Any], id_column: str, predictions: str | Path, data: str | DataPath
 ) -> Iterator[tuple[Any, Row]]:
     """Each example with its prediction: by id where both have one, else line by line.
 

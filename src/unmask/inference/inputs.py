@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain, dropwhile, islice
-from pathlib import Path
 from typing import Any
 
 from unmask.config import nearest
 from unmask.errors import InputError, SettingsError
 from unmask.inference.task_options import TextTask
-from unmask.io.reading import open_input, read_utf8_lines, split_suffixes
+from unmask.io.encodings import NumberedLines
+from unmask.io.input_files import STANDARD_INPUT, DataPath, InputFiles, files_of
+from unmask.io.rows import Row, stop
+from unmask.io.tables import FORMATS, LINE_FORMATS, read_jsonl, read_line_format, read_rows
 from unmask.tasks.base import Task
 from unmask.tasks.choice.task import Choice
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.rows import FORMATS, NumberedLines, Row, read_jsonl, read_rows
 from unmask.tasks.spelling import similar_columns
 from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.files import USUAL_COLUMNS, read_held
@@ -26,12 +25,12 @@ from unmask.tasks.tagging.task import Tagging
 
 logger = logging.getLogger("unmask")
 
-INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in FORMATS), "txt", "conll")
+INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in LINE_FORMATS), "txt", "conll")
 """What `--format` may be; `txt` has one text per line, and `conll` one word with its tag."""
 WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
 """The columns read by the kinds of task for which a plain text is not enough."""
 
-_SAID_BY_SUFFIX = (*FORMATS, ".json", ".parquet")
+_SAID_BY_SUFFIX = FORMATS
 """Suffixes that leave no doubt of what is in a file; `.txt` may be anything."""
 
 
@@ -60,52 +59,45 @@ def having_field(rows: Iterable[Row], name: str) -> Iterator[Row]:
 
 
 def read_inputs(
-    path: str | Path,
-    load_rows: Callable[[Path], Iterator[Row]] = read_rows,
+    path: str | DataPath,
+    load_rows: Callable[[DataPath], Iterator[Row]] = read_rows,
     is_published_txt: Callable[[Sequence[str]], bool] | None = None,
     format: str | None = None,
     read_words: Callable[[HeldLines], Iterator[Row]] = lambda lines: read_held(lines, USUAL_COLUMNS),
 ) -> Iterator[Row]:
-    """Streams the inputs of a file.
+    """Streams the inputs of files.
 
     Args:
-        path: `.txt` with one text per line (unless a data set is published as `.txt`), plain, `.gz` or `.zst`, or what
-            `load_rows` reads; `-` is standard input: JSON lines if its first non-blank line begins with `{`, else one
-            text per line.
+        path: `.txt` with one text per line (unless a data set is published as `.txt`, or a separator is named), plain
+            or compressed, or what `load_rows` reads; `-` is standard input: JSON lines if its first non-blank line
+            begins with `{`, else one text per line.
         load_rows: a task's own reader; the default reads tables and JSON lines.
         is_published_txt: tells from the first lines of a `.txt` whether `load_rows` reads it.
         format: one of `INPUT_FORMATS`, for standard input and for files whose suffix does not tell.
         read_words: reads the format `conll`.
 
     Raises:
-        InputError: the file is missing, of another kind, damaged, empty, not UTF-8, or a row does not fit.
+        InputError: the file is missing, of another kind, damaged, empty, not in its encoding, or a row does not fit.
         SettingsError: there is no such format, or the suffix contradicts it.
     """
-    suffix = split_suffixes(Path(path))[0]
-    if format is not None:
-        _check_format(format, path, suffix)
-    if format == "conll":
-        is_file = str(path) != "-"
-        with open_input(Path(path)) if is_file else nullcontext(sys.stdin.buffer) as file:
-            name = str(path) if is_file else "standard input"
-            held = HeldLines(name, list(read_utf8_lines(file, name)))
-        yield from _not_empty(read_words(held), path)
-    elif str(path) == "-":
-        lines = read_utf8_lines(sys.stdin.buffer, "standard input")
-        yield from _not_empty(
-            _read_stream(lines) if format is None else _READERS[format](lines, "standard input"), path
-        )
-    elif format is not None:
-        with open_input(Path(path)) as file:
-            yield from _not_empty(_READERS[format](read_utf8_lines(file, path), str(path)), path)
-    elif suffix == ".txt" and not (is_published_txt and is_published_txt(_first_lines(path))):
-        with open_input(Path(path)) as file:
-            yield from _not_empty(_read_texts(read_utf8_lines(file, path), str(path)), path)
-    else:
-        yield from load_rows(Path(path))
+    for file in files_of(path):
+        suffix, is_stdin = file.suffixes[0], file.path == STANDARD_INPUT
+        if format is not None:
+            _check_format(format, path, suffix)
+        is_table = file.settings.separator is not None
+        if format == "conll":
+            yield from _not_empty(read_words(HeldLines(str(file), list(file.lines()))), file)
+        elif format is not None or (is_stdin and is_table):
+            yield from _not_empty(_read_as(format or "csv", file), file)
+        elif is_stdin:
+            yield from _not_empty(_read_stream(file), file)
+        elif suffix == ".txt" and not is_table and not (is_published_txt and is_published_txt(_first_lines(file))):
+            yield from _not_empty(_read_texts(file.lines(), str(file)), file)
+        else:
+            yield from load_rows(file)
 
 
-def read_task_inputs(path: str | Path, task: Task[Any], format: str | None = None) -> Iterator[Row]:
+def read_task_inputs(path: str | DataPath, task: Task[Any], format: str | None = None) -> Iterator[Row]:
     """`read_inputs` as a task reads them.
 
     Raises:
@@ -120,7 +112,7 @@ def read_task_inputs(path: str | Path, task: Task[Any], format: str | None = Non
     return _fitting(read_inputs(path, task.load_rows, is_published, format, **words), task, are_texts=format == "txt")
 
 
-def _check_format(format: str, path: str | Path, suffix: str) -> None:
+def _check_format(format: str, path: str | DataPath, suffix: str) -> None:
     if format not in INPUT_FORMATS:
         raise SettingsError(f"no format {format!r}: {nearest(format, INPUT_FORMATS).removeprefix('; ')}")
     is_either = format == "conll" and suffix == ".tsv"
@@ -200,11 +192,10 @@ def _check_first_text(first: PlainText, task: Task[Any]) -> None:
             )
 
 
-def _first_lines(path: str | Path) -> list[str]:
+def _first_lines(file: InputFiles) -> list[str]:
     """The first lines, from the first that is not blank on."""
-    with open_input(Path(path)) as file:
-        lines = (line.rstrip("\r\n") for _, line in read_utf8_lines(file, path))
-        return list(islice(dropwhile(lambda line: not line.strip(), lines), _TOLD_BY_LINES))
+    lines = (line.rstrip("\r\n") for _, line in file.lines())
+    return list(islice(dropwhile(lambda line: not line.strip(), lines), _TOLD_BY_LINES))
 
 
 def _read_texts(lines: NumberedLines, name: str) -> Iterator[Row]:
@@ -212,26 +203,27 @@ def _read_texts(lines: NumberedLines, name: str) -> Iterator[Row]:
         yield PlainText({"text": line.rstrip("\r\n")}, f"{name}:{number}")
 
 
-_READERS: dict[str, Callable[[NumberedLines, str], Iterator[Row]]] = {
-    **{suffix.removeprefix("."): read for suffix, read in FORMATS.items()},
-    "txt": _read_texts,
-}
+def _read_as(format: str, file: InputFiles) -> Iterator[Row]:
+    if format == "txt":
+        return _read_texts(file.lines(), str(file))
+    return read_line_format(f".{format}", file.lines(), str(file), file.settings, stop)
 
 
-def _read_stream(lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
+def _read_stream(file: InputFiles) -> Iterator[Row]:
     blank: list[tuple[int, str]] = []
+    lines = file.lines()
     for number, line in lines:
         if not line.isspace():
             read = read_jsonl if line.lstrip().startswith("{") else _read_texts
-            yield from read(chain([] if read is read_jsonl else blank, [(number, line)], lines), "standard input")
+            yield from read(chain([] if read is read_jsonl else blank, [(number, line)], lines), str(file))
             return
         blank.append((number, line))
 
 
-def _not_empty(rows: Iterable[Row], path: str | Path) -> Iterator[Row]:
+def _not_empty(rows: Iterable[Row], file: InputFiles) -> Iterator[Row]:
     empty = True
     for row in rows:
         empty = False
         yield row
     if empty:
-        raise InputError(f"{'standard input' if str(path) == '-' else path}: there is nothing in it: expected inputs")
+        raise InputError(f"{file}: there is nothing in it: expected inputs")

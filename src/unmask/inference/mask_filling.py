@@ -13,8 +13,8 @@ import torch
 
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError
+from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
-from unmask.io.reading import read_utf8_lines
 from unmask.models.hub.directory import load_masked_lm
 from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries, check_kind
 from unmask.tokenization.tokenizer import load_tokenizer

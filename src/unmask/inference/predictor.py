@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError, ModelError, OutputError
+from unmask.inference.answer_table import table_lines
 from unmask.inference.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
 from unmask.inference.inputs import having_field, read_task_inputs
 from unmask.inference.precision import freeze, inference_compute
@@ -21,13 +22,13 @@ from unmask.inference.task_options import (
     naming_columns_by_option,
 )
 from unmask.inference.windows import Window, encode_windows, introduce, predict_window
+from unmask.io.input_files import DataPath
 from unmask.io.paths import model_directory
+from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.directory import load_finetuned
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
-from unmask.tasks.fields import find_field
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import recall_task
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
@@ -189,7 +190,7 @@ def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
 
 def predict_file(
     model: str | Path | Predictor,
-    path: str | Path,
+    path: str | DataPath,
     *,
     columns: ColumnSettings = NOTHING_SAID,
     settings: Mapping[str, Any] | None = None,
@@ -215,7 +216,7 @@ def predict_file(
 
 def write_predictions(
     model: str | Path | Predictor,
-    path: str | Path,
+    path: str | DataPath,
     out: str | Path,
     *,
     columns: ColumnSettings = NOTHING_SAID,
@@ -228,8 +229,8 @@ def write_predictions(
     """`predict_file` into a file, which appears only when everything is answered.
 
     Args:
-        out: `.jsonl`, one object per line; or `.json`, one object `{id: answer}`, as SQuAD's scorers read the answers
-            to questions.
+        out: `.jsonl`, one object per line; `.csv`, a row per input (`unmask.inference.answer_table`); or `.json`, one
+            object `{id: answer}`, as SQuAD's scorers read the answers to questions.
         overwrite: True replaces an existing file.
         columns, settings, format, device, precision: as for `predict_file`.
 
@@ -241,10 +242,10 @@ def write_predictions(
             is not a question or has no id of its own.
     """
     out = Path(out)
-    if out.suffix not in (".jsonl", ".json"):
+    if out.suffix not in (".jsonl", ".csv", ".json"):
         raise OutputError(
-            f"{out}: expected a name that ends in .jsonl (an object a line), or for answers to questions in .json "
-            "({id: answer})"
+            f"{out}: expected a name that ends in .jsonl (an object a line) or .csv, or for answers to questions in "
+            ".json ({id: answer})"
         )
     refuse_existing(out, overwrite)
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
@@ -254,7 +255,10 @@ def write_predictions(
             f"{predictor.task.name}: name the file .jsonl"
         )
     predictions = predict_file(predictor, path, columns=columns, settings=settings, format=format)
-    lines = _official_lines(predictions) if out.suffix == ".json" else map(_as_json, predictions)
+    if out.suffix == ".jsonl":
+        lines: Iterator[str] = map(_as_json, predictions)
+    else:
+        lines = table_lines(predictions) if out.suffix == ".csv" else _official_lines(predictions)
     with writing(out) as file:
         for line in lines:
             # A lone surrogate, in a field that no model reads, is written as its JSON escape.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -84,7 +84,7 @@ def build_task_settings(settings: Mapping[str, Any]) -> TaskSettings:
 
 
 def adjusted_task(
-    task: Task[Any], columns: ColumnSettings, settings: Mapping[str, Any], num_positions: int
+    task: Task[Any], columns: ColumnSettings, settings: Mapping[str, Any], num_positions: int, said_in: str = "options"
 ) -> Task[Any]:
     """A fine-tuned model's task with a user's options.
 
@@ -94,6 +94,7 @@ def adjusted_task(
         columns: those that are named replace the model's own; the others stay.
         settings: of `TaskSettings`, by name; checked by `check_task_settings`.
         num_positions: the encoder's.
+        said_in: `options` of a command, or a `recipe`: how messages name columns.
 
     Raises:
         SettingsError: a setting or column is unknown, out of range, or of another kind of task.
@@ -109,7 +110,7 @@ def adjusted_task(
             f"task.max_length {adjusted.max_length} is over the {num_positions} positions of the model: lower it"
         )
     said = columns.model_dump(include=columns.model_fields_set)
-    with naming_columns_by_option():
+    with naming_columns_by_option() if said_in == "options" else nullcontext():
         if isinstance(task, TextTask):
             if columns.texts:
                 said = {name: own_columns[name] for name in ("label", "id") if name in own_columns} | said

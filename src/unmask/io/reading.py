@@ -1,4 +1,4 @@
-"""Opening files from outside: plain or compressed, UTF-8; every error names the file and the place in it.
+"""Opening files from outside: plain or compressed, in any encoding; every error names the file.
 
 Python's own `gzip`, `bz2` and `lzma` files, and `zstandard`'s, each take some damaged files for complete ones: a broken
 second stream counts as padding, or a frame that is cut short as complete. So all formats are read by one loop here,
@@ -11,7 +11,7 @@ import bz2
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import IO, Protocol
 import zstandard
 
 from unmask.errors import InputError
+from unmask.io.encodings import as_utf8
 
 BUFFER_BYTES = 256 * 1024
 
@@ -152,15 +153,15 @@ def split_suffixes(path: Path) -> tuple[str, str]:
 
 
 @contextmanager
-def open_input(path: Path) -> Iterator[IO[bytes]]:
-    """The decompressed bytes of a file, for a `with` statement in which they are read.
+def open_input(path: Path, encoding: str = "utf-8") -> Iterator[IO[bytes]]:
+    """The decompressed bytes of a file, as UTF-8, for a `with` statement in which they are read.
 
     Raises:
         InputError: the file is missing, cannot be read, or its compressed data are damaged or cut short.
     """
     try:
         with open(path, "rb") as file:
-            yield COMPRESSIONS[split_suffixes(path)[1]].open(file)
+            yield as_utf8(COMPRESSIONS[split_suffixes(path)[1]].open(file), encoding)
     except DamagedData as error:
         raise InputError(f"{path}: {describe_damage(error)}") from error
     except OSError as error:
@@ -170,38 +171,3 @@ def open_input(path: Path) -> Iterator[IO[bytes]]:
 def describe_damage(error: DamagedData) -> str:
     """What is wrong with a damaged file and what to do, for a message that names it."""
     return f"the compressed data are damaged or cut short ({error}): fetch or make the file again"
-
-
-def describe_undecodable(line: bytes, offset: int, error: UnicodeDecodeError, stream: str = "file") -> str:
-    """What is wrong with a line that is not UTF-8 and what to do, for a message that names it.
-
-    Args:
-        line: the bytes that do not decode.
-        offset: how many bytes precede the line.
-        error: the error of decoding it.
-        stream: what the offset counts in: "file", or "decompressed text".
-    """
-    return (
-        f"not UTF-8 at byte {offset + error.start} of the {stream} (0x{line[error.start]:02x}): "
-        "expected text in UTF-8; convert the file (for example with iconv) or repair that line"
-    )
-
-
-def read_utf8_lines(lines: Iterable[bytes], name: str | Path) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers from 1, each with its line end; a byte order mark before the first is removed.
-
-    Args:
-        lines: of a stream of decompressed bytes.
-        name: the file's name, for messages.
-
-    Raises:
-        InputError: the bytes are not UTF-8; names the first byte that is not.
-    """
-    offset = 0
-    for number, line in enumerate(lines, start=1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{name}:{number}: {describe_undecodable(line, offset, error, 'text')}") from error
-        offset += len(line)
-        yield number, text.removeprefix("\ufeff") if number == 1 else text

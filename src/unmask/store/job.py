@@ -47,7 +47,7 @@ class Job:
             "shard_bytes": self.shard_bytes,
             "sentences_by": self.encoder.splitter,
             **({"mixture": {corpus.name: corpus.times for corpus in self.corpora}} if self.corpora[0].name else {}),
-            "reading": self.reading.model_dump(),
+            "reading": self.reading.as_recorded(),
             "cleaning": self.cleaning.model_dump(),
         }
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
+from unmask.io.input_files import DataPath
+from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import HeadKind
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import TaskKind
 from unmask.tokenization.opening import Tokenizer
 
@@ -157,21 +157,21 @@ class Task(Protocol[ExampleT]):
     @property
     def id_column(self) -> str: ...
 
-    def fit_to(self, path: Path) -> Task[ExampleT]:
+    def fit_to(self, path: DataPath) -> Task[ExampleT]:
         """The task with what has to be read from the training file: which columns it has, and its labels.
 
         Raises:
             InputError: the file cannot be read, or has none of the columns.
         """
 
-    def load_rows(self, path: Path) -> Iterator[Row]:
+    def load_rows(self, path: DataPath) -> Iterator[Row]:
         """Streams the rows of a file, in the data set's published layout or as a table, for `read`.
 
         Raises:
             InputError: the file cannot be read.
         """
 
-    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ExampleT]:
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ExampleT]:
         """Streams the labelled examples of a file.
 
         Args:
@@ -211,7 +211,7 @@ class Task(Protocol[ExampleT]):
             InputError: an example does not fit and may not be cut; its source is named.
         """
 
-    def check(self, training: EncodedExamples, path: Path) -> None:
+    def check(self, training: EncodedExamples, path: DataPath) -> None:
         """Raises InputError for training data that nothing can be learned from, such as examples of one label."""
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> TaskModule:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, cast, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from unmask.config import Settings, nearest
+from unmask.io.input_files import InputFiles, find_inputs
+from unmask.io.settings import TableSettings
 
 TaskKind = Literal["classification", "regression", "qa", "choice", "tagging"]
 
@@ -251,6 +254,11 @@ class ColumnSettings(Settings):
     """`{"text": [...], "answer_start": [...]}`, or one answer's text."""
     choices: str | list[str] | None = None
     """The column of a JSON list, or the names of the columns that hold one choice each."""
+    first_choice: int | None = Field(None, ge=0, le=1)
+    """The number that means the first choice; null: as in the data set, else 0. Letters, A for the first, are read
+    too."""
+    labels: tuple[str, ...] | None = Field(None, min_length=2)
+    """Multi-label: the columns that hold 1 or 0, one for each label and called like it."""
     tokens: str | None = None
     """The words of a sentence: a list in JSON, or a text with spaces between them. In files of one word a line the
     number of a column, from 1, or a name of CoNLL-U's (`lemma`); null: the first."""
@@ -265,6 +273,11 @@ class ColumnSettings(Settings):
         """The names of the one or two text columns; empty if they are not given."""
         return tuple(name for name in (self.text, self.text_a, self.text_b) if name is not None)
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns that hold what is learned."""
+        return (self.label,) if self.labels is None else self.labels
+
     @model_validator(mode="after")
     def _one_or_two(self) -> ColumnSettings:
         if self.text is not None and (self.text_a is not None or self.text_b is not None):
@@ -274,12 +287,32 @@ class ColumnSettings(Settings):
         return self
 
 
-class DataSettings(Settings):
+Files = str | list[str]
+"""A path, a glob, a folder of shards, or a list of these: files that are read as if they were one."""
+
+
+class DataSettings(TableSettings):
     """Files of examples: .tsv and .csv with a header, .jsonl, .parquet, or a data set's published form."""
 
-    train: str
-    dev: str | None = None
+    train: Files
+    dev: Files | None = None
     """Measured during and after training; null measures nothing."""
-    test: str | None = None
+    test: Files | None = None
     """Measured once, at the end."""
     columns: ColumnSettings = ColumnSettings()
+    dev_columns: ColumnSettings = ColumnSettings()
+    """Of dev, where they are not called as in train."""
+    test_columns: ColumnSettings = ColumnSettings()
+    """Of test, likewise."""
+
+    def files(self, split: Literal["train", "dev", "test"]) -> InputFiles | None:
+        """The files of a split; raises InputError as `find_inputs`."""
+        given: Files | None = getattr(self, split)
+        return None if given is None else find_inputs(given, TableSettings(**self.of_tables))
+
+    def measured(self) -> Iterator[tuple[Literal["dev", "test"], InputFiles, ColumnSettings]]:
+        """The files that a model is measured on, with the columns that are called otherwise in them."""
+        if (dev := self.files("dev")) is not None:
+            yield "dev", dev, self.dev_columns
+        if (test := self.files("test")) is not None:
+            yield "test", test, self.test_columns

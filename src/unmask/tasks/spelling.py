@@ -8,7 +8,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
-from unmask.tasks.rows import Row
+from unmask.io.rows import Row
 
 
 def as_seen(name: str) -> str:

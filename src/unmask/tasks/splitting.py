@@ -1,20 +1,31 @@
-"""A file of labelled examples split into train, dev and test (`unmask.tasks.splits`), each in the file's layout."""
+"""A file of labelled examples split into train, dev and test, each in the file's layout.
+
+What belongs together stays together: an article's questions, a premise's hypotheses, a document's sentences. Such
+groups are ordered by the SHA-256 of their title or id, or else their text; the first 80 % are for training, the first
+half of the rest is dev, and the other half test. So a split depends only on the data, and is the same for everybody.
+"""
 
 from __future__ import annotations
 
-import csv
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unmask.errors import InputError
-from unmask.io.reading import open_input, read_utf8_lines, split_suffixes
+from unmask.io.input_files import DataPath, InputFiles, as_files
+from unmask.io.rows import Row, stop
+from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.tasks.settings import TaskKind, kind_of
-from unmask.tasks.splits import SPLITS, split_of_groups
 from unmask.tasks.table import check_name
+
+SplitName = Literal["train", "dev", "test"]
+
+SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
 
 GROUP_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
     "classification": ("premise", "sentence1", "text_a", "sentence", "document", "text"),
@@ -52,18 +63,18 @@ class Parts:
     """
 
     parts: Sequence[Part]
-    write: Callable[[Iterable[Any]], str]
+    write: Callable[[Iterable[Any]], bytes]
 
 
 def split_file(
-    path: Path, task: str, out: Path, *, group: str | None = None, overwrite: bool = False
+    path: DataPath, task: str, out: Path, *, group: str | None = None, overwrite: bool = False
 ) -> dict[Path, int]:
     """Writes `train`, `dev` and `test`, with the suffix of the file, into a new directory.
 
     Args:
-        path: `.json` in SQuAD's layout (by article); `.tsv` and `.csv` with a header, or `.jsonl` (by a column); for
-            tagging also `.conll`, `.bio`, `.iob`, `.txt`, `.train` (by document where `-DOCSTART-` marks them, else by
-            sentence); plain or compressed.
+        path: `.json` in SQuAD's layout (by article); `.tsv`, `.csv`, `.jsonl` or `.parquet` (by a column); for tagging
+            also `.conll`, `.bio`, `.iob`, `.txt`, `.train` (by document where `-DOCSTART-` marks them, else by
+            sentence); plain or compressed. The parts of text are in UTF-8, whatever the encoding of the file.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
         group: the column by which rows belong together; None takes the first of `GROUP_COLUMNS` that exists.
@@ -81,24 +92,28 @@ def split_file(
     kind = kind_of(task)  # type: ignore[arg-type]  # just checked
     refuse_existing(out, overwrite)
     refuse_foreign(out, [f"{name}.*" for name in SPLITS], "a split")
-    suffix = split_suffixes(path)[0]
-    with open_input(path) as file:
-        lines = [line for _, line in read_utf8_lines(file, path)]
+    file = as_files(path)
+    suffix = file.suffixes[0]
+    if len(file.paths) > 1 and suffix != ".parquet":
+        raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
     columns = GROUP_COLUMNS[kind] if group is None else (group,)
-    if suffix == ".json":
-        whole = _articles(lines, path)
-    elif suffix == ".jsonl":
-        whole = Parts(list(_json_rows(lines, columns, path)), "".join)
-    elif suffix in (".tsv", ".csv") and task != "klue-ner":
-        whole = _table(lines, columns, path, quoted=suffix == ".csv")
-    elif kind == "tagging" and suffix in (".conll", ".bio", ".iob", ".txt", ".train", ".tsv"):
-        whole = Parts(list(_documents(lines)), "".join)
+    has_words = suffix in (".conll", ".bio", ".iob", ".txt", ".train") or (suffix == ".tsv" and task == "klue-ner")
+    if suffix == ".parquet":
+        whole = _parquet(file, columns)
+    elif suffix == ".json":
+        whole = _articles([line for _, line in file.lines()], file)
+    elif kind == "tagging" and has_words:
+        whole = Parts(list(_documents([line for _, line in file.lines()])), _encoded)
+    elif suffix in LINE_FORMATS or file.settings.separator is not None:
+        whole = _lines([*file.lines()], columns, file)
     else:
-        raise InputError(f"{path}: unknown kind of file for {task}: expected .json, .jsonl, .tsv or .csv; convert it")
-    return _write(whole, out, suffix, path, overwrite)
+        raise InputError(
+            f"{file}: unknown kind of file for {task}: expected .json, .jsonl, .tsv, .csv or .parquet; convert it"
+        )
+    return _write(whole, out, suffix, file, overwrite)
 
 
-def _write(whole: Parts, out: Path, suffix: str, path: Path, overwrite: bool) -> dict[Path, int]:
+def _write(whole: Parts, out: Path, suffix: str, path: DataPath, overwrite: bool) -> dict[Path, int]:
     if not whole.parts:
         raise InputError(f"{path}: there is nothing in it: expected examples")
     try:
@@ -110,12 +125,12 @@ def _write(whole: Parts, out: Path, suffix: str, path: Path, overwrite: bool) ->
         for name in SPLITS:
             chosen = [part.content for part in whole.parts if split_of[part.group] == name]
             with writing(directory / f"{name}{suffix}") as file:
-                file.write(whole.write(chosen).encode("utf-8"))
+                file.write(whole.write(chosen))
             counts[out / f"{name}{suffix}"] = len(chosen)
     return counts
 
 
-def _articles(lines: Iterable[str], path: Path) -> Parts:
+def _articles(lines: Iterable[str], path: DataPath) -> Parts:
     """Articles of a file in SQuAD's layout, by their title, or else by their text."""
     try:
         whole = json.loads("".join(lines))
@@ -128,63 +143,57 @@ def _articles(lines: Iterable[str], path: Path) -> Parts:
         Part(str(article.get("title") or json.dumps(article.get("paragraphs"), ensure_ascii=False)), article)
         for article in articles
     ]
-    return Parts(parts, lambda chosen: json.dumps({**whole, "data": list(chosen)}, ensure_ascii=False) + "\n")
+
+    def write(chosen: Iterable[Any]) -> bytes:
+        return _encoded([json.dumps({**whole, "data": list(chosen)}, ensure_ascii=False), "\n"])
+
+    return Parts(parts, write)
 
 
-def _json_rows(lines: Iterable[str], columns: Sequence[str], path: Path) -> Iterator[Part]:
-    for number, line in enumerate(lines, start=1):
-        if line.isspace():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}:{number}: not JSON ({error}): expected one object a line") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}: expected a JSON object, found {line.strip()[:60]}")
-        value = row[_column(columns, list(row), f"{path}:{number}")]
-        yield Part(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), _ended(line))
+def _lines(lines: Sequence[tuple[int, str]], columns: Sequence[str], file: InputFiles) -> Parts:
+    """Rows with their lines unchanged, below a header if there is one."""
+    form = file.suffixes[0] if file.suffixes[0] in LINE_FORMATS else ".csv"
+    table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop)
+    if table is not None:
+        _column(columns, table.names, table.place)
+    rows = list(table.rows if table is not None else read_jsonl(lines, str(file)))
+    if not rows:
+        raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
+    starts = [int(row.source.rpartition(":")[2]) - 1 for row in rows]
+    header, *texts = (_text(lines, start, end) for start, end in pairwise([0, *starts, len(lines)]))
+    parts = [Part(_group(row, columns), text) for row, text in zip(rows, texts, strict=True)]
+    return Parts(parts, lambda chosen: _encoded([header, *chosen]))
 
 
-def _table(lines: Sequence[str], columns: Sequence[str], path: Path, *, quoted: bool) -> Parts:
-    """Rows below a header, each with its lines unchanged."""
-    rows = _csv_rows(lines, path) if quoted else _tsv_rows(lines)
-    first = next(rows, None)
-    if first is None:
-        raise InputError(f"{path}: there is nothing in it: expected a header and rows")
-    number, header, header_text = first
-    place = header.index(_column(columns, header, f"{path}:{number}"))
-    parts = []
-    for number, values, text in rows:
-        if len(values) != len(header):
-            raise InputError(f"{path}:{number}: {len(values)} fields where the header has {len(header)}: mend the row")
-        parts.append(Part(values[place], _ended(text)))
-    return Parts(parts, lambda chosen: _ended(header_text) + "".join(chosen))
+def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:
+    """The text of a row, without empty lines around it."""
+    while end - start > 1 and not lines[end - 1][1].strip("\r\n"):
+        end -= 1
+    while end - start > 1 and not lines[start][1].strip("\r\n"):
+        start += 1
+    return _ended("".join(line for _, line in lines[start:end])) if end > start else ""
 
 
-NumberedRow = tuple[int, list[str], str]
-"""The number of its first line, its values, and its text exactly as in the file."""
+def _parquet(file: InputFiles, columns: Sequence[str]) -> Parts:
+    parts = [Part(_group(row, columns), number) for number, row in enumerate(read_rows(file))]
+
+    def write(chosen: Iterable[Any]) -> bytes:
+        from pyarrow import BufferOutputStream, concat_tables, parquet
+
+        out, whole = BufferOutputStream(), concat_tables([parquet.read_table(path) for path in file.paths])
+        parquet.write_table(whole.take(list(chosen)), out)
+        return bytes(out.getvalue())
+
+    return Parts(parts, write)
 
 
-def _tsv_rows(lines: Iterable[str]) -> Iterator[NumberedRow]:
-    for number, line in enumerate(lines, start=1):
-        if line.strip("\r\n"):
-            yield number, line.rstrip("\r\n").split("\t"), line
+def _group(row: Row, columns: Sequence[str]) -> str:
+    value = row[_column(columns, list(row.fields), row.source)]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _csv_rows(lines: Sequence[str], path: Path) -> Iterator[NumberedRow]:
-    csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(lines, strict=True)
-    start = 0
-    while True:
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            raise InputError(f"{path}:{start + 1}: not CSV in the row that begins here ({error}): mend it") from error
-        if values is None:
-            return
-        number, text, start = start + 1, "".join(lines[start : reader.line_num]), reader.line_num
-        if values:
-            yield number, values, text
+def _encoded(texts: Iterable[str]) -> bytes:
+    return "".join(texts).encode("utf-8")
 
 
 def _documents(lines: Sequence[str]) -> Iterator[Part]:
@@ -233,3 +242,34 @@ def _column(columns: Sequence[str], there: Sequence[str], place: str) -> str:
 
 def _ended(text: str) -> str:
     return text if text.endswith(("\n", "\r")) else text + "\n"
+
+
+def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
+    """The split of each group.
+
+    Args:
+        keys: the title, id or text that names each group; equal keys are one group. The order does not matter.
+
+    Returns:
+        Of n groups, the first 8 n / 10 (rounded down, at most n - 2) are for training, half of the others (rounded up)
+        dev, the rest test.
+
+    Raises:
+        InputError: there are fewer than three groups.
+    """
+    ordered = sorted(set(keys), key=_order)
+    if len(ordered) < 3:
+        raise InputError(
+            f"{len(ordered)} group{' that belongs' if len(ordered) == 1 else 's that belong'} together: expected at "
+            "least three, for train, dev and test; split by something finer"
+        )
+    num_train = min(8 * len(ordered) // 10, len(ordered) - 2)
+    num_dev = (len(ordered) - num_train + 1) // 2
+    return {
+        key: "train" if place < num_train else "dev" if place < num_train + num_dev else "test"
+        for place, key in enumerate(ordered)
+    }
+
+
+def _order(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

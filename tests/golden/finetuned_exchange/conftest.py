@@ -26,9 +26,9 @@ from transformers import (
 
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import run_module
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import Row
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import PRESETS
 

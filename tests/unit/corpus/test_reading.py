@@ -232,9 +232,9 @@ def test_of_mixed_encodings_whole_documents_are_passed_over_once(tmp_path: Path)
     ("line", "reason", "told"),
     [
         (b'{"text": "cut', "not JSON", "not JSON ("),
-        (b'["text"]', "not a JSON object", "a JSON array, not an object"),
-        (b'"text"', "not a JSON object", "a JSON string, not an object"),
-        (b"null", "not a JSON object", "a JSON null, not an object"),
+        (b'["text"]', "not a JSON object", 'expected a JSON object, such as {"text": "..."}; found ["text"]'),
+        (b'"text"', "not a JSON object", 'expected a JSON object, such as {"text": "..."}; found "text"'),
+        (b"null", "not a JSON object", 'expected a JSON object, such as {"text": "..."}; found null'),
         (b'{"txt": "a"}', "no such field", "no field 'text' (there is 'txt')"),
         (b"{}", "no such field", "no field 'text' (there is none at all)"),
         (b'{"text": 5}', "not a string", "field 'text' is number, not a string"),

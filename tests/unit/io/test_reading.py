@@ -16,14 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
-from unmask.io.reading import (
-    COMPRESSIONS,
-    DamagedData,
-    detect_compression,
-    open_input,
-    read_utf8_lines,
-    split_suffixes,
-)
+from unmask.io.encodings import read_utf8_lines
+from unmask.io.reading import COMPRESSIONS, DamagedData, detect_compression, open_input, split_suffixes
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
 
 from unmask.errors import InputError, OutputError, SettingsError
-from unmask.tasks.splits import split_of_groups
-from unmask.tasks.splitting import split_file
+from unmask.io.input_files import InputFiles
+from unmask.io.settings import TableSettings
+from unmask.tasks.splitting import split_file, split_of_groups
 
 
 def write(path: Path, text: str) -> Path:
@@ -97,7 +104,7 @@ def test_the_column_may_be_named(tmp_path: Path) -> None:
         ("a.tsv", "x\ty\n1\t2\n", "snli", r"a\.tsv:1: no column 'premise' or .*: there is x, y; name one"),
         ("a.tsv", "text\ty\n1\t2\n3\n", "nsmc", r"a\.tsv:3: 1 fields where the header has 2"),
         ("a.csv", 'text\n"a\n', "nsmc", r"a\.csv:2: not CSV in the row that begins here"),
-        ("a.jsonl", "[]\n", "nsmc", r"a\.jsonl:1: expected a JSON object, found \[\]"),
+        ("a.jsonl", "[]\n", "nsmc", r"a\.jsonl:1: expected a JSON object, .*; found \[\]"),
         ("a.jsonl", "{]\n", "nsmc", r"a\.jsonl:1: not JSON"),
         ("a.conll", "a O\n", "snli", r"a\.conll: unknown kind of file for snli: expected \.json"),
     ],
@@ -126,3 +133,63 @@ def test_published_files(tmp_path: Path, data_dir: Path) -> None:
     assert list(squad.values()) == [38, 5, 5]
     wikigold = split_file(data_dir / "tasks" / "wikigold" / "wikigold.conll.txt", "wikigold", tmp_path / "wikigold")
     assert list(wikigold.values()) == [116, 15, 14]
+
+
+# ---- The rule
+
+
+def test_the_rule_by_hand() -> None:
+    # SHA-256 in hexadecimal begins: b 3e, d 18, a ca, c 2e, e 3f.
+    assert [hashlib.sha256(key.encode()).hexdigest()[:2] for key in "dcbea"] == ["18", "2e", "3e", "3f", "ca"]
+    assert split_of_groups("abcde") == {"d": "train", "c": "train", "b": "train", "e": "dev", "a": "test"}
+
+
+@pytest.mark.parametrize(
+    ("number", "sizes"), [(3, (1, 1, 1)), (4, (2, 1, 1)), (6, (4, 1, 1)), (10, (8, 1, 1)), (48, (38, 5, 5))]
+)
+def test_shares(number: int, sizes: tuple[int, int, int]) -> None:
+    counts = Counter(split_of_groups(map(str, range(number))).values())
+    assert (counts["train"], counts["dev"], counts["test"]) == sizes
+
+
+@given(st.lists(st.text(), min_size=3, max_size=30, unique=True), st.randoms())
+def test_neither_order_nor_repetition_matters(keys: list[str], random: object) -> None:
+    shuffled = [*keys, *keys]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert split_of_groups(shuffled) == split_of_groups(keys)
+    assert set(split_of_groups(keys).values()) == {"train", "dev", "test"}
+
+
+def test_two_groups_are_too_few() -> None:
+    with pytest.raises(InputError, match=r"2 groups that belong together: expected at least three"):
+        split_of_groups(["a", "b", "a"])
+
+
+# ---- What people bring
+
+
+def test_other_encodings_and_separators_without_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = [f'"글 {number}; 하나";{number % 2}\r\n' for number in range(10)]
+    path.write_bytes("".join(rows).encode("cp949"))
+    files = InputFiles((path,), TableSettings(encoding="cp949", separator=";", header="none"))
+    counts = split_file(files, "classification", tmp_path / "out", group="1")
+    assert list(counts.values()) == [8, 1, 1]
+    parts = [(tmp_path / "out" / f"{name}.csv").read_bytes().decode() for name in ("train", "dev", "test")]
+    assert sorted("".join(parts)) == sorted("".join(rows))
+
+
+def test_parquet_by_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": [f"text {number % 7}" for number in range(20)], "label": range(20)})
+    parquet.write_table(table, path)
+    whole = tmp_path / "shards-1.parquet", tmp_path / "shards-2.parquet"
+    parquet.write_table(table.slice(0, 9), whole[0])
+    parquet.write_table(table.slice(9), whole[1])
+    assert list(split_file(InputFiles(whole), "classification", tmp_path / "out2").values()) == [14, 3, 3]
+    counts = split_file(path, "classification", tmp_path / "out")
+    parts = [parquet.read_table(part) for part in counts]
+    assert [part.num_rows for part in parts] == list(counts.values())
+    assert sorted(label for part in parts for label in part["label"].to_pylist()) == list(range(20))
+    assert not set(parts[0]["text"].to_pylist()) & set(parts[1]["text"].to_pylist())
+    assert parts[0].schema == table.schema

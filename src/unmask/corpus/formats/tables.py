@@ -1,107 +1,82 @@
-"""Documents from a column of a table: `.csv`, `.tsv` and `.parquet`, streamed.
-
-`.csv` is RFC 4180: quotes protect separators and line breaks. `.tsv` has no quoting: a quotation mark is a character
-like any other, as in the files of tasks.
-"""
+"""Documents from a column of a table: `.csv`, `.tsv`, `.jsonl` and `.parquet`, streamed by `unmask.io.tables`."""
 
 from __future__ import annotations
 
-import csv
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
+from unmask.corpus.annotations import EXPECTED, FIELD, Annotation, find_fault
 from unmask.corpus.documents import Document
 from unmask.corpus.source import Source
-from unmask.errors import InputError
+from unmask.io.parquet import open_parquet, refusing_damage
+from unmask.io.rows import Row, Table
+from unmask.io.tables import open_table, read_jsonl
 from unmask.io.writing import told_as_output_error
 
 if TYPE_CHECKING:
     from pyarrow import DataType
-    from pyarrow.parquet import ParquetFile
-
-FIELD_CHARACTERS = 2**27
-"""The longest field of a `.csv`. Python's default limit, 128 KiB, is too short for some texts; without a limit, one
-quote that is never closed would take the rest of a file into memory."""
-
-PARQUET_ROWS = 256
-"""Rows of a `.parquet` in memory at a time."""
-
-
-class NumberedRow(NamedTuple):
-    """A row and the number of the line on which it begins."""
-
-    number: int
-    values: list[str]
 
 
 def read_csv(source: Source) -> Iterator[Document]:
     """One document per row, from the column that the header names; quotes protect separators and line breaks."""
-    return _read_table(source, _csv_rows(source))
+    return _read_lines(source, ".csv")
 
 
 def read_tsv(source: Source) -> Iterator[Document]:
     """One document per row, from the column that the header names; nothing is quoted."""
-    rows = (NumberedRow(number, line.rstrip("\r\n").split("\t")) for number, line in source.lines())
-    return _read_table(source, rows)
+    return _read_lines(source, ".tsv")
 
 
-def _csv_rows(source: Source) -> Iterator[NumberedRow]:
-    csv.field_size_limit(FIELD_CHARACTERS)
-    reader = csv.reader((line for _, line in source.lines()), strict=True)
-    while True:
-        number = reader.line_num + 1
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            what = str(error).partition(" - ")[0]  # the rest is advice to programmers
-            source.refuse(
-                f"{source.name}:{number}",
-                "not CSV",
-                f"not CSV in the row that begins here ({what}): expected fields with commas, quotes or line breaks in "
-                'them to stand between quotes, and a quote in them to be doubled ("")',
-            )
-            continue
-        if values is None:
-            return
-        yield NumberedRow(number, values or [""])
+def _read_lines(source: Source, form: str) -> Iterator[Document]:
+    table = open_table(form, source.lines(), source.name, source.settings, source.refuse)
+    if table is not None and _has_column(source, table):
+        for row in table.rows:
+            yield Document(row.fields[source.settings.column], row.source)
 
 
-def _read_table(source: Source, rows: Iterator[NumberedRow]) -> Iterator[Document]:
-    """Documents of the rows below a header. Empty lines are skipped, unless there is only one column."""
-    header = next(rows, None)
-    if header is None:
-        return
-    names = header.values
-    if not _has_column(source, f"{source.name}:{header.number}", names):
-        return
-    column = names.index(source.settings.column)
-    for number, values in rows:
-        if len(values) == len(names):
-            yield Document(values[column], f"{source.name}:{number}")
-        elif values != [""]:
-            source.refuse(
-                f"{source.name}:{number}",
-                "ragged row",
-                f"{len(values)} fields where the header has {len(names)} ({', '.join(names)}): mend the row",
-            )
-
-
-def _has_column(source: Source, place: str, names: Sequence[str]) -> bool:
+def _has_column(source: Source, table: Table) -> bool:
     column = source.settings.column
-    if names.count(column) > 1:
-        source.refuse(place, "column twice", f"there are {names.count(column)} columns {column!r}: expected one")
-    elif column not in names:
+    if column not in table.names:
         source.refuse(
-            place,
+            table.place,
             "no such column",
-            f"no column {column!r} (there is {', '.join(map(repr, names))}): name another with --column (in a recipe "
-            "reading.column)",
+            f"no column {column!r} (there is {', '.join(map(repr, table.names))}): name another with "
+            f"{source.settings.option('column', 'NAME')}",
         )
-    return names.count(column) == 1
+    return column in table.names
+
+
+def read_documents_of_jsonl(source: Source) -> Iterator[Document]:
+    """One JSON object a line, the document in one of its fields, perhaps with annotations in `spans`; blank lines are
+    skipped."""
+    field = source.settings.column
+    for row in read_jsonl(source.lines(), source.name, source.refuse):
+        text = row.fields.get(field)
+        if type(text) is not str:
+            source.refuse(row.source, *_describe_row(row, source))
+        elif row.fields.get(FIELD) is None:
+            yield Document(text, row.source)
+        elif (fault := find_fault(row.fields[FIELD], len(text))) is not None:
+            source.refuse(row.source, "bad annotations", f"{fault}: {EXPECTED}")
+        else:
+            yield Document(text, row.source, tuple(Annotation(*each) for each in row.fields[FIELD]))
+
+
+def _describe_row(row: Row, source: Source) -> tuple[str, str]:
+    """The reason and the problem, for `Source.refuse`, of an object without text."""
+    field = source.settings.column
+    expected = f'expected one JSON object a line with a string field "{field}"'
+    if field not in row.fields:
+        names = ", ".join(map(repr, row.fields)) or "none at all"
+        other = source.settings.option("column", "NAME")
+        return "no such field", f"no field {field!r} (there is {names}): {expected}, or name another field with {other}"
+    kinds = {dict: "object", list: "array", bool: "boolean", int: "number", float: "number"}
+    kind = kinds.get(type(row.fields[field]), "null")
+    return "not a string", f"field {field!r} is {kind}, not a string: {expected}"
 
 
 def read_parquet(source: Source) -> Iterator[Document]:
@@ -113,63 +88,42 @@ def read_parquet(source: Source) -> Iterator[Document]:
         InputError: `pyarrow` is not installed.
         OutputError: there is no room for the temporary file.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise InputError(f"{source.name}: reading .parquet needs pyarrow: pip install 'unmask[parquet]'") from error
+    column, before = source.settings.column, source.counts.file_bytes
     with ExitStack() as stack:
-        try:
-            if source.compressed or not source.path.is_file():
-                with told_as_output_error(Path(tempfile.gettempdir())):
-                    file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
-                    shutil.copyfileobj(source.stream, file)
-                    file.flush()
-                size = 0  # counted as it was unpacked
-            else:
-                file = stack.enter_context(open(source.path, "rb"))
-                size = source.path.stat().st_size
-            options = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
-            yield from _read_column(source, parquet.ParquetFile(file, **options), size)
-        except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-            if isinstance(error, OSError) and error.errno:
-                raise  # from the file system; pyarrow's errors for damaged data have no number
-            source.refuse(
-                source.name, "damaged file", f"not a sound Parquet file ({error}): fetch or make the file again"
-            )
+        stack.enter_context(refusing_damage(source.name, source.refuse))
+        if source.compressed or not source.path.is_file():
+            with told_as_output_error(Path(tempfile.gettempdir())):
+                file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
+                shutil.copyfileobj(source.stream, file)
+                file.flush()
+            size, before = 0, source.counts.file_bytes  # counted as it was unpacked
+        else:
+            file = stack.enter_context(open(source.path, "rb"))
+            size = source.path.stat().st_size
+
+        def count(share: float) -> None:
+            source.counts.file_bytes = before + int(size * share)
+
+        table = open_parquet(file, source.name, source.refuse, column, count)
+        if table.names and _has_column(source, table) and _is_of_texts(source, table.types[column]):
+            for row in table.rows:
+                if row.fields[column] is None:
+                    what = f"column {column!r} is null in this row: expected a text"
+                    source.refuse(row.source, "no text", what)
+                else:
+                    yield Document(row.fields[column], row.source)
 
 
-def _read_column(source: Source, table: ParquetFile, size: int) -> Iterator[Document]:
-    """Documents of a table in a file of `size` bytes."""
-    column = source.settings.column
-    schema = table.schema_arrow
-    if not _has_column(source, source.name, schema.names):
-        return
-    if not _is_text(schema.field(column).type):
-        source.refuse(
-            source.name,
-            "not a column of strings",
-            f"column {column!r} is of type {schema.field(column).type}: expected string; convert it, or name another "
-            "with --column (in a recipe reading.column)",
-        )
-        return
-    bytes_before = source.counts.file_bytes
-    number = 0
-    for group in range(table.num_row_groups):
-        batches = table.iter_batches(PARQUET_ROWS, row_groups=[group], columns=[column], use_threads=False)
-        for text in (text for batch in batches for text in batch.column(0).to_pylist()):
-            number += 1
-            if text is None:
-                source.refuse(
-                    f"{source.name}:{number}", "no text", f"column {column!r} is null in this row: expected a text"
-                )
-            else:
-                yield Document(text, f"{source.name}:{number}")
-        source.counts.file_bytes = bytes_before + size * (group + 1) // table.num_row_groups
-
-
-def _is_text(type: DataType) -> bool:
+def _is_of_texts(source: Source, type: DataType) -> bool:
     from pyarrow import types
 
     value = type.value_type if types.is_dictionary(type) else type
-    return any(check(value) for check in (types.is_string, types.is_large_string, types.is_string_view))
+    is_text = any(check(value) for check in (types.is_string, types.is_large_string, types.is_string_view))
+    if not is_text:
+        source.refuse(
+            source.name,
+            "not a column of strings",
+            f"column {source.settings.column!r} is of type {type}: expected string; convert it, or name another with "
+            f"{source.settings.option('column', 'NAME')}",
+        )
+    return is_text

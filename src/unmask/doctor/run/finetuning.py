@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from unmask.doctor.findings import Diagnosis, Finding, Table
-from unmask.errors import SettingsError, UserError
+from unmask.errors import InputError, SettingsError, UserError
 from unmask.finetuning.files import shared_files
 from unmask.finetuning.inputs import Inputs, open_inputs
 from unmask.finetuning.search.search import plan_trials
@@ -23,6 +23,7 @@ from unmask.inference.windows import Window
 from unmask.io.progress import human_count, human_duration
 from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
 from unmask.tasks.encoded import EncodedExamples, concatenate
+from unmask.tasks.splitting import SPLITS
 from unmask.training.device import Compute, choose_compute
 from unmask.training.loop import StepResult, TrainState, train
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
@@ -88,8 +89,13 @@ def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Fin
         settings = load_finetune_recipe(name, [*overrides, "init_from=MODEL"])
         advice = "give init_from=MODEL, and the files, for checks of the examples and for the time that it will take"
         missing.append(Finding("no-model", "note", "the recipe names no model: its settings alone were read", advice))
-    for split, file in (("train", settings.data.train), ("dev", settings.data.dev), ("test", settings.data.test)):
-        if file is not None and not Path(file).exists():
+    for split in SPLITS:
+        try:
+            files = settings.data.files(split)
+        except InputError as error:
+            missing.append(Finding(f"no-{split}-file", "note", str(error), f"give data.{split}=FILE"))
+            continue
+        for file in (path for path in files.paths if not path.exists()) if files else ():
             message = f"data.{split}={file}: no such file, so that no examples were read"
             missing.append(Finding(f"no-{split}-file", "note", message, f"give data.{split}=FILE"))
     return settings, missing

@@ -43,13 +43,13 @@ from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import encode_windows, run_module
 from unmask.io.paths import model_directory
+from unmask.io.rows import Row
 from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import ExampleLoader, concatenate
-from unmask.tasks.rows import Row
 from unmask.tasks.table import open_task
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError, ValuesError
-from unmask.tasks.rows import Row
-from unmask.tasks.text.examples import check_spelling
+from unmask.io.rows import Row
+from unmask.tasks.text.labels import check_spelling
 
 Texts = Any
 """A list, an array or a column of texts, or of pairs of texts."""

@@ -52,6 +52,7 @@ from unmask.io.writing import alone_in, write_json, writing_directory
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.task import QaTask
+from unmask.tasks.settings import DataSettings
 from unmask.training.device import choose_compute
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import opening_run
@@ -372,12 +373,10 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
         [directory / TRIALS / run.name / MODEL for run in runs], directory / "ensemble", overwrite=True
     )
     if "best_f1" in runs[0].dev and settings.task.null_threshold is None:
-        assert settings.data.dev is not None, "`plan_trials` asks for it"
-        _tune(place, Path(settings.data.dev), settings.device)
+        _tune(place, settings.data, settings.device)
     figures = {
-        name: evaluate(place, file, device=settings.device)["metrics"]
-        for name, file in (("dev", settings.data.dev), ("test", settings.data.test))
-        if file is not None
+        name: evaluate(place, file, columns=columns, device=settings.device)["metrics"]
+        for name, file, columns in settings.data.measured()
     }
     for name, metrics in figures.items():
         shown = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
@@ -385,10 +384,11 @@ def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, director
     return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
 
 
-def _tune(place: Path, dev: Path, device: str) -> None:
+def _tune(place: Path, data: DataSettings, device: str) -> None:
     """Chooses an ensemble's null threshold on dev; otherwise it would be the sum of those that the members have chosen,
     each for itself."""
-    predictor = load_predictor(place, device=device)
+    _, dev, columns = next(data.measured())
+    predictor = load_predictor(place, device=device).with_options(columns)
     assert isinstance(predictor.task, QaTask)
     task = replace(predictor.task, null_threshold=None)
     counts = ExampleCounts()  # reported when the ensemble is measured

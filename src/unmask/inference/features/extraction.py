@@ -41,6 +41,7 @@ from unmask.inference.inputs import read_inputs
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID
 from unmask.inference.windows import Coverage, introduce, windows
+from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import model_directory
 from unmask.io.progress import Progress, human_bytes
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
@@ -123,7 +124,7 @@ def _remembered_columns(config: Mapping[str, Any], directory: Path) -> ColumnSet
 
 def extract_features(
     model: str | Path,
-    input: str | Path,
+    input: str | DataPath,
     out: str | Path,
     *,
     layers: str = "last",
@@ -172,7 +173,7 @@ def extract_features(
         model, layers, columns=columns, max_length=max_length, device=device, precision=precision
     )
     total = None
-    if str(input) != "-" and Path(input).is_file():
+    if as_files(input).path.is_file():
         total, num_rows = _survey(loaded, read_file(loaded, input, input_format), checked_pool)
         num_copies = 2 if format == "parquet" else 1
         _check_room(out, num_copies * num_rows * DTYPE.itemsize * int(np.prod(loaded.shape)))
@@ -199,7 +200,7 @@ def extract_features(
     return out
 
 
-def read_file(model: FeatureModel, path: str | Path, format: str | None = None) -> Iterator[FeatureInput]:
+def read_file(model: FeatureModel, path: str | DataPath, format: str | None = None) -> Iterator[FeatureInput]:
     """Streams the inputs of a file, or of standard input (`-`), by the model's columns; see `read_inputs`."""
     return (read_feature_input(row, model.layouts) for row in read_inputs(path, format=format))
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
+from unmask.io.rows import Row, find_field
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
-from unmask.tasks.fields import find_field
-from unmask.tasks.rows import Row, checked_text, shown
+from unmask.tasks.rows import checked_text, shown
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.definition import Piece
 from unmask.tokenization.offsets import align

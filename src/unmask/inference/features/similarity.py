@@ -21,9 +21,9 @@ from unmask.inference.features.extraction import check_pool, load_feature_model,
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
 from unmask.inference.task_options import NOTHING_SAID
 from unmask.inference.windows import Coverage
+from unmask.io.rows import Row
 from unmask.models.heads.layer_mixture import CHOICES, LayerChoice
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
 
 DIGITS = 6

@@ -123,4 +123,7 @@ def _files(run: Path) -> dict[str, str]:
     """The names of the files that a run was measured on."""
     recipe = read_recipe(run / RECIPE)
     assert isinstance(recipe, FinetuneRecipe), "its model is for a task"
-    return {split: Path(file).name for split, file in (("dev", recipe.data.dev), ("test", recipe.data.test)) if file}
+    given = {"dev": recipe.data.dev, "test": recipe.data.test}
+    return {
+        split: Path(file).name if isinstance(file, str) else ", ".join(file) for split, file in given.items() if file
+    }

@@ -23,8 +23,9 @@ from unmask.config import read_settings_file
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.ensemble import read_members
 from unmask.inference.predictor import predict_file
+from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
-from unmask.io.reading import open_input, read_utf8_lines
+from unmask.io.reading import open_input
 from unmask.io.writing import refuse_existing, told_as_output_error, writing
 from unmask.models.hub.files import read_config
 

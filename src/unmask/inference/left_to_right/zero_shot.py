@@ -32,10 +32,10 @@ from unmask.errors import InputError, SettingsError
 from unmask.inference.evaluation import tell_degenerate
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.windows import Coverage, windows
+from unmask.io.rows import find_field
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import Choice
-from unmask.tasks.fields import find_field
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.text.classification import Classification, sorted_labels

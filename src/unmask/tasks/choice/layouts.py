@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.reading import open_input, read_utf8_lines, split_suffixes
-from unmask.tasks.rows import Row, checked_text, read_rows, shown
+from unmask.io.input_files import DataPath, InputFiles, as_files
+from unmask.io.rows import Row
+from unmask.io.tables import read_rows
+from unmask.tasks.rows import checked_text, shown
 from unmask.tasks.spelling import similar_columns
 
 
@@ -54,6 +55,7 @@ class ChoiceLayout:
         question: the column of the text before each choice.
         needs_question: False if a row may lack that column.
         first_label: the number that means the first choice.
+        letters: True if A may stand for the first choice, B for the second ...
         group: the column of `ChoiceExample.group`.
     """
 
@@ -63,6 +65,7 @@ class ChoiceLayout:
     question: str | None = "question"
     needs_question: bool = False
     first_label: int = 0
+    letters: bool = True
     group: str | None = None
 
     @property
@@ -151,7 +154,8 @@ def _listed(row: Row, name: str) -> list[Any]:
 
 
 def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed: bool) -> int | None:
-    """A number counts the choices from `first_label`; a string is the text of a choice, or such a number."""
+    """A number counts the choices from `first_label`; a string is the text of a choice, such a number, or a
+    letter, A for the first choice."""
     if layout.label not in row:
         if needed:
             raise InputError(
@@ -174,11 +178,18 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
         )
     if by_text:
         return by_text[0]
+    if layout.letters and isinstance(value, str) and re.fullmatch("[A-Za-z]", value):
+        by_number = ord(value.upper()) - ord("A")
     if by_number is None or not 0 <= by_number < len(choices):
         last = layout.first_label + len(choices) - 1
         raise InputError(
             f"{row.source}: the column {layout.label!r} holds {shown(value)}: expected the right choice's number, "
             f"{layout.first_label} to {last}, or its very text"
+            + (
+                "; where choices are counted from 1, give data.columns.first_choice=1"
+                if by_number == len(choices) and not layout.first_label
+                else ""
+            )
         )
     return by_number
 
@@ -198,7 +209,7 @@ CODAH_COLUMNS = ("category", "context", "choice_0", "choice_1", "choice_2", "cho
 """The columns of CODAH's `.tsv`, which has no header."""
 
 
-def read_codah(path: Path) -> Iterator[Row]:
+def read_codah(path: DataPath) -> Iterator[Row]:
     """Rows of CODAH's `.tsv`: `category`, `context`, `choices`, `label`; rows of other files are unchanged.
 
     Raises:
@@ -216,7 +227,7 @@ LEVELS = ("middle", "high")
 """The levels of RACE, with which its ids and folders begin."""
 
 
-def read_race(path: Path) -> Iterator[Row]:
+def read_race(path: DataPath) -> Iterator[Row]:
     """One row a question of RACE: `id`, `level`, `context`, `question`, `choices`, `label`.
 
     Args:
@@ -236,16 +247,16 @@ def read_race(path: Path) -> Iterator[Row]:
             yield row
 
 
-def _race_objects(path: Path) -> Iterator[Row]:
-    if not path.is_dir() and split_suffixes(path)[0] != ".txt":
+def _race_objects(path: DataPath) -> Iterator[Row]:
+    given = as_files(path)
+    if not given.path.is_dir() and given.suffixes[0] != ".txt":
         yield from read_rows(path)
         return
-    files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
+    files = sorted(given.path.rglob("*.txt")) if given.path.is_dir() else [given.path]
     if not files:
         raise InputError(f"{path}: no .txt file in this folder: expected RACE's middle/*.txt and high/*.txt")
     for file in files:
-        with open_input(file) as opened:
-            text = "".join(line for _, line in read_utf8_lines(opened, file))
+        text = "".join(line for _, line in InputFiles((file,), given.settings).lines())
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -316,7 +327,7 @@ class ChoiceDataSet:
     """
 
     layout: ChoiceLayout = ChoiceLayout()
-    reader: Callable[[Path], Iterator[Row]] = read_rows
+    reader: Callable[[DataPath], Iterator[Row]] = read_rows
 
 
 DATA_SETS: dict[str, ChoiceDataSet] = {
@@ -334,5 +345,5 @@ DATA_SETS: dict[str, ChoiceDataSet] = {
             first_label=1,
         )
     ),
-    "codah": ChoiceDataSet(reader=read_codah),
+    "codah": ChoiceDataSet(ChoiceLayout(letters=False), read_codah),
 }

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +22,8 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import InputError, SettingsError
+from unmask.io.input_files import DataPath, files_of
+from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score
@@ -35,7 +36,6 @@ from unmask.tasks.choice.layouts import (
     read_choice,
 )
 from unmask.tasks.encoded import EncodedExamples, encoded
-from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import check_sees_no_next_token, next_token_term, num_continued
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tokenization.opening import Tokenizer
@@ -43,8 +43,12 @@ from unmask.tokenization.tokenizer import EncodedInput
 
 logger = logging.getLogger("unmask")
 
-COLUMNS = ("context", "question", "choices", "label", "id")
+COLUMNS = ("context", "question", "choices", "first_choice", "label", "id")
 """The fields of `ColumnSettings` that apply here."""
+
+
+FEW_EXAMPLES = 20
+"""In fewer examples the first choice may be wrong everywhere by chance."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +79,16 @@ class Choice:
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = False
 
-    def fit_to(self, path: Path) -> Choice:
+    def fit_to(self, path: DataPath) -> Choice:
         """The task with the one layout that the file has."""
         return replace(self, layouts=(choose_layout(self.layouts, next(self.load_rows(path))),))
 
-    def load_rows(self, path: Path) -> Iterator[Row]:
+    def load_rows(self, path: DataPath) -> Iterator[Row]:
         """See `Task`."""
-        return DATA_SETS.get(self.name, ChoiceDataSet()).reader(path)
+        for file in files_of(path):
+            yield from DATA_SETS.get(self.name, ChoiceDataSet()).reader(file)
 
-    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ChoiceExample]:
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ChoiceExample]:
         """See `Task`; an example without a label is refused unless `unlabelled`."""
         for row in self.load_rows(path):
             yield read_choice(row, choose_layout(self.layouts, row), needs_label=not unlabelled)
@@ -151,12 +156,17 @@ class Choice:
         del input_ids[cut], token_type_ids[cut]
         return EncodedInput(input_ids, token_type_ids, truncated=True)
 
-    def check(self, training: EncodedExamples, path: Path) -> None:
+    def check(self, training: EncodedExamples, path: DataPath) -> None:
         """Warns if the right choice has the same number in every example: each choice is scored by itself, so a model
         can still learn, but accuracy says less."""
         places = np.unique(_labels_of(training))
         if len(places) == 1:
             logger.warning("%s: the right choice is number %d in every example: mix their order", path, places[0])
+        elif places[0] == 1 and len(training) >= FEW_EXAMPLES:
+            logger.warning(
+                "%s: the first choice is never right: if choices are counted from 1, give data.columns.first_choice=1",
+                path,
+            )
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> ChoiceModule:
         """See `Task`.
@@ -340,7 +350,7 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
     if foreign := sorted(columns.model_fields_set.difference(COLUMNS)):
         raise SettingsError(
             f"data.columns.{foreign[0]} is not for multiple choice: expected data.columns.context, question, choices, "
-            "label"
+            "first_choice, label"
         )
     published = DATA_SETS.get(settings.name, ChoiceDataSet()).layout
     layouts = [_with_columns(published, columns)]
@@ -365,4 +375,6 @@ def _with_columns(layout: ChoiceLayout, columns: ColumnSettings) -> ChoiceLayout
     if columns.choices is not None:
         choices = columns.choices if isinstance(columns.choices, str) else tuple(columns.choices)
         layout = replace(layout, choices=choices)
+    if columns.first_choice is not None:
+        layout = replace(layout, first_label=columns.first_choice)
     return replace(layout, label=columns.label) if "label" in columns.model_fields_set else layout

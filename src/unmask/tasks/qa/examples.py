@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.tasks.fields import find_field
+from unmask.io.rows import Row, find_field
 from unmask.tasks.qa.answer_places import Place, find_answer
-from unmask.tasks.rows import Row, checked_text, shown
+from unmask.tasks.rows import checked_text, shown
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.spelling import similar_columns
 
@@ -70,6 +70,9 @@ class QaColumns:
         given = columns.model_dump(include={"question", "context", "answers", "id"}, exclude_none=True)
         return cls(**given)
 
+
+_PYTHON = re.compile(r"""\s*(\{\s*'|\[\s*\{\s*'|\[\s*'.*'\s*\]\s*$|(array|\w*Array)\()""", re.DOTALL)
+"""A dictionary, a list or an array as Python prints it."""
 
 GivenAnswer = tuple[str, int | None]
 """A text, and its offset or None."""
@@ -136,7 +139,13 @@ def given_answers(row: Row, columns: QaColumns) -> list[GivenAnswer] | None:
     """
     if columns.answers not in row:
         return [] if says_impossible(row) else None
-    answers = _listed(row, columns.answers, _unpacked(row[columns.answers]))
+    value = row[columns.answers]
+    if isinstance(value, str) and _PYTHON.match(value) and value not in str(row[columns.context]):
+        raise InputError(
+            f"{row.source}: {columns.answers} is {value[:60]!r}, as Python prints it: expected JSON in the cell of a "
+            'table, such as {"text": ["..."], "answer_start": [0]} (json.dumps writes it), or the text of one answer'
+        )
+    answers = _listed(row, columns.answers, _unpacked(value))
     if answers and says_impossible(row):
         raise InputError(
             f"{row.source}: is_impossible is true, and yet the question has the answer {answers[0][0]!r}: "

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from unmask.errors import InputError
+from unmask.io.input_files import DataPath
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.examples import (
     GivenAnswer,
@@ -22,7 +23,6 @@ from unmask.tasks.qa.examples import (
     says_impossible,
 )
 from unmask.tasks.qa.squad import QaDataSet
-from unmask.tasks.rows import Row
 from unmask.tasks.spelling import similar_columns
 
 logger = logging.getLogger("unmask")
@@ -60,7 +60,7 @@ class LabelledQuestions:
         return any(given_answers(row, choose_columns(self.layouts, row)) == [] for row in rows)
 
     def read(
-        self, rows: Iterable[Row], path: Path, counts: ExampleCounts, *, training: bool, unlabelled: bool = False
+        self, rows: Iterable[Row], path: DataPath, counts: ExampleCounts, *, training: bool, unlabelled: bool = False
     ) -> Iterator[QaExample]:
         """Streams labelled examples.
 
@@ -150,7 +150,7 @@ class LabelledQuestions:
             )
         return replace(example, gold_texts=gold_texts(row, given)), given
 
-    def _tell(self, unfound: list[str], path: Path) -> None:
+    def _tell(self, unfound: list[str], path: DataPath) -> None:
         if not unfound:
             return
         listed = "; ".join(unfound[:_LISTED]) + (" ..." if len(unfound) > _LISTED else "")

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
+from unmask.io.input_files import DataPath
 from unmask.io.reading import open_input
 from unmask.tasks.qa.examples import QaExample
 
@@ -246,7 +247,7 @@ class QaGolds(Protocol):
     @property
     def unanswerable(self) -> bool | None: ...
 
-    def load_golds(self, path: Path) -> Iterator[QaExample]:
+    def load_golds(self, path: DataPath) -> Iterator[QaExample]:
         """The questions of a file with their right answers, whether or not these are in the passage."""
 
     def score(self) -> QaScore:
@@ -254,7 +255,7 @@ class QaGolds(Protocol):
 
 
 def score_official(
-    task: QaGolds, data: Path, predictions: Path, na_probs: Path | None = None, na_threshold: float = 1.0
+    task: QaGolds, data: DataPath, predictions: Path, na_probs: Path | None = None, na_threshold: float = 1.0
 ) -> tuple[int, dict[str, float]]:
     """Measures a file of answers as the official scorers do.
 

@@ -7,27 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from unmask.errors import InputError
-from unmask.io.reading import split_suffixes
-from unmask.tasks.qa.json_elements import begins_as_list, read_elements
+from unmask.io.input_files import DataPath, as_files
+from unmask.io.json_text import begins_as_list, read_elements
+from unmask.io.rows import Row
+from unmask.io.tables import read_rows
 from unmask.tasks.qa.triviaqa import read_triviaqa
-from unmask.tasks.rows import Row, read_rows, shown
+from unmask.tasks.rows import shown
 
 
-def read_questions(path: Path) -> Iterator[Row]:
+def read_questions(path: DataPath) -> Iterator[Row]:
     """Streams the questions of a `.json` in SQuAD's layout, or the rows of a table or of a `.json` that is a list.
 
     Raises:
         InputError: the file cannot be read, or is not laid out like this; the place is named.
     """
-    in_layout = split_suffixes(path)[0] == ".json" and not begins_as_list(path)
-    return read_squad(path) if in_layout else read_rows(path)
+    if as_files(path).suffixes[0] != ".json":
+        return read_rows(path)
+    return read_rows(path) if begins_as_list(as_files(path)) else read_squad(path)
 
 
-def read_squad(path: Path) -> Iterator[Row]:
+def read_squad(path: DataPath) -> Iterator[Row]:
     """Streams the questions of a file in the layout of SQuAD 1.1, 2.0 and KorQuAD 1.0, article by article.
 
     Yields:
@@ -38,7 +40,7 @@ def read_squad(path: Path) -> Iterator[Row]:
         InputError: the file cannot be read, or something is missing or of the wrong type; the place is named.
     """
     empty = True
-    for number, article in enumerate(read_elements(path, ("data",)), start=1):
+    for number, article in enumerate(read_elements(as_files(path), ("data",)), start=1):
         title = article.get("title") if isinstance(article, dict) else None
         place = f"{path}: {title!r}" if title else f"{path}: article {number}"
         for index, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
@@ -101,7 +103,7 @@ class QaDataSet:
     unanswerable: bool | None = None
     normalisation: Literal["squad", "korquad", "triviaqa"] = "squad"
     without_answer: Literal["refuse", "leave out"] = "refuse"
-    reader: Callable[[Path], Iterator[Row]] = read_questions
+    reader: Callable[[DataPath], Iterator[Row]] = read_questions
 
 
 PLAIN = QaDataSet()

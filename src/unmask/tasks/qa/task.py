@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +17,8 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import InputError, SettingsError
+from unmask.io.input_files import DataPath, files_of
+from unmask.io.rows import Row
 from unmask.models.buckets import NO_LABEL, SEQUENCES, Filling, Fillings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
@@ -30,7 +31,6 @@ from unmask.tasks.qa.labels import LabelledQuestions
 from unmask.tasks.qa.metrics import QaScore
 from unmask.tasks.qa.squad import DATA_SETS, PLAIN, QaDataSet
 from unmask.tasks.qa.windows import WindowSizes, encode_questions, holds_answer
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.tagging.module import token_outputs
 from unmask.tokenization.opening import Tokenizer
@@ -69,7 +69,7 @@ class QaTask:
     drop_unfound_answers: bool = False
     encoder_top: Literal["none", "bilstm"] = "none"
     bilstm_size: int = 768
-    training_file: Path | None = None
+    training_file: DataPath | None = None
 
     kind: ClassVar[TaskKind] = "qa"
     head_kind: ClassVar[HeadKind] = "question_answering"
@@ -82,7 +82,7 @@ class QaTask:
         """Most tokens of a row."""
         return self.sizes.max_length
 
-    def fit_to(self, path: Path) -> QaTask:
+    def fit_to(self, path: DataPath) -> QaTask:
         """The task with the columns that the file has, and whether it holds a question without an answer."""
         rows = self.load_rows(path)
         fitted = replace(self, layouts=(choose_columns(self.layouts, next(rows)),), training_file=path)
@@ -91,11 +91,12 @@ class QaTask:
             return fitted
         return replace(fitted, unanswerable=fitted._labelled().any_without_answer(self.load_rows(path)))
 
-    def load_rows(self, path: Path) -> Iterator[Row]:
+    def load_rows(self, path: DataPath) -> Iterator[Row]:
         """See `Task`."""
-        yield from self.data_set.reader(path)
+        for file in files_of(path):
+            yield from self.data_set.reader(file)
 
-    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[QaExample]:
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[QaExample]:
         """See `Task`; how answers that are not in their passage are treated depends on what the file is for.
 
         Training needs the place of an answer: in the file that the task was fitted to, such answers are refused (all in
@@ -106,7 +107,7 @@ class QaTask:
         training = path == self.training_file and not unlabelled
         return self._labelled().read(self.load_rows(path), path, counts, training=training, unlabelled=unlabelled)
 
-    def load_golds(self, path: Path) -> Iterator[QaExample]:
+    def load_golds(self, path: DataPath) -> Iterator[QaExample]:
         """The questions of a file with their right answers as given, whether or not they are in the passage."""
         return self._labelled().golds(self.load_rows(path))
 
@@ -136,7 +137,7 @@ class QaTask:
         """
         return encode_questions(examples, tokenizer, self.sizes, counts, num_segments)
 
-    def check(self, training: EncodedExamples, path: Path) -> None:
+    def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`: at least one window must hold an answer."""
         if not holds_answer(training).any():
             raise InputError(

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.tasks.qa.json_elements import read_elements
-from unmask.tasks.rows import Row
+from unmask.io.input_files import DataPath, as_files
+from unmask.io.json_text import read_elements
+from unmask.io.rows import Row
 
 NUM_WORDS = 400
 """Words read of each document."""
@@ -29,7 +30,7 @@ FOLDERS = {"EntityPages": "wikipedia", "SearchResults": "web"}
 _WORD = re.compile(r"\S+")
 
 
-def read_triviaqa(path: Path) -> Iterator[Row]:
+def read_triviaqa(path: DataPath) -> Iterator[Row]:
     """Streams a row for each document of each question.
 
     Args:
@@ -42,9 +43,9 @@ def read_triviaqa(path: Path) -> Iterator[Row]:
     Raises:
         InputError: the file or a document cannot be read, or is not laid out like this; the place is named.
     """
-    evidence = _evidence_folder(path)
+    evidence = _evidence_folder(as_files(path).path)
     empty = True
-    for number, datum in enumerate(read_elements(path, ("Data",)), start=1):
+    for number, datum in enumerate(read_elements(as_files(path), ("Data",)), start=1):
         if not isinstance(datum, dict) or not all(isinstance(datum.get(k), str) for k in ("Question", "QuestionId")):
             raise InputError(f"{path}: question {number}: expected an object with Question and QuestionId as texts")
         place = f"{path}: {datum['QuestionId']}"

@@ -12,12 +12,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.reading import open_input, read_utf8_lines
-from unmask.tasks.rows import Row
+from unmask.io.input_files import DataPath, as_files
+from unmask.io.rows import Row
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,12 @@ class HeldLines:
         return self.name
 
 
-FileOrLines = Path | HeldLines
+FileOrLines = DataPath | HeldLines
 
 Note = Callable[[str, int], None]
 """Records what was left out, and how often: `ExampleCounts.note`."""
 
-Reader = Callable[[Path, Note], Iterator[Row]]
+Reader = Callable[[DataPath, Note], Iterator[Row]]
 
 
 @dataclass(frozen=True)
@@ -82,20 +81,19 @@ def read_lines(path: FileOrLines) -> Iterator[tuple[int, str]]:
     """The lines of a file without their ends, numbered from 1.
 
     Raises:
-        InputError: as `open_input` and `read_utf8_lines`, or the file is empty.
+        InputError: as `InputFiles.lines`, or the file is empty.
     """
     if isinstance(path, HeldLines):
         yield from ((number, line.rstrip("\r\n")) for number, line in path.lines)
         return
     number = 0
-    with open_input(path) as file:
-        for number, line in read_utf8_lines(file, path):
-            yield number, line.rstrip("\r\n")
+    for number, line in as_files(path).lines():
+        yield number, line.rstrip("\r\n")
     if not number:
         raise InputError(f"{path}: the file is empty: expected one word a line, and a blank line between sentences")
 
 
-def first_document(path: Path, is_mark: Callable[[str], bool]) -> int | None:
+def first_document(path: DataPath, is_mark: Callable[[str], bool]) -> int | None:
     """The number of the document of a file's first sentence: 0, or None where no line marks a document.
 
     WikiGold's marks stand between documents, so its first document has none: this reads ahead up to the first mark.
@@ -184,14 +182,14 @@ def read_columns(path: FileOrLines, note: Note, word: int = 0, tag: int = -1) ->
         yield sentence.as_row(path, {"tokens": sentence.column(word), "tags": sentence.column(tag)})
 
 
-def read_single_sentences(path: Path, note: Note) -> Iterator[Row]:
+def read_single_sentences(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`, for sentences that belong to no document, such as WNUT-17's tweets."""
     for row in read_columns(path, note):
         assert isinstance(row, SentenceRow)
         yield SentenceRow({key: row.fields[key] for key in ("tokens", "tags")}, row.source, row.lines)
 
 
-def read_wikiann(path: Path, note: Note) -> Iterator[Row]:
+def read_wikiann(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`; the language before each word, `en:Paris`, is removed if all of the first sentence has it."""
     prefix: str | None = None
     for row in read_single_sentences(path, note):
@@ -204,7 +202,7 @@ def read_wikiann(path: Path, note: Note) -> Iterator[Row]:
         yield SentenceRow({**row.fields, "tokens": plain}, row.source, row.lines)
 
 
-def read_klue_ner(path: Path, note: Note) -> Iterator[Row]:
+def read_klue_ner(path: DataPath, note: Note) -> Iterator[Row]:
     """KLUE-NER: one character a line, blanks included; the last `##` line before a sentence begins with its id.
 
     `tokens` are the characters.
@@ -234,7 +232,7 @@ CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "depre
 """The names of CoNLL-U's columns, in order."""
 
 
-def read_conllu(path: Path, note: Note, word: int = 1, tag: int = 3) -> Iterator[Row]:
+def read_conllu(path: DataPath, note: Note, word: int = 1, tag: int = 3) -> Iterator[Row]:
     """CoNLL-U: the columns FORM and UPOS, or those given; ranges of multiword tokens and empty nodes are left out, and
     counted."""
     document = first_document(path, _begins_document_of_conllu)
@@ -273,7 +271,7 @@ def read_conllu(path: Path, note: Note, word: int = 1, tag: int = 3) -> Iterator
 _MORPHEME = re.compile(r"(.+?)/([A-Z][A-Z0-9-]*)(?:\+|$)")
 
 
-def read_morphemes(path: Path, note: Note) -> Iterator[Row]:
+def read_morphemes(path: DataPath, note: Note) -> Iterator[Row]:
     """Sejong's layout, `갔다.<TAB>가/VV+았/EP+다/EF+./SF`, perhaps after ids: the word's tag is `VV+EP+EF+SF`.
 
     Words are tagged, not morphemes, since morphemes in that spelling are not always parts of the word (가, 았 in 갔).
@@ -293,7 +291,7 @@ def read_morphemes(path: Path, note: Note) -> Iterator[Row]:
 _CELL = re.compile(r"(?:\(([^()*]+))?\*(\))?")
 
 
-def read_props(path: Path, note: Note) -> Iterator[Row]:
+def read_props(path: DataPath, note: Note) -> Iterator[Row]:
     """CoNLL-2005's words and propositions pasted together: the word, any other columns, the predicate's lemma or `-`,
     and a column for each predicate of the sentence."""
     for sentence in _read_blocks(path):
@@ -302,14 +300,14 @@ def read_props(path: Path, note: Note) -> Iterator[Row]:
         yield from _propositions(path, sentence, sentence.column(0), columns, note)
 
 
-def read_gold_conll(path: Path, note: Note) -> Iterator[Row]:
+def read_gold_conll(path: DataPath, note: Note) -> Iterator[Row]:
     """CoNLL-2012's `*_gold_conll`: column 4 is the word, and the 12th to the last but one are the roles."""
     for sentence in _read_blocks(path, fewest=12):
         columns = [sentence.column(place) for place in range(11, len(sentence.rows[0]) - 1)]
         yield from _propositions(path, sentence, sentence.column(3), columns, note)
 
 
-def _read_blocks(path: Path, fewest: int = 2) -> Iterator[Sentence]:
+def _read_blocks(path: DataPath, fewest: int = 2) -> Iterator[Sentence]:
     """Sentences, each with its own number of columns. `#begin document` begins a document; the other `#` lines of 2012
     end a sentence."""
     sentence = Sentence(first_document(path, _begins_document_of_2012))
@@ -343,7 +341,7 @@ def _trailing_cells(row: Sequence[str]) -> int:
 
 
 def _propositions(
-    path: Path, sentence: Sentence, tokens: list[str], columns: Sequence[Sequence[str]], note: Note
+    path: DataPath, sentence: Sentence, tokens: list[str], columns: Sequence[Sequence[str]], note: Note
 ) -> Iterator[Row]:
     if not columns:
         note("sentences without a predicate left out", 1)

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.tasks.rows import Row
+from unmask.io.rows import Row
 from unmask.tasks.tagging.schemes import OUTSIDE
 
 Span = tuple[int, int]

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unmask.errors import InputError
-from unmask.io.reading import split_suffixes
-from unmask.tasks.rows import Row, read_rows
+from unmask.io.input_files import DataPath, as_files, files_of
+from unmask.io.rows import Row
+from unmask.io.tables import read_rows
 from unmask.tasks.tagging.conll import (
     CONLLU_COLUMNS,
     FileOrLines,
@@ -88,13 +89,13 @@ _TABLES = (".jsonl", ".csv", ".parquet")
 """Files that are tables for every data set; .tsv is one only if the data set has no files of its own."""
 
 
-def has_published_layout(path: Path) -> bool:
+def has_published_layout(path: DataPath) -> bool:
     """Whether a file is read as one of a data set's own; tables are not."""
-    return split_suffixes(path)[0] not in _TABLES
+    return as_files(path).suffixes[0] not in _TABLES
 
 
 def read_file(
-    path: Path, data_set: TaggingDataSet | None, note: Note, columns: TaggingColumns = USUAL_COLUMNS
+    path: DataPath, data_set: TaggingDataSet | None, note: Note, columns: TaggingColumns = USUAL_COLUMNS
 ) -> Iterator[Row]:
     """The rows of a file in the data set's published form, in the format of its suffix, or of a table.
 
@@ -102,25 +103,23 @@ def read_file(
         columns: of files of one word a line, where they are numbers (or names of CoNLL-U's columns). A `.tsv` is such a
             file if one is a number, and its first line has no column of a usual name.
     """
-    suffix = split_suffixes(path)[0]
-    is_published = data_set is not None and has_published_layout(path)
-    if data_set is not None and is_published:
-        yield from data_set.reader(path, note)
-    elif suffix == ".conllu":
-        yield from read_conllu(path, note, **_chosen_columns(path, columns, CONLLU_COLUMNS))
-    elif FORMATS.get(suffix) is read_columns:
-        yield from read_columns(path, note, **_chosen_columns(path, columns))
-    elif suffix in FORMATS:
-        yield from FORMATS[suffix](path, note)
-    elif suffix == ".tsv" and _has_no_header(path, columns):
-        yield from read_columns(path, note, **_chosen_columns(path, columns))
-    elif suffix in (*_TABLES, ".tsv"):
-        yield from map(_with_names(path), read_rows(path))
-    else:
-        raise InputError(
-            f"{path}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .csv, .tsv or "
-            ".parquet with the columns tokens and tags; rename it"
-        )
+    for file in files_of(path):
+        suffix = file.suffixes[0]
+        if data_set is not None and has_published_layout(file):
+            yield from data_set.reader(file, note)
+        elif suffix == ".conllu":
+            yield from read_conllu(file, note, **_chosen_columns(file, columns, CONLLU_COLUMNS))
+        elif FORMATS.get(suffix) is read_columns or (suffix == ".tsv" and _has_no_header(file, columns)):
+            yield from read_columns(file, note, **_chosen_columns(file, columns))
+        elif suffix in FORMATS:
+            yield from FORMATS[suffix](file, note)
+        elif suffix in (*_TABLES, ".tsv"):
+            yield from map(_with_names(file.path), read_rows(file))
+        else:
+            raise InputError(
+                f"{file}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .csv, .tsv "
+                "or .parquet with the columns tokens and tags; rename it"
+            )
 
 
 def looks_like_columns(lines: Sequence[str], columns: TaggingColumns, labels: Sequence[str]) -> bool:
@@ -165,7 +164,7 @@ def _chosen_columns(path: FileOrLines, columns: TaggingColumns, known: Sequence[
     return chosen
 
 
-def _has_no_header(path: Path, columns: TaggingColumns) -> bool:
+def _has_no_header(path: DataPath, columns: TaggingColumns) -> bool:
     """Whether a `.tsv` is a file of one word a line: a column is a number, and none has a usual name."""
     if not any(map(_NUMBER.fullmatch, (*columns.tokens, *columns.tags))):
         return False

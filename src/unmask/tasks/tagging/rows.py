@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.tasks.fields import list_in_cell
-from unmask.tasks.rows import Row, checked_text
+from unmask.io.rows import Row
+from unmask.tasks.rows import checked_text, list_in_cell
 from unmask.tasks.spelling import similar_columns
 from unmask.tasks.tagging.conll import SentenceRow
 from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, split_tag, to_bio

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import InputError, ModelError, SettingsError
+from unmask.io.input_files import DataPath
+from unmask.io.rows import Row
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm_head import bilstm_head
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.decoding import decode_sentences
@@ -122,7 +122,7 @@ class Tagging:
 
     # Reading.
 
-    def fit_to(self, path: Path) -> Tagging:
+    def fit_to(self, path: DataPath) -> Tagging:
         """The task with what the training file shows: whether characters are tagged, since an entity ends inside a
         word; its labels, unless they are known (O first, then B- and I- of each type; other tags sorted); and
         `has_predicates`."""
@@ -140,7 +140,7 @@ class Tagging:
                 task = replace(task, units="characters")
         return replace(task._with_labels(path), has_predicates=True) if has_predicates else task._with_labels(path)
 
-    def _with_labels(self, path: Path) -> Tagging:
+    def _with_labels(self, path: DataPath) -> Tagging:
         if self.labels:
             return self
         scheme, seen = self._scheme(path), set()
@@ -172,7 +172,7 @@ class Tagging:
         found = tags.union(self.labels)
         return replace(task, labels=tuple(sorted(found)) if are_others else complete_labels(found))
 
-    def load_rows(self, path: Path) -> Iterator[Row]:
+    def load_rows(self, path: DataPath) -> Iterator[Row]:
         """See `Task`."""
         return read_file(path, self.data_set, _unheard, self.columns)
 
@@ -184,12 +184,12 @@ class Tagging:
         """Whether a `.txt` that begins with some lines has one word a line, and is not texts."""
         return looks_like_columns(lines, self.columns, self.labels)
 
-    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
         """See `Task`; with `unlabelled` a row may have no tags."""
         examples = self._load(path, counts, unlabelled)
         yield from with_context(examples, self.max_length) if self.document_context else examples
 
-    def _load(self, path: Path, counts: ExampleCounts, unlabelled: bool) -> Iterator[TaggingExample]:
+    def _load(self, path: DataPath, counts: ExampleCounts, unlabelled: bool) -> Iterator[TaggingExample]:
         scheme, known, loaded = self._scheme(path), frozenset(self.labels), 0
         for row in read_file(path, self.data_set, counts.note, self.columns):
             example = self._read(row, needs_tags=not unlabelled)
@@ -233,7 +233,7 @@ class Tagging:
             names=self.labels,
         )
 
-    def _scheme(self, path: Path) -> Scheme:
+    def _scheme(self, path: DataPath) -> Scheme:
         """The scheme of a file's tags: the data set's, or detected from the tags."""
         if self.data_set is not None and has_published_layout(path):
             return self.data_set.scheme
@@ -254,7 +254,7 @@ class Tagging:
         counts.note(f"{what} that encode to nothing", sentences.num_silent)
         return sentences.encoded
 
-    def check(self, training: EncodedExamples, path: Path) -> None:
+    def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`: at least two tags must occur."""
         present = np.unique(known_labels(training))
         if len(present) < 2:

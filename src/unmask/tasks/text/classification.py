@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,16 +18,18 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
+from unmask.io.input_files import DataPath
+from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.spelling import shown_beside
 from unmask.tasks.text import glue
-from unmask.tasks.text.examples import TextExample, TextFiles, check_spelling, encode_texts, read_label
+from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts
 from unmask.tasks.text.glue import TextDataSet
+from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_label
 from unmask.tasks.text.metrics import LabelScore, f1_scores, listed
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tasks.text.text_task import TextTask
@@ -64,6 +65,10 @@ def open_task(
         )
     data_set = DATA_SETS.get(settings.name, _PLAIN)
     files, labels = data_set.files.with_columns(columns, lenient), tuple(settings.labels or data_set.labels)
+    if files.columns.labels is not None and not settings.multi_label:
+        raise SettingsError(
+            "data.columns.labels names one column a label, so that a text may have many: give task.multi_label=true too"
+        )
     if settings.multi_label:
         return MultiLabelClassification(settings, files, labels)
     return Classification(settings, files, labels, data_set)
@@ -97,7 +102,7 @@ class Classification(TextTask[str]):
         meanings = {**numbers, **self.data_set.other_names}
         return {name: label for name, label in meanings.items() if name not in self._ids and label in self._ids}
 
-    def fit_to(self, path: Path) -> Classification:
+    def fit_to(self, path: DataPath) -> Classification:
         """See `Task`. Labels given neither by settings nor by the data set are the file's, sorted; numbers by value.
 
         Raises:
@@ -106,7 +111,7 @@ class Classification(TextTask[str]):
         fitted = replace(self, files=self.files.fit_to(path))
         return fitted if self.labels else replace(fitted, labels=fitted._find_labels(path))
 
-    def _find_labels(self, path: Path) -> tuple[str, ...]:
+    def _find_labels(self, path: DataPath) -> tuple[str, ...]:
         found: dict[str, str] = {}
         num_examples = 0
         for example in self.load(path, ExampleCounts()):
@@ -123,9 +128,11 @@ class Classification(TextTask[str]):
                 "data.columns.label=..., take task.name=regression for values, or list the labels in task.labels"
             )
         check_spelling(found)
+        check_values(found)
+        check_combined(found)
         return sorted_labels(found)
 
-    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
         """See `Task`."""
         return self.files.load(path, counts, self._read_label, unlabelled)
 
@@ -151,7 +158,7 @@ class Classification(TextTask[str]):
         columns = {"labels": np.array(ids, dtype=np.int64)}
         return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
 
-    def check(self, training: EncodedExamples, path: Path) -> None:
+    def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`; warns of labels that have no example."""
         counts = self._counts(training)
         present = [label for label, count in zip(self.labels, counts, strict=True) if count]

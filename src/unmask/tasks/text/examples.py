@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from unmask.errors import InputError, SettingsError
+from unmask.io.input_files import DataPath
+from unmask.io.rows import Row, RowFaults
+from unmask.io.tables import read_rows
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, encoded
-from unmask.tasks.fields import list_in_cell
-from unmask.tasks.rows import Row, RowFaults, checked_text, read_rows, shown
+from unmask.tasks.rows import checked_text
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.spelling import as_seen, similar_columns
+from unmask.tasks.spelling import similar_columns
+from unmask.tasks.text.labels import listed_places
 from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
@@ -28,7 +26,7 @@ LabelT = TypeVar("LabelT")
 USUAL_COLUMNS = (ColumnSettings(text="text"), ColumnSettings(text_a="text_a", text_b="text_b"))
 """The columns looked for by default."""
 
-_MEANT = {"text", "text_a", "text_b", "label", "id"}
+_MEANT = {"text", "text_a", "text_b", "label", "labels", "id"}
 """The fields of `ColumnSettings` that apply to texts and pairs."""
 
 
@@ -78,7 +76,9 @@ class TextFiles:
         """True if only pairs are accepted."""
         return all(len(columns.texts) == 2 for columns in self.layouts)
 
-    def rows(self, path: Path, short_rows: list[str] | None = None, faults: RowFaults | None = None) -> Iterator[Row]:
+    def rows(
+        self, path: DataPath, short_rows: list[str] | None = None, faults: RowFaults | None = None
+    ) -> Iterator[Row]:
         """Streams the rows of a file; see `read_rows`."""
         return read_rows(path, self.txt_format, header=self.header, short_rows=short_rows, faults=faults)
 
@@ -97,7 +97,7 @@ class TextFiles:
                 f"data.columns.{other[0]} means nothing to texts and pairs of texts: expected text, or text_a and "
                 "text_b; label; id"
             )
-        given = columns.model_dump(include=columns.model_fields_set & {"label", "id"})
+        given = columns.model_dump(include=columns.model_fields_set & {"label", "labels", "id"})
         here = tuple(layout.model_copy(update=given) for layout in self.layouts)
         wanted = (columns,) if columns.texts else here
         if lenient:
@@ -107,7 +107,7 @@ class TextFiles:
             wanted = tuple(dict.fromkeys((*wanted, *others)))
         return replace(self, layouts=wanted)
 
-    def fit_to(self, path: Path) -> TextFiles:
+    def fit_to(self, path: DataPath) -> TextFiles:
         """The same with the file's layout first, followed by those of the others that have as many texts.
 
         Raises:
@@ -118,7 +118,7 @@ class TextFiles:
         return replace(self, layouts=tuple(dict.fromkeys((found, *alike))))
 
     def load(
-        self, path: Path, counts: ExampleCounts, read_label: Callable[[Row, str], LabelT | None], unlabelled: bool
+        self, path: DataPath, counts: ExampleCounts, read_label: Callable[[Row, str], LabelT | None], unlabelled: bool
     ) -> Iterator[TextExample[LabelT]]:
         """Streams the examples of a file.
 
@@ -136,7 +136,7 @@ class TextFiles:
         for row in self.rows(path, short_rows, faults):
             try:
                 columns = choose_columns(self.layouts, row)
-                lacks_it = unlabelled and columns.label not in row
+                lacks_it = unlabelled and not all(name in row for name in columns.targets)
                 label = None if lacks_it else read_label(row, columns.label)
                 is_kept = label is not None or unlabelled
                 example = _example(row, columns, label) if is_kept else None
@@ -150,7 +150,7 @@ class TextFiles:
                 yield example
         faults.tell()
         if short_rows:
-            what = f"rows of too few fields left out, as the published file has them ({_listed(short_rows)})"
+            what = f"rows of too few fields left out, as the published file has them ({listed_places(short_rows)})"
             counts.note(what, len(short_rows))
         if not found_one:
             raise InputError(f"{path}: not a single example has a label: nothing to learn or to measure")
@@ -179,11 +179,6 @@ class TextFiles:
         return dict(zip(self.columns.texts, texts, strict=True))
 
 
-def _listed(sources: Sequence[str]) -> str:
-    shown = ", ".join(sources[:5])
-    return shown if len(sources) <= 5 else f"{shown} and {len(sources) - 5:,} more"
-
-
 def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSettings:
     """The first layout whose texts the row has; layouts whose label it also has take precedence.
 
@@ -192,7 +187,7 @@ def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSetting
     """
     fitting = [columns for columns in layouts if all(name in row for name in columns.texts)]
     if fitting:
-        return next((columns for columns in fitting if columns.label in row), fitting[0])
+        return next((columns for columns in fitting if all(name in row for name in columns.targets)), fitting[0])
     missing = [name for name in layouts[0].texts if name not in row]
     wanted = dict.fromkeys(name for layout in layouts for name in layout.texts)
     others = "".join(f", or {name}" for name in dict.fromkeys(" and ".join(layout.texts) for layout in layouts[1:]))
@@ -207,132 +202,6 @@ def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSetting
 def _example(row: Row, columns: ColumnSettings, label: LabelT | None) -> TextExample[LabelT]:
     texts = [checked_text(row[name], name, row.source) for name in columns.texts]
     return TextExample(texts[0], texts[1] if len(texts) == 2 else None, label, row.fields, row.source)
-
-
-# ---- Labels
-
-
-def read_label(row: Row, name: str) -> str:
-    """A label as text; numbers and truth values as JSON writes them.
-
-    Raises:
-        InputError: it is missing, empty, or neither a string nor a number.
-    """
-    value = _labelled(row, name)
-    if isinstance(value, list | dict):
-        raise InputError(
-            f"{row.source}: the column {name!r} holds {shown(value)}: expected a label, a string or a number (lists "
-            "of labels are for task.multi_label)"
-        )
-    return _plain_label(row, name, value)
-
-
-def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:
-    """Any number of labels, without repetitions: a list (JSON in a table), or in a table a text with separators; an
-    empty text means no labels.
-
-    Raises:
-        InputError: they are missing, or one is empty or neither a string nor a number.
-    """
-    value = _labelled(row, name)
-    parts: list[Any]
-    if isinstance(value, str) and (listed := list_in_cell(value, name, row.source, separator == ",")) is not None:
-        parts = listed
-    elif isinstance(value, str):
-        parts = [part.strip() for part in value.split(separator)] if value.strip() else []
-    elif isinstance(value, list):
-        parts = value
-    elif value is None or isinstance(value, dict):
-        raise InputError(
-            f"{row.source}: the column {name!r} holds {shown(value)}: expected a list of labels, [] for none, or a "
-            f"text with {separator!r} between them"
-        )
-    else:
-        parts = [value]
-    if any(isinstance(part, list | dict) for part in parts):
-        raise InputError(
-            f"{row.source}: the column {name!r} holds {shown(value)}: expected strings or numbers in the list"
-        )
-    return tuple(dict.fromkeys(_plain_label(row, name, part) for part in parts))
-
-
-def read_number(row: Row, name: str) -> float:
-    """A finite number.
-
-    Raises:
-        InputError: it is missing, not a number, or too large for float32.
-    """
-    text = "NaN" if _is_nan(_labelled(row, name)) else read_label(row, name)
-    try:
-        value = math.nan if isinstance(row[name], bool) or "_" in text else float(text)
-    except ValueError:
-        value = math.nan
-    if not abs(value) <= float(np.finfo(np.float32).max):
-        raise InputError(
-            f"{row.source}: the column {name!r} holds {text[:60]!r}: expected a finite number such as 3.5; mend it, or "
-            "take the row out"
-        )
-    return value
-
-
-def _labelled(row: Row, name: str) -> Any:
-    if name not in row:
-        raise InputError(
-            f"{row.source}: no column {name!r} for the label: there is {', '.join(row.fields)}."
-            f"{similar_columns([name], row)} Name it with data.columns.label=...; a file without "
-            "labels is for `unmask predict`"
-        )
-    return row[name]
-
-
-def _plain_label(row: Row, name: str, value: Any) -> str:
-    label = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-    if not label or _is_nan(value):
-        where = f"the column {name!r}" if value is row[name] else f"a label in the column {name!r}"
-        raise InputError(f"{row.source}: {where} is {'NaN' if label else 'empty'}: fill it in, or take the row out")
-    checked_text(label, name, row.source)
-    return label
-
-
-def _is_nan(value: Any) -> bool:
-    """Whether a value is NaN, which pandas writes for a missing label."""
-    return isinstance(value, float) and math.isnan(value)
-
-
-def check_spelling(
-    first_lines: Mapping[str, str], otherwise: str = ", or list both in task.labels where two labels are meant"
-) -> None:
-    """Refuses labels that look alike, since they are one label written in two ways; warns where only the case differs.
-
-    Args:
-        first_lines: label -> where it first occurs.
-        otherwise: what else can be done than to mend one of them, for the message.
-
-    Raises:
-        InputError: two labels differ only in blanks around them, in characters that leave no mark, or in how their
-            letters are composed; names both, with their places.
-    """
-    seen: dict[str, str] = {}
-    for label, source in first_lines.items():
-        other = seen.setdefault(as_seen(label), label)
-        if other != label and other.strip() == label.strip():
-            raise InputError(
-                f"{source}: the label {label!r} differs from {other!r} ({first_lines[other]}) in nothing but the "
-                f"blanks around it: mend one of them{otherwise}"
-            )
-        if other != label:
-            raise InputError(
-                f"{source}: the label {as_seen(label)} is written {label!a} here and {other!a} in "
-                f"{first_lines[other]}, which look alike: write it one way (in Unicode's NFC, without invisible "
-                f"characters){otherwise}"
-            )
-    folded: dict[str, str] = {}
-    pairs = [(label, folded.setdefault(text.casefold(), label)) for text, label in seen.items()]
-    if alike := [f"{other!r} and {label!r} ({first_lines[label]})" for label, other in pairs if label != other]:
-        logger.warning("labels that differ only in the case count as different ones: %s", _listed(alike))
-
-
-# ---- Token ids
 
 
 def encode_texts(

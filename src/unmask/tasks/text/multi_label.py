@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,14 +16,16 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
+from unmask.io.input_files import DataPath
+from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import TaskKind
 from unmask.tasks.spelling import shown_beside
-from unmask.tasks.text.examples import TextExample, check_spelling, encode_texts, read_labels
+from unmask.tasks.text.examples import TextExample, encode_texts
+from unmask.tasks.text.labels import check_combined, check_spelling, read_flag, read_labels
 from unmask.tasks.text.metrics import LabelSetScore, f1_scores, listed
 from unmask.tasks.text.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer
@@ -56,7 +57,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
     def _ids(self) -> dict[str, int]:
         return {label: index for index, label in enumerate(self.labels)}
 
-    def fit_to(self, path: Path) -> MultiLabelClassification:
+    def fit_to(self, path: DataPath) -> MultiLabelClassification:
         """See `Task`. Labels not given by the settings are the file's, sorted.
 
         Raises:
@@ -65,6 +66,8 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         fitted = replace(self, files=self.files.fit_to(path))
         if self.labels:
             return fitted
+        if fitted.files.columns.labels is not None:
+            return replace(fitted, labels=fitted.files.columns.labels)
         found: dict[str, str] = {}
         for example in fitted.load(path, ExampleCounts()):
             for label in example.label or ():
@@ -81,14 +84,18 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
                 "there or not, write it out as two labels and leave task.multi_label out"
             )
         check_spelling(found)
+        check_combined(found, self.settings.label_separator)
         return replace(fitted, labels=tuple(sorted(found)))
 
-    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ManyLabelled]:
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ManyLabelled]:
         """See `Task`; an example with an empty list of labels counts as labelled."""
         return self.files.load(path, counts, self._read_labels, unlabelled)
 
     def _read_labels(self, row: Row, name: str) -> tuple[str, ...]:
-        labels = read_labels(row, name, self.settings.label_separator)
+        if (columns := self.files.columns.labels) is not None:
+            labels = tuple(column for column in columns if read_flag(row, column))
+        else:
+            labels = read_labels(row, name, self.settings.label_separator)
         unknown = [label for label in labels if label not in self._ids] if self.labels else []
         if unknown:
             raise InputError(
@@ -109,7 +116,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
                 row[[self._ids[label] for label in example.label]] = 1
         return encode_texts(examples, tokenizer, counts, num_segments, self.settings, {"labels": labels})
 
-    def check(self, training: EncodedExamples, path: Path) -> None:
+    def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`; warns of labels that have no example."""
         labels = training.unit_columns["labels"]
         if (labels == labels[:1]).all():

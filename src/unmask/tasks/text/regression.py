@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,16 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import InputError
+from unmask.io.input_files import DataPath
+from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.text import glue
 from unmask.tasks.text.correlation import ValueScore
-from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts, read_label, read_number
+from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts
 from unmask.tasks.text.glue import TextDataSet
+from unmask.tasks.text.labels import read_label, read_number
 from unmask.tasks.text.metrics import f1_scores
 from unmask.tasks.text.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer
@@ -63,11 +64,11 @@ class Regression(TextTask[float]):
     labels: ClassVar[tuple[str, ...]] = ()
     problem_type: ClassVar[str] = "regression"
 
-    def fit_to(self, path: Path) -> Regression:
+    def fit_to(self, path: DataPath) -> Regression:
         """See `Task`."""
         return replace(self, files=self.files.fit_to(path))
 
-    def load(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ValuedText]:
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ValuedText]:
         """See `Task`; a value that is not a finite number, or lies outside the data set's range, is refused."""
         return self.files.load(path, counts, self._read_value, unlabelled)
 
@@ -91,7 +92,7 @@ class Regression(TextTask[float]):
         columns = {"labels": np.array(values, dtype=np.float32)}
         return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
 
-    def check(self, training: EncodedExamples, path: Path) -> None:
+    def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`."""
         values = training.unit_columns["labels"]
         if np.ptp(values) == 0:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
+from unmask.io.input_files import DataPath
+from unmask.io.rows import Row
 from unmask.models.heads.heads import HeadKind
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.text.examples import TextExample, TextFiles
 
@@ -48,7 +48,7 @@ class TextTask(Generic[LabelT]):
         """See `Task`."""
         return self.files.columns.id or "id"
 
-    def load_rows(self, path: Path) -> Iterator[Row]:
+    def load_rows(self, path: DataPath) -> Iterator[Row]:
         """See `Task`; no row is left out."""
         return self.files.rows(path)
 

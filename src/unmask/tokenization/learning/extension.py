@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError, ModelError, SettingsError
+from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
-from unmask.io.reading import open_input, read_utf8_lines
+from unmask.io.reading import open_input
 from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
 from unmask.tokenization.directory import OpenedDirectory, read_directory
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer

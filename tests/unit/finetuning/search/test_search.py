@@ -14,6 +14,7 @@ import pytest
 from unmask.errors import InputError, Interrupted, ModelError, SettingsError, UserError
 from unmask.finetuning.search.search import plan_trials, run_trials
 from unmask.inference.ensemble import read_null_threshold
+from unmask.io.input_files import InputFiles
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.metrics import QaScore
@@ -302,8 +303,12 @@ def test_the_runs_of_the_best_combination_answer_together(
         written.append([member.parent.name for member in members])
         return directory
 
-    def evaluate(model: Path, data: str, *, device: str) -> dict[str, Any]:
-        return {"task": "classification", "n": 10, "metrics": {"accuracy": {"dev.tsv": 0.85, "test.tsv": 0.8}[data]}}
+    def evaluate(model: Path, data: InputFiles, *, columns: ColumnSettings, device: str) -> dict[str, Any]:
+        return {
+            "task": "classification",
+            "n": 10,
+            "metrics": {"accuracy": {"dev.tsv": 0.85, "test.tsv": 0.8}[str(data)]},
+        }
 
     monkeypatch.setattr("unmask.finetuning.search.search.write_ensemble", write)
     monkeypatch.setattr("unmask.finetuning.search.search.evaluate", evaluate)
@@ -340,6 +345,7 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
 ) -> None:
     task = open_task(TaskSettings(name="squad2", null_threshold=7.0), ColumnSettings())  # of the members, added up
     predictor = SimpleNamespace(task=task, module=None, tokenizer=None, num_segments=2, compute=None)
+    predictor.with_options = lambda columns: predictor
     score = QaScore(unanswerable=True)
     for right, lead in (("kite", 2.0), (None, 0.0)):  # between them is the best threshold
         gold = QaExample("1", "?", "", None, () if right is None else (right,), {}, "x:1")

@@ -19,8 +19,8 @@ from unmask.inference.features.inputs import (
     tokenize,
     windows_of,
 )
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from unmask.errors import InputError, SettingsError
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import Choice, open_task
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 
 TASK = open_task(TaskSettings(name="choice", max_length=12), ColumnSettings())
@@ -228,3 +228,34 @@ def test_inputs_of_a_fine_tuned_model_may_have_the_usual_columns() -> None:
 def test_settings_of_other_kinds_of_task_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"data\.columns\.text is not for multiple choice"):
         open_task(TaskSettings(name="choice"), ColumnSettings(text="text"))
+
+
+# ---- What people bring
+
+
+@pytest.mark.parametrize(
+    ("labels", "first", "places"),
+    [(["A", "b", "C"], None, [0, 1, 2]), (["1", "2", "3"], 1, [0, 1, 2]), ([1, 3, "B"], 1, [0, 2, 1])],
+)
+def test_choices_by_letters_or_counted_from_1(
+    tmp_path: Path, labels: list[str | int], first: int | None, places: list[int]
+) -> None:
+    rows = [{"context": "c", "choices": ["red", "green", "blue"], "label": label} for label in labels]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = open_task(TaskSettings(name="choice"), ColumnSettings(first_choice=first))
+    assert [example.label for example in load(task, path)] == places
+    kept = ColumnSettings(**task.remembered()["columns"])
+    assert [
+        example.label for example in load(open_task(TaskSettings(name="choice"), kept, lenient=True), path)
+    ] == places
+
+
+def test_the_setting_for_choices_counted_from_1_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"context": "c", "choices": ["red", "green"], "label": 2}))
+    with pytest.raises(InputError, match=r"counted from 1, give data\.columns\.first_choice=1"):
+        load(TASK, path)
+    path.write_text(json.dumps({"context": "c", "choices": ["red", "green"], "label": "C"}))
+    with pytest.raises(InputError, match=r"holds \"C\": expected the right choice's number, 0 to 1"):
+        load(TASK, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import unicodedata
@@ -12,12 +13,12 @@ import pytest
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.answer_places import FIRST_TAKEN, MOVED, RESPELT
 from unmask.tasks.qa.examples import Answer, QaExample
 from unmask.tasks.qa.labels import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, UNFOUND, WITHOUT_ANSWER
 from unmask.tasks.qa.task import QaTask, open_task
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -234,3 +235,31 @@ def test_published_files_hold_their_answers_where_they_say(data_dir: Path) -> No
     ):
         examples, counts = load(task_of(name=name), data_dir / "tasks" / file)
         assert (len(examples), counts.notes) == (number, {})
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "{'text': ['Hopper'], 'answer_start': [6]}",
+        "{'text': array(['Hopper'], dtype=object), 'answer_start': array([6], dtype=int32)}",
+        "[{'text': 'Hopper', 'answer_start': 6}]",
+        "['Hopper']",
+    ],
+)
+def test_answers_as_python_prints_them_are_refused_everywhere(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "a.csv"
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([("question", "context", "answers"), ("Who?", "Grace Hopper found it", cell)])
+    told = r"a\.csv:2: answers is .*, as Python prints it: expected JSON in the cell of a table"
+    with pytest.raises(InputError, match=told):
+        list(task_of().load(path, ExampleCounts()))  # as dev
+    with pytest.raises(InputError, match=told):
+        task_of().fit_to(path)
+
+
+def test_an_answer_with_brackets_is_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([("question", "context", "answers"), ("What?", "It prints ['a'] here", "['a']")])
+    (example,) = task_of().load(path, ExampleCounts())
+    assert example.gold_texts == ("['a']",)

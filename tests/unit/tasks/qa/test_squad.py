@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from unmask.errors import InputError
-from unmask.tasks.qa import json_elements
-from unmask.tasks.qa.json_elements import read_elements
+from unmask.io import json_text
+from unmask.io.input_files import InputFiles
+from unmask.io.json_text import read_elements
+from unmask.io.rows import Row
 from unmask.tasks.qa.squad import read_questions, read_squad
 from unmask.tasks.qa.triviaqa import read_triviaqa
-from unmask.tasks.rows import Row
 
 QUESTION = {
     "id": "q1",
@@ -91,15 +92,15 @@ def test_elements_are_the_same_however_they_are_read(tmp_path: Path, monkeypatch
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(("\ufeff" + json.dumps(value, ensure_ascii=False, indent=1)).encode()))
     for chunk in (1, 2, 7, 2**20):
-        monkeypatch.setattr(json_elements, "_CHUNK_BYTES", chunk)
-        assert list(read_elements(path, ("data",))) == value["data"]
+        monkeypatch.setattr(json_text, "_CHUNK_BYTES", chunk)
+        assert list(read_elements(InputFiles((path,)), ("data",))) == value["data"]
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b'{"data": ["\xff"]}')
     with pytest.raises(InputError, match=r"a\.json: at character 12: not UTF-8 near here \(0xff\)"):
-        list(read_elements(path, ("data",)))
+        list(read_elements(InputFiles((path,)), ("data",)))
 
 
 def test_tables_and_lists_are_read_as_rows(tmp_path: Path) -> None:

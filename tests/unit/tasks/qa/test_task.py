@@ -13,6 +13,7 @@ import torch
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
+from unmask.io.rows import Row
 from unmask.models.bert import BertEncoder
 from unmask.models.hub.directory import LoadedModel
 from unmask.models.settings import EncoderSettings
@@ -21,7 +22,6 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import Answer, QaExample
 from unmask.tasks.qa.metrics import QaScore
 from unmask.tasks.qa.task import QaModule, QaTask, open_task
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import recall_task
 from unmask.tokenization.learning.train import train_tokenizer

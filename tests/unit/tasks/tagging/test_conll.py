@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from unmask.errors import InputError
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.rows import Row
 from unmask.tasks.tagging.conll import (
     Note,
     Reader,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from unmask.errors import InputError, SettingsError
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.rows import TaggingExample
 from unmask.tasks.tagging.schemes import find_entities

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
-from unmask.tasks.rows import Row
+from unmask.io.rows import Row
 from unmask.tasks.tagging.files import DATA_SETS, looks_like_columns, read_file
 from unmask.tasks.tagging.rows import (
     EntityInsideWord,

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import InputError, ModelError
+from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.tasks.tagging.rows import TaggingExample

@@ -15,12 +15,12 @@ from torch.nn import functional
 
 from unmask.batch import pack
 from unmask.errors import InputError, SettingsError
+from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
-from unmask.tasks.rows import Row
 from unmask.tasks.sequence_module import SequenceModule, next_token_term
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text import classification

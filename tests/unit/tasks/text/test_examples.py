@@ -10,10 +10,11 @@ from unicodedata import normalize
 import pytest
 
 from unmask.errors import InputError, SettingsError
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.rows import Row
 from unmask.tasks.settings import ColumnSettings
-from unmask.tasks.text.examples import TextFiles, check_spelling, choose_columns, read_label, read_labels, read_number
+from unmask.tasks.text.examples import TextFiles, choose_columns
+from unmask.tasks.text.labels import check_spelling, read_label, read_labels, read_number
 
 SINGLE = ColumnSettings(text="text")
 PAIR = ColumnSettings(text_a="text_a", text_b="text_b")

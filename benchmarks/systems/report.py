@@ -1,4 +1,4 @@
-"""Tables and figures of what `systems.py` has measured so far."""
+"""Tables and figures of what `run.py` has measured so far."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from systems_plan import (
+from systems.plan import (
     MEASURES,
     POINT_TASKS,
     SYSTEMS,

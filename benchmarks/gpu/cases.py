@@ -1,4 +1,4 @@
-"""What the two sides of `gpu.py` share: cases and their measurements, text and weights, batches, timed rounds, and a
+"""What the two sides of `run.py` share: cases and their measurements, text and weights, batches, timed rounds, and a
 process with a deadline for each measurement.
 
 A side has the whole device to itself, so sides run one after another, each in a process of its own.
@@ -225,7 +225,7 @@ def _glue_batches(case: Case) -> Iterator[Batch]:
     """Running text of the store cut to the lengths of MRPC and SST-2 by turns, framed by [CLS] and [SEP]."""
     import torch
 
-    from lengths import read_lengths
+    from gpu.lengths import read_lengths
     from unmask import TokenStore, load_tokenizer
     from unmask.batch import pack
 

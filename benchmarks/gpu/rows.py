@@ -1,4 +1,4 @@
-"""The rows of `gpu.py`: one run of a part with its deadline, and how both sides' figures become rows."""
+"""The rows of `run.py`: one run of a part with its deadline, and how both sides' figures become rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from gpu_cases import Case, NotReachedError, Taken, in_time, make_weights
-from gpu_ours import train_ours
-from gpu_peers import train_theirs
-from gpu_tuning import Tuned, Tuning
+from gpu.cases import Case, NotReachedError, Taken, in_time, make_weights
+from gpu.ours import train_ours
+from gpu.peers import train_theirs
+from gpu.tuning import Tuned, Tuning
 from measure import Row
 
 EAGER, COMPILED = "eager", "torch.compile"

@@ -1,12 +1,12 @@
 """Claim: none about speed. Which pre-training system suits a text: all of them at one small size, on the same bytes of
-the same documents; the comparison behind the table and the figure of docs/results.md. Every piece of work is an
+the same documents; the comparison behind the table and the figure of docs/results/systems.md. Every piece of work is an
 `unmask` command in its own process; finished work is kept under --out, and the same call continues where it stopped.
 
-    python benchmarks/systems.py pretrain --out runs/systems --workers 2     tokenizers, stores, one run a system
-    python benchmarks/systems.py points   --out runs/systems --workers 2     five checkpoints of each, on SST-2 and SNLI
-    python benchmarks/systems.py ends     --out runs/systems --workers 2     SST-2, MRPC, RTE, a part of SQuAD, 3 seeds
-    python benchmarks/systems.py rates    --out runs/systems                 fifty steps of each with nothing beside it
-    python benchmarks/systems.py report   --out runs/systems                 systems.md and two figures
+    python benchmarks/systems/run.py pretrain --out runs/systems --workers 2  tokenizers, stores, one run a system
+    python benchmarks/systems/run.py points --out runs/systems --workers 2  five checkpoints of each, on SST-2 and SNLI
+    python benchmarks/systems/run.py ends --out runs/systems --workers 2  SST-2, MRPC, RTE, a part of SQuAD, 3 seeds
+    python benchmarks/systems/run.py rates --out runs/systems  fifty steps of each with nothing beside it
+    python benchmarks/systems/run.py report --out runs/systems  systems.md and two figures
 
 SNLI is its dev file, split 9:1 by premise: premises are ordered by the SHA-256 of their text, and the first nine tenths
 are for training. SST-2 is the first 10,000 examples. SQuAD 1.1 is its dev file split by article (`unmask split`), whole
@@ -26,8 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # `benchmarks/`, where `measure` and this folder are found
+
 from measure import parser
-from systems_plan import (
+from systems.plan import (
     CONTINUED_SHARE,
     MEASURES,
     NUM_POINTS,
@@ -41,7 +43,7 @@ from systems_plan import (
     run_of,
     store_of,
 )
-from systems_report import report
+from systems.report import report
 
 CORPUS = "corpora/enwiki-2015-core.jsonl.zst"
 SEEDS = 3

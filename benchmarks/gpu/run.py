@@ -8,7 +8,7 @@ finetune: the real command at batch 32 on the lengths of MRPC, SST-2 and SQuAD, 
 inference: `predict` and `features` from file to file beside `sentence-transformers`.
 
 Weights are random, the text is made from `samples/`. Each side has the device to itself, in a process of its own, in
-the same run. A share is necessary work (`gpu_work.py`) over the rate of a matrix product, 8192 x 8192 in bf16 on random
+the same run. A share is necessary work (`work.py`) over the rate of a matrix product, 8192 x 8192 in bf16 on random
 data, in the same run. Losses of both sides on one batch and the lengths of examples are compared too: the exit code is
 1 if they differ, or if a side fails. A part ends by itself when its time is up, and lists what is left as not reached.
 `--json FILE` adds a part's table to those in FILE, and writes all of them as Markdown beside it; with the `--work` of
@@ -30,10 +30,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gpu_cases import NotReachedError, in_time, make_store
-from gpu_parts import PARTS
-from gpu_rows import FAILED, Run
-from gpu_work import MATRIX_SIZE, matrix_rate
+sys.path.insert(0, str(Path(__file__).parents[1]))  # `benchmarks/`, where `measure` and this folder are found
+
+from gpu.cases import NotReachedError, in_time, make_store
+from gpu.parts import PARTS
+from gpu.rows import FAILED, Run
+from gpu.work import MATRIX_SIZE, matrix_rate
 from measure import Row, machine, num_cores, parser, report
 
 TITLE = "One GPU"

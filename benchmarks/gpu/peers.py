@@ -1,4 +1,4 @@
-"""What `gpu.py` compares with: `transformers`, eager or compiled, and `sentence-transformers`.
+"""What `run.py` compares with: `transformers`, eager or compiled, and `sentence-transformers`.
 
 Each has what its users would have: fused attention, bf16 autocast, fused AdamW with our decay and clipping, padding to
 the longest of a batch with a mask (none if no row is padded), and logits over the vocabulary at every token.
@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gpu_cases import WARM_STEPS, Case, Taken, make_batches, make_objective, timed_rounds
-from gpu_tuning import EPOCHS, Encoded, Texts, Tuned, Tuning, read_examples, sample_vectors
-from gpu_work import peak_memory, wait
+from gpu.cases import WARM_STEPS, Case, Taken, make_batches, make_objective, timed_rounds
+from gpu.tuning import EPOCHS, Encoded, Texts, Tuned, Tuning, read_examples, sample_vectors
+from gpu.work import peak_memory, wait
 
 if TYPE_CHECKING:
     import torch

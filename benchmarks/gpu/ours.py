@@ -1,4 +1,4 @@
-"""Our side of the training parts of `gpu.py`: steps taken by the loop of `unmask pretrain`."""
+"""Our side of the training parts of `run.py`: steps taken by the loop of `unmask pretrain`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from gpu_cases import (
+from gpu.cases import (
     WARM_STEPS,
     Case,
     Taken,
@@ -18,7 +18,7 @@ from gpu_cases import (
     make_objective,
     timed_rounds,
 )
-from gpu_work import peak_memory, step_flops, wait
+from gpu.work import peak_memory, step_flops, wait
 
 if TYPE_CHECKING:
     from unmask.batch import Batch

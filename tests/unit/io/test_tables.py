@@ -7,6 +7,8 @@ import gzip
 import io
 import json
 import math
+import tracemalloc
+from collections.abc import Iterable
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,10 +20,14 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
+from pydantic import ValidationError
 
 from unmask.errors import InputError
-from unmask.tasks import rows
-from unmask.tasks.rows import Row, read_csv, read_json, read_rows, read_tsv
+from unmask.io.encodings import fitting_encoding
+from unmask.io.input_files import DataPath, InputFiles, find_inputs
+from unmask.io.rows import Row, stop
+from unmask.io.settings import TableSettings
+from unmask.io.tables import open_table, read_rows, warn_of_quotes
 
 
 def write(path: Path, text: str) -> Path:
@@ -29,7 +35,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def fields(path: Path, **options: Any) -> list[dict[str, Any]]:
+def fields(path: DataPath, **options: Any) -> list[dict[str, Any]]:
     return [dict(row.fields) for row in read_rows(path, **options)]
 
 
@@ -66,7 +72,7 @@ def test_an_empty_text_is_a_text(tmp_path: Path) -> None:
 
 
 def test_odd_characters_inside_a_tsv_stay_where_they_are(tmp_path: Path) -> None:
-    odd = "a\rb\0c\ufeffd\u2028e\x85f\x0bg"
+    odd = "a\rbc\ufeffd\u2028e\x85f\x0bg"
     assert fields(write(tmp_path / "a.tsv", f"text\tlabel\r\n{odd}\t1\r\n")) == [{"text": odd, "label": "1"}]
     # One carriage return belongs to the line's end, a second one to the text.
     assert fields(write(tmp_path / "b.tsv", "label\ttext\n1\ta\r\r\n"))[0]["text"] == "a\r"
@@ -136,12 +142,14 @@ def test_whatever_a_json_list_can_hold_comes_back(
     assert fields(path) == objects
 
 
-def test_a_json_file_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MOST_JSON_BYTES", 20)
-    path = write(tmp_path / "a.json", '[{"text": "a"}]     ')
-    assert fields(path) == [{"text": "a"}]
-    with pytest.raises(InputError, match=r"a\.json: over 20 bytes: convert it to \.jsonl"):
-        list(read_json(write(path, '[{"text": "a"}]      ')))
+def test_a_json_list_is_streamed(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("[" + ",\n".join(json.dumps({"text": "word " * 200}) for _ in range(20_000)) + "]")  # 20 MB
+    tracemalloc.start()
+    assert sum(1 for _ in read_rows(path)) == 20_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8e6
 
 
 def test_nested_fields_have_dotted_names() -> None:
@@ -161,7 +169,7 @@ def test_nested_fields_have_dotted_names() -> None:
 
 
 def test_parquet_gives_the_rows_of_every_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "PARQUET_ROWS", 2)
+    monkeypatch.setattr("unmask.io.parquet.PARQUET_ROWS", 2)
     path = tmp_path / "a.parquet"
     given = [{"text": f"글 {n}", "label": n % 2, "labels": {"label": n / 2}, "tags": ["a"] * n} for n in range(7)]
     parquet.write_table(pyarrow.Table.from_pylist(given), path, row_group_size=3)
@@ -213,19 +221,25 @@ def test_compressed_files_hold_the_same_rows(tmp_path: Path, suffix: str) -> Non
 texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
 
 
+def read_lines(form: str, lines: Iterable[tuple[int, str]]) -> list[tuple[str, str]]:
+    table = open_table(form, lines, "a", TableSettings(), stop)
+    assert table is not None
+    return [(row["text"], row["label"]) for row in table.rows]
+
+
 @given(st.lists(st.tuples(texts, texts), min_size=1))
 def test_whatever_csv_can_hold_comes_back(records: list[tuple[str, str]]) -> None:
     file = io.StringIO(newline="")
     csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "label"), *records])
     lines = enumerate((line.decode() for line in io.BytesIO(file.getvalue().encode())), start=1)
-    assert [(row["text"], row["label"]) for row in read_csv(lines, "a.csv")] == records
+    assert read_lines(".csv", lines) == records
 
 
-@given(st.lists(st.tuples(*[st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\t\r\n"))] * 2)))
+@given(st.lists(st.tuples(*[st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\t\r\n"))] * 2)))
 def test_whatever_tsv_can_hold_comes_back(records: list[tuple[str, str]]) -> None:
     text = "".join("\t".join(row) + "\n" for row in [("text", "label"), *records])
     lines = enumerate((line.decode() for line in io.BytesIO(text.encode())), start=1)
-    assert [(row["text"], row["label"]) for row in read_tsv(lines, "a.tsv")] == records
+    assert read_lines(".tsv", lines) == records
 
 
 def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
@@ -248,7 +262,7 @@ def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2: not JSON"),
         ("a.json", b'[{"text": "a"},\n 5]', r"a\.json:2: expected a JSON object.*found 5"),
         ("a.json", b'[{"text": "a"},\n\n{"text" 5}]', r"a\.json:3: not JSON in what begins here"),
-        ("a.json", b'[{"text": "a"}\n{"text": "b"}]', r"a\.json:2: not JSON: expected a comma"),
+        ("a.json", b'[{"text": "a"}\n{"text": "b"}]', r"a\.json:2: expected a comma or the end of the list behind"),
         ("a.json", b'[{"text": "a"},\n', r"a\.json: not JSON: the list does not end"),
         ("a.json", b'[{"text": "a"}] {"text": "b"}', r"a\.json: not JSON: the list does not end where the file does"),
         ("a.json", b"[]", r"a\.json: there is not a single row in it"),
@@ -291,9 +305,153 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         fields(tmp_path / "folder.tsv")
 
 
-@pytest.mark.parametrize(("mark", "named"), [(";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")])
-def test_a_csv_without_commas_is_told_what_separates_it(tmp_path: Path, mark: str, named: str) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(f"text{mark}label\na film, and a man{mark}good\n")
-    with pytest.raises(InputError, match=rf"rows.csv:1: the header is one column, .*separated by {named}: expected"):
-        list(read_rows(path))
+# ---- What people bring
+
+
+def with_settings(path: Path, **settings: Any) -> InputFiles:
+    return InputFiles((path,), TableSettings(**settings))
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_a_csv_without_commas_is_read_by_what_separates_its_header(tmp_path: Path, mark: str) -> None:
+    path = write(tmp_path / "a.csv", f'\ufefftext{mark}label\r\n"a film, and ""a{mark} man"""{mark}good\r\n')
+    assert fields(path) == [{"text": f'a film, and "a{mark} man"', "label": "good"}]
+    assert fields(write(tmp_path / "b.csv", "text\na; b\n")) == [{"text": "a; b"}]
+
+
+def test_the_separator_may_be_named(tmp_path: Path) -> None:
+    rows = write(tmp_path / "a.dat", 'text:label\n"a: b":x\n')
+    assert fields(with_settings(rows, separator=":")) == [{"text": "a: b", "label": "x"}]
+    tabs = write(tmp_path / "a.txt", "text\tlabel\na\tx\n")
+    assert fields(with_settings(tabs, separator="tab")) == [{"text": "a", "label": "x"}]
+    with pytest.raises(ValidationError, match="expected one character"):
+        TableSettings(separator="::")
+
+
+def test_columns_without_a_header_are_numbered(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "\na film,good\nb,bad\n")
+    assert fields(with_settings(path, header="none")) == [{"1": "a film", "2": "good"}, {"1": "b", "2": "bad"}]
+    with pytest.raises(InputError, match=r"a\.csv:3: 1 fields where the first row has 2"):
+        fields(with_settings(write(path, "a,x\n\nb\n"), header="none"))
+    published = with_settings(write(tmp_path / "a.tsv", "gj04\t1\t\tThe tea was drunk.\n"), header="none")
+    assert list(fields(published, header=COLA)[0]) == list(COLA)
+
+
+def test_quotes_of_a_tsv_are_read_where_that_is_wanted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", 'text\tlabel\n"a ""b""\nc"\tx\n')
+    assert fields(with_settings(path, quoted=True)) == [{"text": 'a "b"\nc', "label": "x"}]
+    path = write(tmp_path / "a.csv", 'text,label\n"a" b,x\n')
+    assert fields(with_settings(path, quoted=False)) == [{"text": '"a" b', "label": "x"}]
+
+
+KOREAN = 'text;label\r\n"정말 재미있는 영화; 추천합니다";긍정\r\n지루했다;부정\r\n'
+
+
+@pytest.mark.parametrize("encoding", ["cp949", "utf-16", "utf-16-le", "utf-8-sig"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_other_encodings(tmp_path: Path, encoding: str, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    content = KOREAN.encode(encoding)
+    path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    rows = [{"text": "정말 재미있는 영화; 추천합니다", "label": "긍정"}, {"text": "지루했다", "label": "부정"}]
+    assert fields(with_settings(path, encoding=encoding)) == rows
+    if encoding == "utf-8-sig":
+        assert fields(path) == rows
+        return
+    with pytest.raises(InputError, match=rf"a{suffix}:\d: .*data\.encoding={encoding}"):
+        fields(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("데이터를 읽는 다른 방법입니다", "cp949"),
+        ("日本語のテキストです", "cp932"),
+        ("这部电影非常好看", "gb18030"),
+        ("un café très élégant, déjà vu", "cp1252"),
+        ("text;label\r\nascii only;x\r\n", "utf-16"),
+        ("text;label\r\nascii only;x\r\n", "utf-16-be"),
+    ],
+)
+def test_the_encoding_that_fits(text: str, encoding: str) -> None:
+    assert fitting_encoding(text.encode(encoding)) == encoding
+    assert fitting_encoding(b"\xff\x81\x8d") is None
+
+
+def test_a_wrong_encoding_is_told_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\na,x\n안녕하세요 여러분,y\n")
+    with pytest.raises(InputError, match=r"a\.csv:3: not cp949: .*data\.encoding=NAME, or leave it out for UTF-8"):
+        fields(with_settings(path, encoding="cp949"))
+    with pytest.raises(ValidationError, match="there is no encoding 'cp9499'"):
+        TableSettings(encoding="cp9499")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_nul_bytes_are_refused(tmp_path: Path, suffix: str) -> None:
+    mark = "," if suffix == ".csv" else "\t"
+    path = write(tmp_path / f"a{suffix}", f"text{mark}label\na{mark}x\nb\0{mark}y\n")
+    with pytest.raises(InputError, match=rf"a\{suffix}:3: a NUL byte"):
+        fields(path)
+    path.write_bytes(f"text{mark}label\na{mark}x\n".encode("utf-16-le"))
+    with pytest.raises(InputError, match=rf"a\{suffix}:1: .*if the file is utf-16-le.*data\.encoding=utf-16-le"):
+        fields(path)
+
+
+def test_columns_without_a_name_may_be_many(tmp_path: Path) -> None:
+    """As Excel writes those to the right of a table that were once filled."""
+    assert fields(write(tmp_path / "a.csv", "text;label;;\na;x;;\n")) == [{"text": "a", "label": "x", "": ""}]
+
+
+# ---- Several files
+
+
+def test_files_globs_and_folders_of_shards(tmp_path: Path) -> None:
+    for number in (2, 1):
+        parquet.write_table(pyarrow.table({"text": [f"a{number}", f"b{number}"]}), tmp_path / f"part-{number}.parquet")
+    wanted = [{"text": f"{letter}{number}"} for number in (1, 2) for letter in "ab"]
+    for named in (
+        str(tmp_path),
+        str(tmp_path / "part-*.parquet"),
+        [str(tmp_path / f"part-{n}.parquet") for n in (1, 2)],
+    ):
+        found = find_inputs(named, TableSettings())
+        assert fields(found) == wanted
+        assert str(found) == f"{tmp_path / 'part-1.parquet'} and 1 more"
+    assert [row.source for row in read_rows(find_inputs(str(tmp_path), TableSettings()))][2] == (
+        f"{tmp_path / 'part-2.parquet'}:1"
+    )
+    with pytest.raises(InputError, match="this pattern matches no file"):
+        find_inputs(str(tmp_path / "*.csv"), TableSettings())
+
+
+@pytest.mark.parametrize("names", [("train-0.parquet", "test-0.parquet"), ("a.csv", "a.tsv")])
+def test_a_folder_of_several_splits_or_kinds_is_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match="in one folder: name those that belong together with a glob"):
+        find_inputs(str(tmp_path), TableSettings())
+
+
+def test_a_folder_without_tables_stands_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "middle").mkdir()
+    assert find_inputs(str(tmp_path), TableSettings()).paths == (tmp_path,)
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_told"),
+    [
+        (['"a"', '"b"', '"c"', "d"], True),
+        (['"a ""b"" c"', '"""x"""', '"so ""it"" is"', *"defghijk"], True),
+        (['"so-called"', "b", "c", "d", "e"], False),
+        (['"a" and "b"', '"c" or "d"', '"e', '"f" "g"'], False),
+    ],
+)
+def test_a_tsv_that_was_written_with_quotes_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cells: list[str], is_told: bool
+) -> None:
+    path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{cell}\tx\n" for cell in cells))
+    warn_of_quotes(find_inputs(path, TableSettings()))
+    assert ("data.quoted=true" in caplog.text) == is_told
+    caplog.clear()
+    warn_of_quotes(find_inputs(path, TableSettings(quoted=False)))
+    assert not caplog.text

@@ -1,4 +1,4 @@
-"""The fine-tuning and inference parts of `gpu.py`: their material, and `unmask`'s own commands, timed from outside.
+"""The fine-tuning and inference parts of `run.py`: their material, and `unmask`'s own commands, timed from outside.
 
 An epoch is timed from one evaluation's log line to the next, so it includes steps, metrics and whatever else the
 command does; the first one includes compilation too. Tokenization is timed alone, by the function that the command
@@ -20,8 +20,8 @@ from statistics import median
 from threading import Timer
 from typing import Any
 
-from gpu_cases import VOCAB_SIZE, NotReachedError
-from lengths import Example, Words, make_examples, read_lengths, read_texts, write_examples
+from gpu.cases import VOCAB_SIZE, NotReachedError
+from gpu.lengths import Example, Words, make_examples, read_lengths, read_texts, write_examples
 from measure import SAMPLE_TEXT
 
 EPOCHS = 8

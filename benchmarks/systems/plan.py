@@ -1,4 +1,4 @@
-"""What `systems.py` compares, on which tasks, and where its files are."""
+"""What `run.py` compares, on which tasks, and where its files are."""
 
 from __future__ import annotations
 

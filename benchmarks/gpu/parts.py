@@ -1,4 +1,4 @@
-"""The parts of `gpu.py`: what each one measures, beside which peer, and against which targets.
+"""The parts of `run.py`: what each one measures, beside which peer, and against which targets.
 
 What is judged comes first, so that a part that runs out of time lacks only the rest.
 """
@@ -11,10 +11,10 @@ from math import sqrt
 from statistics import median
 from typing import Any
 
-from gpu_cases import Case, Taken, encoder_sizes, make_weights
-from gpu_ours import first_step_ours
-from gpu_peers import encode_theirs, tune_theirs
-from gpu_rows import (
+from gpu.cases import Case, Taken, encoder_sizes, make_weights
+from gpu.ours import first_step_ours
+from gpu.peers import encode_theirs, tune_theirs
+from gpu.rows import (
     COMPILED,
     EAGER,
     Missing,
@@ -29,7 +29,7 @@ from gpu_rows import (
     train_beside,
     tuning_rows,
 )
-from gpu_tuning import (
+from gpu.tuning import (
     Encoded,
     Texts,
     Tuned,
@@ -42,7 +42,7 @@ from gpu_tuning import (
     run_command,
     tune_ours,
 )
-from gpu_work import encoder_flops
+from gpu.work import encoder_flops
 from measure import Row
 
 LARGEST_LOADER_SHARE = 0.01

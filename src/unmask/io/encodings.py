@@ -1,0 +1,141 @@
+"""Bytes to lines of text: UTF-8, or another encoding by name; what does not decode is reported with its place."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from unmask.errors import InputError
+
+if TYPE_CHECKING:
+    from unmask.io.settings import TableSettings
+
+NumberedLines = Iterable[tuple[int, str]]
+"""Lines with their ends, numbered from 1."""
+
+SAMPLE_BYTES = 64 * 1024
+"""Most bytes looked at to tell which encoding fits."""
+
+_SCRIPTS = {
+    "cp949": ("HANGUL",),
+    "cp932": ("HIRAGANA", "KATAKANA", "CJK"),
+    "gb18030": ("CJK",),
+    "cp1252": ("LATIN",),
+}
+"""Encodings to try, in order, and what nearly all letters beyond ASCII are in text that is written in them."""
+
+_ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
+"""A byte beyond ASCII between two of ASCII, as in European languages."""
+
+codecs.register_error("unmask.mark", lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
+
+
+class _AsUtf8(io.RawIOBase):
+    """The bytes of a file in another encoding, as UTF-8; 0xff, which no UTF-8 holds, stands for what is invalid."""
+
+    def __init__(self, file: IO[bytes], encoding: str) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder(encoding)("unmask.mark")
+        self._held = b""
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._held and not self._ended:
+            chunk = self._file.read(SAMPLE_BYTES)
+            self._ended = not chunk
+            self._held = self._decoder.decode(chunk, final=self._ended).encode("utf-8", "surrogateescape")
+        size = min(len(buffer), len(self._held))
+        buffer[:size], self._held = self._held[:size], self._held[size:]
+        return size
+
+
+def as_utf8(file: IO[bytes], encoding: str) -> IO[bytes]:
+    """The bytes of a file in any encoding, as UTF-8; see `_AsUtf8`."""
+    return file if encoding == "utf-8" else io.BufferedReader(_AsUtf8(file, encoding))
+
+
+def read_utf8_lines(
+    lines: Iterable[bytes],
+    name: str | Path,
+    settings: TableSettings | None = None,
+    *,
+    stream: str = "text",
+    undecoded: list[int] | None = None,
+) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers from 1, each with its line end; a byte order mark before the first is removed.
+
+    Args:
+        lines: of a stream of decompressed bytes; of `as_utf8` where the encoding is another one.
+        name: the file's name, for messages.
+        settings: name the encoding; None where there is no option for it.
+        stream: what messages count bytes in.
+        undecoded: the numbers of lines that do not decode are added here, and they are yielded with surrogates in place
+            of their invalid bytes; None refuses them.
+
+    Raises:
+        InputError: a line does not decode; names the first byte that does not, and an encoding that fits.
+    """
+    offset, first, lines = 0, b"", iter(lines)
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if undecoded is None:
+                sample = (first[:1000] + line + b"".join(islice(lines, 200)))[:SAMPLE_BYTES]
+                what = _describe_undecodable(line, offset, error, sample, settings, stream)
+                raise InputError(f"{name}:{number}: {what}") from error
+            undecoded.append(number)
+            text = line.decode("utf-8", "surrogateescape")
+        offset += len(line)
+        first = first or line
+        yield number, text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _describe_undecodable(
+    line: bytes, offset: int, error: UnicodeDecodeError, sample: bytes, settings: TableSettings | None, stream: str
+) -> str:
+    if settings is not None and settings.encoding != "utf-8":
+        return (
+            f"not {settings.encoding}: expected text in that encoding; name the file's own with "
+            f"{settings.option('encoding', 'NAME')}, or leave it out for UTF-8"
+        )
+    what = (
+        f"not UTF-8 at byte {offset + error.start} of the {stream} (0x{line[error.start]:02x}): expected text in "
+        "UTF-8; convert the file (for example with iconv) or repair that line"
+    )
+    if (fitting := fitting_encoding(sample)) is None:
+        return what
+    shown = sample.decode(fitting, "replace").strip("\ufeff").splitlines()[0][:40]
+    what += f". It reads as {fitting}: {shown!r}"
+    return what if settings is None else f"{what}: if that is right, give {settings.option('encoding', fitting)}"
+
+
+def fitting_encoding(sample: bytes) -> str | None:
+    """The encoding that bytes which are not UTF-8, or hold NUL bytes, are probably in; None if none fits."""
+    if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if (num_zeros := sample.count(0)) > max(3, len(sample) / 20):
+        return "utf-16-le" if sample[1::2].count(0) * 2 > num_zeros else "utf-16-be"
+    are_alone = 2 * len(_ALONE.findall(sample)) > sum(byte > 0x7F for byte in sample)
+    for encoding, scripts in _SCRIPTS.items():
+        if are_alone and encoding != "cp1252":
+            continue
+        try:
+            text = codecs.getincrementaldecoder(encoding)().decode(
+                sample
+            )  # which leaves out a character cut at the end
+        except UnicodeDecodeError:
+            continue
+        letters = [char for char in text if char > "\x7f" and char.isalpha()]
+        if letters and sum(unicodedata.name(char, "").startswith(scripts) for char in letters) >= 0.9 * len(letters):
+            return encoding
+    return None

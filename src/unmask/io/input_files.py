@@ -1,0 +1,132 @@
+"""The files of examples that a user names: paths, globs and folders of shards, and how they are written."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from unmask.errors import InputError
+from unmask.io.encodings import as_utf8, read_utf8_lines
+from unmask.io.reading import open_input, split_suffixes
+from unmask.io.settings import TableSettings
+
+logger = logging.getLogger("unmask")
+
+STANDARD_INPUT = Path("-")
+
+_SHARDS = (".parquet", ".jsonl", ".csv", ".tsv")
+_SPLIT = re.compile(r"(train|dev|valid|validation|eval|test)(?![a-z])")
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """Files that are read one after another as if they were one.
+
+    Attributes:
+        paths: at least one; `-` is standard input.
+        settings: how they are written.
+    """
+
+    paths: tuple[Path, ...]
+    settings: TableSettings = TableSettings()  # noqa: RUF009  frozen
+
+    def __str__(self) -> str:
+        more = len(self.paths) - 1
+        name = "standard input" if self.path == STANDARD_INPUT else str(self.path)
+        return f"{name} and {more} more" if more else name
+
+    @property
+    def path(self) -> Path:
+        """The first file."""
+        return self.paths[0]
+
+    @property
+    def suffixes(self) -> tuple[str, str]:
+        """Those of the first file; see `split_suffixes`."""
+        return split_suffixes(self.path)
+
+    @contextmanager
+    def open_raw(self) -> Iterator[IO[bytes]]:
+        """The bytes of the first file as they are on disk; raises InputError as `open_input`."""
+        try:
+            with open(self.path, "rb") as file:
+                yield file
+        except OSError as error:
+            if not error.errno:
+                raise
+            raise InputError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """The decompressed bytes of the first file as UTF-8; raises InputError as `open_input`."""
+        if self.path == STANDARD_INPUT:
+            yield as_utf8(sys.stdin.buffer, self.settings.encoding)
+        else:
+            with open_input(self.path, self.settings.encoding) as file:
+                yield file
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """The lines of the first file; raises InputError as `open_input` and `read_utf8_lines`."""
+        with self.open() as file:
+            yield from read_utf8_lines(file, str(self), self.settings)
+
+
+DataPath = Path | InputFiles
+"""What a task reads examples from; a path is a single file in UTF-8, as usual."""
+
+
+def as_files(path: str | DataPath) -> InputFiles:
+    """The one file that a path names."""
+    return path if isinstance(path, InputFiles) else InputFiles((Path(path),))
+
+
+def files_of(path: str | DataPath) -> Iterator[InputFiles]:
+    """Each of the files."""
+    whole = as_files(path)
+    for each in whole.paths:
+        yield replace(whole, paths=(each,))
+
+
+def find_inputs(given: str | Path | Sequence[str], settings: TableSettings) -> InputFiles:
+    """The files that paths, globs and folders of shards name; a folder that holds no tables stands for itself, since
+    some data sets are folders.
+
+    Raises:
+        InputError: a glob matches nothing, or a folder holds shards of several splits or kinds.
+    """
+    names = [given] if isinstance(given, str | Path) else given
+    paths = dict.fromkeys(path for name in names for path in _paths_of(str(name)))
+    if not paths:
+        raise InputError("no file was named: expected files of examples, or a glob")
+    return InputFiles(tuple(paths), settings)
+
+
+def _paths_of(name: str) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        return _shards_in(path) or [path]
+    if path.exists() or not glob.has_magic(name):
+        return [path]
+    found = sorted(match for match in map(Path, glob.glob(name, recursive=True)) if match.is_file())
+    if not found:
+        raise InputError(f"{name}: this pattern matches no file: expected files of examples")
+    return found
+
+
+def _shards_in(folder: Path) -> list[Path]:
+    files = sorted(file for file in folder.iterdir() if split_suffixes(file)[0] in _SHARDS and file.is_file())
+    kinds = sorted({split_suffixes(file)[0] for file in files})
+    splits = sorted({found[1] for file in files if (found := _SPLIT.match(file.name.lower()))})
+    if len(kinds) > 1 or len(splits) > 1:
+        raise InputError(
+            f"{folder}: files of {' and '.join(splits if len(splits) > 1 else kinds)} in one folder: name those that "
+            f"belong together with a glob, such as '{folder}/{files[0].name[:5]}*{kinds[0]}'"
+        )
+    return files

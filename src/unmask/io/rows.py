@@ -1,0 +1,142 @@
+"""Rows of tables, each with the place it came from; and how records that cannot be read are handled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from unmask.errors import InputError
+from unmask.io.encodings import fitting_encoding
+from unmask.io.settings import TableSettings
+
+if TYPE_CHECKING:
+    from pyarrow import DataType
+
+Refuse = Callable[[str, str, str], None]
+"""Is called with the place of a record that cannot be read, a fixed short reason, and what is wrong with it in full;
+raises, or takes note."""
+
+_MOST_TOLD = 5
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row as it stands in a file.
+
+    Attributes:
+        fields: by column or JSON field.
+        source: where it is, as `path:line`; in `.parquet`, the number of the row from 1.
+    """
+
+    fields: Mapping[str, Any]
+    source: str
+
+    def __contains__(self, name: str) -> bool:
+        return find_field(self.fields, name, _ABSENT) is not _ABSENT
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a field; `labels.label` may also mean the field `label` of the object `labels`."""
+        value = find_field(self.fields, name, _ABSENT)
+        if value is _ABSENT:
+            raise KeyError(name)
+        return value
+
+
+def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> Any:
+    """The field of this name; where there is none, `labels.label` means the field `label` of the object `labels`.
+
+    Args:
+        otherwise: returned where there is neither.
+    """
+    if name in fields:
+        return fields[name]
+    value: Any = fields
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return otherwise
+        value = value[part]
+    return value
+
+
+@dataclass
+class RowFaults:
+    """Unusable rows of a file, to report the first few together with their total.
+
+    Attributes:
+        count: of all unusable rows.
+        first: what is wrong with the first few.
+    """
+
+    count: int = 0
+    first: list[InputError] = field(default_factory=list)
+
+    def add(self, fault: InputError) -> None:
+        self.count += 1
+        if len(self.first) < _MOST_TOLD:
+            self.first.append(fault)
+
+    def refuse(self, place: str, reason: str, problem: str) -> None:
+        """See `Refuse`."""
+        self.add(InputError(f"{place}: {problem}"))
+
+    def tell(self) -> None:
+        """Raises InputError if there is a fault."""
+        if self.count == 1:
+            raise self.first[0]
+        if self.count:
+            lines: list[str] = []
+            told: set[str] = set()
+            for fault in self.first:
+                place, _, what = str(fault).partition(": ")
+                lines.append(f"{place}: the same" if what in told else str(fault))
+                told.add(what)
+            raise InputError("\n  ".join([*lines, f"{self.count:,} rows in all cannot be used"]))
+
+
+def stop(place: str, reason: str, problem: str) -> None:
+    """Refuses the first record that cannot be read; see `Refuse`."""
+    raise InputError(f"{place}: {problem}")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that has been opened.
+
+    Attributes:
+        names: of the columns.
+        place: of the header, for messages.
+        rows: below the header, to be read once.
+        types: of the columns of a `.parquet`.
+        separator: between the cells of a line.
+    """
+
+    names: Sequence[str]
+    place: str
+    rows: Iterator[Row]
+    types: Mapping[str, DataType] = field(default_factory=dict)
+    separator: str = ""
+
+
+def is_sound_header(names: Sequence[str], place: str, settings: TableSettings, refuse: Refuse) -> bool:
+    """Whether the names of columns can be told apart, and are text; refuses them if not."""
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if any("\0" in name for name in names):
+        first = next(name for name in names if "\0" in name)
+        fitting = fitting_encoding(first.encode("utf-8", "surrogateescape"))
+        advice = f"if the file is {fitting}, give {settings.option('encoding', fitting)}" if fitting else "take it out"
+        refuse(place, "NUL byte", f"a NUL byte, which is no character of a text: {advice}")
+    elif any("\r" in name for name in names):
+        refuse(
+            place,
+            "carriage returns",
+            "the header holds a carriage return: expected lines to end with a line feed, or with both; convert the "
+            "line ends",
+        )
+    elif twice:
+        problem = f"the header names {twice[0]!r} twice: expected every column to have a name of its own"
+        refuse(place, "column twice", problem)
+    else:
+        return True
+    return False

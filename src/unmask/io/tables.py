@@ -1,0 +1,283 @@
+"""The reader of tables, for corpora, tasks and splitting: `.csv`, `.tsv`, `.jsonl`, `.json` and `.parquet`.
+
+`.csv` is RFC 4180: quotes protect separators and line breaks. `.tsv` is GLUE's: a quotation mark is a character like
+any other. Both begin with a header. `TableSettings` says otherwise. All are streamed, and every row has its place.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+from unmask.errors import InputError
+from unmask.io.encodings import NumberedLines
+from unmask.io.input_files import DataPath, InputFiles, files_of
+from unmask.io.json_text import no_object, read_json
+from unmask.io.parquet import open_parquet, refusing_damage
+from unmask.io.reading import COMPRESSIONS
+from unmask.io.rows import Refuse, Row, RowFaults, Table, is_sound_header, stop
+from unmask.io.settings import TableSettings
+
+logger = logging.getLogger("unmask")
+
+if TYPE_CHECKING:
+    pass
+
+FIELD_CHARACTERS = 2**27
+"""The longest cell between quotes. Python's default limit, 128 KiB, is too short for some texts; without a limit, one
+quote that is never closed would take the rest of a file into memory."""
+
+LINE_FORMATS = (".tsv", ".csv", ".jsonl")
+FORMATS = (*LINE_FORMATS, ".json", ".parquet")
+
+_ADVICE = {
+    True: "in a .csv a text with commas or line breaks stands between quotes",
+    False: "in a .tsv nothing is quoted: a text holds no tab and no line break",
+}
+
+
+def read_rows(
+    path: DataPath,
+    txt_format: str | None = None,
+    *,
+    header: Sequence[str] = (),
+    short_rows: list[str] | None = None,
+    faults: RowFaults | None = None,
+) -> Iterator[Row]:
+    """Streams the rows of files.
+
+    Args:
+        path: `.tsv`, `.csv`, `.jsonl` or `.json`, plain or compressed, or `.parquet`.
+        txt_format: the format of a file called `.txt`; None refuses it, unless the settings name a separator.
+        header: the columns of a `.tsv` without a header. Its first line is still taken for a header unless it has this
+            many fields, and none of them is one of these names.
+        short_rows: rows with too few fields are left out and their sources added here; None refuses them.
+        faults: records that hold no row are added here, and reading goes on; None refuses them, the first few together,
+            after the file has been read.
+
+    Raises:
+        InputError: a file is missing, of another kind, damaged, empty, not in its encoding, or a row does not fit; file
+            and line are named. Or `pyarrow` is not installed.
+    """
+    for file in files_of(path):
+        found = RowFaults() if faults is None else faults
+        empty = True
+        for row in _rows_of(file, txt_format, header, short_rows, found):
+            empty = False
+            if faults is not None or not found.count:
+                yield row
+        if faults is None:
+            found.tell()
+        if empty and not found.count:
+            raise InputError(f"{file}: there is not a single row in it: expected examples")
+
+
+def _rows_of(
+    file: InputFiles, txt_format: str | None, header: Sequence[str], short_rows: list[str] | None, faults: RowFaults
+) -> Iterator[Row]:
+    suffix, compression = file.suffixes
+    form = txt_format if suffix == ".txt" and txt_format else suffix
+    if form not in FORMATS and file.settings.separator is not None:
+        form = ".tsv" if file.settings.separator == "\t" else ".csv"
+    if form == ".parquet" and not compression:
+        with file.open_raw() as stream, refusing_damage(str(file), stop):
+            yield from open_parquet(stream, str(file), stop).rows
+    elif form == ".json":
+        with file.open() as stream:
+            yield from read_json(stream, str(file))
+    elif form in LINE_FORMATS:
+        yield from read_line_format(form, file.lines(), str(file), file.settings, faults.refuse, header, short_rows)
+    else:
+        known = [end + packed for end in FORMATS[:-1] for packed in COMPRESSIONS]
+        raise InputError(
+            f"{file}: unknown kind of file: expected {', '.join([*known, '.parquet'])}; convert or rename it, or name "
+            "its kind where the command takes --format"
+        )
+
+
+def read_line_format(
+    form: str,
+    lines: NumberedLines,
+    name: str,
+    settings: TableSettings,
+    refuse: Refuse,
+    header: Sequence[str] = (),
+    short_rows: list[str] | None = None,
+) -> Iterator[Row]:
+    """Rows of lines in one of `LINE_FORMATS`; see `read_rows`."""
+    if form == ".jsonl":
+        yield from read_jsonl(lines, name, refuse)
+    elif table := open_table(form, lines, name, settings, refuse, header, short_rows):
+        yield from table.rows
+
+
+# ---- Lines of cells
+
+
+Record = tuple[int, list[str]]
+"""The number of the line on which a row begins, and its cells."""
+
+
+def open_table(
+    form: str,
+    lines: NumberedLines,
+    name: str,
+    settings: TableSettings,
+    refuse: Refuse,
+    header: Sequence[str] = (),
+    short_rows: list[str] | None = None,
+) -> Table | None:
+    """A `.csv` or `.tsv` after its header was read; None if there is none. Empty lines are skipped.
+
+    Args:
+        form: `.csv` or `.tsv`, which say what is usual.
+        header, short_rows: as for `read_rows`.
+    """
+    quoted = form == ".csv" if settings.quoted is None else settings.quoted
+    numbered = iter(lines)
+    first = next((each for each in numbered if each[1].strip("\r\n")), None)
+    if first is None:
+        return None
+    separator = settings.separator or ("\t" if form == ".tsv" else _separator_of(first[1], settings))
+    above, all_lines = first[0] - 1, chain([first], numbered)
+    records = (
+        _quoted_records(all_lines, name, above, separator, refuse) if quoted else _plain_records(all_lines, separator)
+    )
+    number, cells = next(records, (0, []))
+    if not number:
+        return None
+    names, place, without = cells, f"{name}:{number}", settings.header == "none"
+    if without or (header and len(cells) == len(header) and not set(header) & set(cells)):
+        names = list(header) if len(header) == len(cells) else [str(place) for place in range(1, len(cells) + 1)]
+        records = chain([(number, cells)], records)
+    elif not is_sound_header(cells, place, settings, refuse):
+        return None
+    what = "the first row" if without else "the header"
+    rows = _fitted(records, names, name, f"{what} has {len(names)} ({', '.join(names)})", quoted, refuse, short_rows)
+    return Table(names, place, rows, separator=separator)
+
+
+def _separator_of(header: str, settings: TableSettings) -> str:
+    """A comma, unless the header of a `.csv` is one column with another separator in it, as Excel writes it in Korea
+    and in much of Europe."""
+    if "\r" in header.rstrip("\r\n"):
+        return ","  # which the check of the header reports
+    cells = next(csv.reader([header]), [""])
+    marks = (mark for mark in ";\t|" if len(cells) == 1 and mark in cells[0])
+    return next(marks, ",") if settings.header == "first_row" else ","
+
+
+def _plain_records(lines: NumberedLines, separator: str) -> Iterator[Record]:
+    for number, line in lines:
+        yield number, line.removesuffix("\n").removesuffix("\r").split(separator)
+
+
+def _quoted_records(lines: NumberedLines, name: str, above: int, separator: str, refuse: Refuse) -> Iterator[Record]:
+    """Rows between quotes; `above` lines come before them."""
+    csv.field_size_limit(FIELD_CHARACTERS)
+    reader = csv.reader((line for _, line in lines), strict=True, delimiter=separator)
+    while True:
+        number = above + reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            what = str(error).partition(" - ")[0]  # the rest is advice to programmers
+            refuse(
+                f"{name}:{number}",
+                "not CSV",
+                f"not CSV in the row that begins here ({what}): expected cells with separators, quotes or line breaks "
+                'in them to stand between quotes, and a quote in them to be doubled ("")',
+            )
+            continue
+        if cells is None:
+            return
+        yield number, cells or [""]
+
+
+def _fitted(
+    records: Iterable[Record],
+    names: Sequence[str],
+    name: str,
+    expected: str,
+    quoted: bool,
+    refuse: Refuse,
+    short_rows: list[str] | None,
+) -> Iterator[Row]:
+    """Rows of as many cells as there are columns. An empty line is one only if there is a single column."""
+    for number, cells in records:
+        place = f"{name}:{number}"
+        if len(cells) == len(names):
+            if any("\0" in cell for cell in cells):
+                refuse(place, "NUL byte", "a NUL byte, which is no character of a text: take it out")
+            else:
+                yield Row(dict(zip(names, cells, strict=True)), place)
+        elif short_rows is not None and len(cells) < len(names):
+            if cells != [""]:
+                short_rows.append(place)
+        elif cells != [""]:
+            refuse(place, "ragged row", f"{len(cells)} fields where {expected}: mend the row ({_ADVICE[quoted]})")
+
+
+# ---- JSON
+
+
+def read_jsonl(lines: NumberedLines, name: str, refuse: Refuse = stop) -> Iterator[Row]:
+    """One JSON object a line; blank lines are skipped."""
+    for number, line in lines:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if not line.isspace():
+                problem = f"not JSON ({error}): expected one object a line; mend that line"
+                refuse(f"{name}:{number}", "not JSON", problem)
+            continue
+        if type(value) is dict:
+            yield Row(value, f"{name}:{number}")
+        else:
+            refuse(f"{name}:{number}", "not a JSON object", no_object(value))
+
+
+# ---- Quotes that nobody reads
+
+
+LOOKED_AT = 1_000
+"""Rows of a `.tsv` that are looked at."""
+
+_IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
+
+
+def warn_of_quotes(files: InputFiles) -> None:
+    """Warns of a `.tsv` that seems to be written with quotes, which are not read where `quoted` does not say so."""
+    for file in files_of(files):
+        if file.suffixes[0] != ".tsv" or file.settings.quoted is not None or not file.path.is_file():
+            continue
+        try:
+            rows = list(islice(read_rows(file), LOOKED_AT))
+        except InputError:
+            continue  # reading it will say so
+        if (name := _column_in_quotes(rows)) is not None:
+            logger.warning(
+                "%s: many cells of the column %r stand in quotation marks, which belong to the text in a .tsv: give %s "
+                "if they are quotes around it, or %s for no warning",
+                file,
+                name,
+                file.settings.option("quoted", "true"),
+                file.settings.option("quoted", "false"),
+            )
+
+
+def _column_in_quotes(rows: Sequence[Row]) -> str | None:
+    """The first column of which many cells stand in balanced quotes: at least three, and half of all; or three that
+    hold doubled quotes, as programs write them that quote only where they must."""
+    for name in rows[0].fields if rows else ():
+        cells = [str(row.fields.get(name)) for row in rows]
+        found = [cell for cell in cells if len(cell) > 2 and _IN_QUOTES.fullmatch(cell)]
+        doubled = sum('""' in cell[1:-1] for cell in found)
+        if doubled >= 3 or (len(found) >= 3 and 2 * len(found) >= len(cells)):
+            return name
+    return None

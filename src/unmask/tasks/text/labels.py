@@ -1,0 +1,204 @@
+"""Labels as they stand in rows: read, and checked for what is no label or one label written in two ways."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import InputError
+from unmask.io.rows import Row
+from unmask.tasks.rows import checked_text, list_in_cell, shown
+from unmask.tasks.spelling import as_seen, similar_columns
+
+logger = logging.getLogger("unmask")
+
+
+def read_label(row: Row, name: str) -> str:
+    """A label as text; numbers and truth values as JSON writes them.
+
+    Raises:
+        InputError: it is missing, empty, or neither a string nor a number.
+    """
+    value = _labelled(row, name)
+    if isinstance(value, list | dict):
+        raise InputError(
+            f"{row.source}: the column {name!r} holds {shown(value)}: expected a label, a string or a number (lists "
+            "of labels are for task.multi_label)"
+        )
+    return _plain_label(row, name, value)
+
+
+def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:
+    """Any number of labels, without repetitions: a list (JSON in a table), or in a table a text with separators; an
+    empty text means no labels.
+
+    Raises:
+        InputError: they are missing, or one is empty or neither a string nor a number.
+    """
+    value = _labelled(row, name)
+    parts: list[Any]
+    if isinstance(value, str) and (listed := list_in_cell(value, name, row.source, separator == ",")) is not None:
+        parts = listed
+    elif isinstance(value, str):
+        parts = [part.strip() for part in value.split(separator)] if value.strip() else []
+    elif isinstance(value, list):
+        parts = value
+    elif value is None or isinstance(value, dict):
+        raise InputError(
+            f"{row.source}: the column {name!r} holds {shown(value)}: expected a list of labels, [] for none, or a "
+            f"text with {separator!r} between them"
+        )
+    else:
+        parts = [value]
+    if any(isinstance(part, list | dict) for part in parts):
+        raise InputError(
+            f"{row.source}: the column {name!r} holds {shown(value)}: expected strings or numbers in the list"
+        )
+    return tuple(dict.fromkeys(_plain_label(row, name, part) for part in parts))
+
+
+def read_number(row: Row, name: str) -> float:
+    """A finite number.
+
+    Raises:
+        InputError: it is missing, not a number, or too large for float32.
+    """
+    text = "NaN" if _is_nan(_labelled(row, name)) else read_label(row, name)
+    try:
+        value = math.nan if isinstance(row[name], bool) or "_" in text else float(text)
+    except ValueError:
+        value = math.nan
+    if not abs(value) <= float(np.finfo(np.float32).max):
+        raise InputError(
+            f"{row.source}: the column {name!r} holds {text[:60]!r}: expected a finite number such as 3.5; mend it, or "
+            "take the row out"
+        )
+    return value
+
+
+def read_flag(row: Row, name: str) -> bool:
+    """Whether a label's own column says that a text has it: 1 or 0, true or false.
+
+    Raises:
+        InputError: it is missing, or says something else.
+    """
+    value = _labelled(row, name)
+    said = str(value).strip().lower().removesuffix(".0")
+    if said not in ("1", "0", "true", "false"):
+        raise InputError(
+            f"{row.source}: the column {name!r} holds {shown(value)}: expected 1 where the text has that label, else 0"
+        )
+    return said in ("1", "true")
+
+
+def _labelled(row: Row, name: str) -> Any:
+    if name not in row:
+        raise InputError(
+            f"{row.source}: no column {name!r} for the label: there is {', '.join(row.fields)}."
+            f"{similar_columns([name], row)} Name it with data.columns.label=...; a file without "
+            "labels is for `unmask predict`"
+        )
+    return row[name]
+
+
+def _plain_label(row: Row, name: str, value: Any) -> str:
+    label = value if isinstance(value, str) else "" if value is None else json.dumps(value)
+    if not label or _is_nan(value):
+        where = f"the column {name!r}" if value is row[name] else f"a label in the column {name!r}"
+        raise InputError(f"{row.source}: {where} is {'NaN' if label else 'empty'}: fill it in, or take the row out")
+    checked_text(label, name, row.source)
+    return label
+
+
+def _is_nan(value: Any) -> bool:
+    """Whether a value is NaN, which pandas writes for a missing label."""
+    return isinstance(value, float) and math.isnan(value)
+
+
+def check_spelling(
+    first_lines: Mapping[str, str], otherwise: str = ", or list both in task.labels where two labels are meant"
+) -> None:
+    """Refuses labels that look alike, since they are one label written in two ways; warns where only the case differs.
+
+    Args:
+        first_lines: label -> where it first occurs.
+        otherwise: what else can be done than to mend one of them, for the message.
+
+    Raises:
+        InputError: two labels differ only in blanks around them, in characters that leave no mark, or in how their
+            letters are composed; names both, with their places.
+    """
+    seen: dict[str, str] = {}
+    for label, source in first_lines.items():
+        other = seen.setdefault(as_seen(label), label)
+        if other != label and other.strip() == label.strip():
+            raise InputError(
+                f"{source}: the label {label!r} differs from {other!r} ({first_lines[other]}) in nothing but the "
+                f"blanks around it: mend one of them{otherwise}"
+            )
+        if other != label:
+            raise InputError(
+                f"{source}: the label {as_seen(label)} is written {label!a} here and {other!a} in "
+                f"{first_lines[other]}, which look alike: write it one way (in Unicode's NFC, without invisible "
+                f"characters){otherwise}"
+            )
+    folded: dict[str, str] = {}
+    pairs = [(label, folded.setdefault(text.casefold(), label)) for text, label in seen.items()]
+    if alike := [f"{other!r} and {label!r} ({first_lines[label]})" for label, other in pairs if label != other]:
+        logger.warning("labels that differ only in the case count as different ones: %s", listed_places(alike))
+
+
+def listed_places(sources: Sequence[str]) -> str:
+    shown = ", ".join(sources[:5])
+    return shown if len(sources) <= 5 else f"{shown} and {len(sources) - 5:,} more"
+
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+
+
+def check_values(first_lines: Mapping[str, str]) -> None:
+    """Refuses labels that a program has written for a missing value, or one number in two ways.
+
+    Args:
+        first_lines: label -> where it first occurs.
+    """
+    numbers: dict[float, str] = {}
+    for label, source in first_lines.items():
+        if label.lower() in ("nan", "<na>"):
+            raise InputError(
+                f"{source}: the label {label!r}, as pandas writes a missing value: fill it in, or take the row out; if "
+                "it is a label, list all of them in task.labels"
+            )
+        other = numbers.setdefault(float(label), label) if _NUMBER.fullmatch(label) else label
+        if other != label:
+            raise InputError(
+                f"{source}: the label {label!r} is the number of {other!r} ({first_lines[other]}): write it one way, "
+                "or, if they differ, list all labels in task.labels"
+            )
+
+
+def check_combined(first_lines: Mapping[str, str], separator: str | None = None) -> None:
+    """Refuses labels that look like several in one cell.
+
+    Args:
+        first_lines: label -> where it first occurs.
+        separator: what labels were separated by; None for one label a cell.
+    """
+    for mark in (mark for mark in "|;," if mark != separator):
+        combined = [label for label in first_lines if mark in label]
+        of_labels = [{part.strip() for part in label.split(mark)} for label in first_lines]
+        uses = Counter(part for parts in of_labels for part in parts)
+        shared = [uses[part.strip()] > 1 for label in combined for part in label.split(mark)]
+        if combined and (len(uses) < len(first_lines) or all(shared) or (mark != "," and any(shared))):
+            said = "" if separator is not None else "task.multi_label=true "
+            raise InputError(
+                f"{first_lines[combined[0]]}: the label {combined[0]!r} looks like several with {mark!r} between them: "
+                f"give {said}task.label_separator={mark!r}; if it is one label, list all of them in task.labels"
+            )

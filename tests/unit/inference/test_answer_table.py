@@ -1,0 +1,41 @@
+"""Predictions as a table: every value in a column of its own, and nothing lost."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from unmask.errors import InputError
+from unmask.inference.answer_table import table_lines
+
+
+def test_inputs_and_answers_side_by_side() -> None:
+    predictions = [
+        {
+            "id": 7,
+            "input": {"n": 7, "text": 'a "b", c\nd', "label": "x"},
+            "label": "y",
+            "probabilities": {"x": 0.25, "y": 0.75},
+        },
+        {"id": 8, "input": {"n": 8, "text": "글", "label": None}, "label": "x", "probabilities": {"x": 1.0, "y": 0.0}},
+    ]
+    text = "\r\n".join(table_lines(predictions))
+    assert text.startswith("\ufeffn,text,input.label,id,label,probabilities.x,probabilities.y\r\n")
+    first, second = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
+    assert (first["text"], first["input.label"], first["label"], first["probabilities.y"]) == (
+        'a "b", c\nd',
+        "x",
+        "y",
+        "0.75",
+    )
+    assert (second["text"], second["input.label"], second["id"]) == ("글", "", "8")
+
+
+def test_lists_are_json_and_new_fields_are_refused() -> None:
+    rows = [{"input": {"text": "a"}, "tags": ["O", "가"]}, {"input": {"text": "b", "more": 1}, "tags": []}]
+    lines = table_lines(rows)
+    assert [next(lines), next(lines)] == ["\ufefftext,tags", 'a,"[""O"", ""가""]"']
+    with pytest.raises(InputError, match="input 2 has the field 'more', and the first input has not"):
+        next(lines)

@@ -1,0 +1,79 @@
+"""Labels as people's files have them: what is asked about, because it may mean something else, and what is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import InputError, SettingsError
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+
+
+def labels_of(
+    tmp_path: Path, cells: list[str], columns: ColumnSettings | None = None, **settings: object
+) -> tuple[str, ...]:
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"a\t{label}\n" for label in cells), encoding="utf-8")
+    return open_task(TaskSettings.model_validate(settings), columns or ColumnSettings()).fit_to(path).labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (["0", "1", "nan"], r"a\.tsv:4: the label 'nan', as pandas writes a missing value: fill it in"),
+        (["x", "NaN"], r"a\.tsv:3: the label 'NaN'"),
+        (["0", "1", "1.0"], r"a\.tsv:4: the label '1\.0' is the number of '1' \(.*a\.tsv:3\): write it one way"),
+        (
+            ["a", "b", "a|b"],
+            r"a\.tsv:4: .*'a\|b' looks like several .*task\.multi_label=true task\.label_separator='\|'",
+        ),
+        (["a", "b", "a;b"], r"'a;b' looks like several with ';' between them: .*task\.label_separator=';'"),
+        (["a;b", "b;c", "a;c"], r"'a;b' looks like several"),
+        (["a", "b", "a, b"], r"'a, b' looks like several with ',' between them"),
+    ],
+)
+def test_labels_that_may_be_something_else_are_asked_about(tmp_path: Path, labels: list[str], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        labels_of(tmp_path, labels)
+    assert labels_of(tmp_path, labels, labels=labels) == tuple(labels)  # listed, they are what they are
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["0.0", "1.0"],
+        ["1", "2", "10"],
+        ["New York, NY", "Los Angeles, CA"],
+        ["yes", "no", "yes, but"],
+        ["none", "some"],
+    ],
+)
+def test_labels_that_are_nothing_else_are_taken(tmp_path: Path, labels: list[str]) -> None:
+    assert set(labels_of(tmp_path, labels)) == set(labels)
+
+
+@pytest.mark.parametrize("mark", ["|", ";"])
+def test_a_wrong_separator_of_many_labels_is_asked_about(tmp_path: Path, mark: str) -> None:
+    cells = ["a", f"a{mark}b", f"b{mark}c"]
+    with pytest.raises(InputError, match=rf"a\.tsv:3: .*give task\.label_separator='\{mark}'"):
+        labels_of(tmp_path, cells, multi_label=True)
+    assert labels_of(tmp_path, cells, multi_label=True, label_separator=mark) == ("a", "b", "c")
+
+
+def test_a_column_of_0_and_1_for_each_label(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,toxic,insult\na,1,0\nb,0.0,True\nc,0,0\n")
+    columns = ColumnSettings(labels=("toxic", "insult"))
+    task = open_task(TaskSettings(multi_label=True), columns).fit_to(path)
+    assert task.labels == ("toxic", "insult")
+    assert [example.label for example in task.load(path, ExampleCounts())] == [("toxic",), ("insult",), ()]
+    kept = task.remembered()
+    assert kept["columns"]["labels"] == ("toxic", "insult")
+    path.write_text("text,toxic,insult\na,2,0\n")
+    with pytest.raises(InputError, match=r"a\.csv:2: the column 'toxic' holds \"2\": expected 1 where the text has"):
+        list(task.load(path, ExampleCounts()))
+    with pytest.raises(SettingsError, match=r"give task\.multi_label=true too"):
+        open_task(TaskSettings(), columns)
