@@ -1,9 +1,5 @@
-"""Typed settings from YAML and `key.path=value` overrides: strict, with the nearest valid name in every error.
-
-YAML's own typing is not used, since it reads `1e-4` as a string and `no` as false: every scalar but null stays text
-until the declared type of its field builds it. No interpolation, no aliases, no look-ups in the environment, no imports
-by name.
-"""
+"""Typed settings from YAML and `key.path=value` overrides: strict, with the nearest valid name in every error. No
+interpolation, no look-ups in the environment, no imports by name."""
 
 from __future__ import annotations
 
@@ -14,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from unmask.errors import SettingsError
+from unmask.yaml_text import dump_yaml, parse_yaml, show
 
 
 class Settings(BaseModel):
@@ -62,44 +58,6 @@ class OneOf:
         return members[name].model_validate(values)
 
 
-class _TextLoader(yaml.SafeLoader):
-    """Reads every scalar but null as text, and refuses aliases, keys that are not names, and a key given twice."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012  PyYAML's own name
-        first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read: write the value out", mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str) or not key:
-                problem = f"{_show(key)} cannot be a key: expected a name"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-class _TextDumper(yaml.SafeDumper):
-    """Writes line breaks of every kind as escapes: some would come back changed in YAML's other styles."""
-
-    def represent_text(self, text: str) -> yaml.Node:
-        has_breaks = any(character in "\n\r\x85\u2028\u2029" for character in text)
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if has_breaks else None)
-
-
-_TextDumper.add_representer(str, _TextDumper.represent_text)
-
-
 def read_settings_file(path: Path) -> dict[str, Any]:
     """Reads a YAML file of settings as nested dictionaries of text.
 
@@ -112,7 +70,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: not UTF-8 at byte {error.start}: save the recipe as UTF-8") from error
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}): expected a recipe in YAML") from error
-    values = _parse_yaml(text, str(path))
+    values = parse_yaml(text, str(path))
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -154,7 +112,7 @@ def _read_word(word: str) -> tuple[str, Any]:
         raise SettingsError(f"{word!r}: expected key=value, such as train.steps=1000")
     text = text.strip()
     is_yaml = text in ("", "~", "null", "Null", "NULL") or text[0] in "[{\"'"
-    return path, _parse_yaml(text, word) if is_yaml else text
+    return path, parse_yaml(text, word) if is_yaml else text
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -210,7 +168,7 @@ def build_settings(cls: type[AnySettings], values: Mapping[str, Any], origin: st
 
 def dump_settings(settings: Settings) -> str:
     """The settings as YAML that `build_settings` reads back equal."""
-    return yaml.dump(settings.as_written(), Dumper=_TextDumper, sort_keys=False, allow_unicode=True)
+    return dump_yaml(settings.as_written())
 
 
 def as_given(part: Any) -> Any:
@@ -264,20 +222,6 @@ def nearest(name: str, valid: Sequence[str]) -> str:
     return f"; expected one of {', '.join(beside.values())}" if beside else ""
 
 
-def _parse_yaml(text: str, origin: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_TextLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise SettingsError(f"{origin}{place}: not valid YAML: {error.problem}") from error
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise SettingsError(f"{origin}, line {line}: not valid YAML: a character that it does not allow") from error
-    except RecursionError as error:
-        raise SettingsError(f"{origin}: brackets within brackets, too deep to be settings") from error
-
-
 _EXPECTED = {
     **dict.fromkeys(("int_parsing", "int_parsing_size", "int_type", "int_from_float"), "a whole number, such as 1000"),
     **dict.fromkeys(("float_parsing", "float_type"), "a number"),
@@ -318,7 +262,7 @@ def _complaints(error: ValidationError, cls: type[BaseModel]) -> list[str]:
             lines.append(f"{key} is missing: expected more values in the list" if in_list else f"{key} is required")
         elif not any(other.startswith(f"{key}.") for other, _ in problems):
             wanted = _EXPECTED.get(kind, problem["msg"]).format(**problem.get("ctx", {})).replace("'", "")
-            expected.setdefault(f"{key}={_show(problem['input'])}", []).append(wanted)
+            expected.setdefault(f"{key}={show(problem['input'])}", []).append(wanted)
     return lines + [f"{value}: expected {' or '.join(wanted)}" for value, wanted in expected.items()]
 
 
@@ -331,17 +275,6 @@ def _dotted(parts: Sequence[str | int], kind: str) -> str:
 
 def _is_key(part: str) -> bool:
     return part.replace("_", "").isalnum() and part.islower() and part not in ("str", "int", "float")
-
-
-def _show(value: Any) -> str:
-    """A value as one would write it on a command line."""
-    if value is None or value == "":
-        return "null" if value is None else "''"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_show(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_show, value)) + "]"
-    return str(value)
 
 
 def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:

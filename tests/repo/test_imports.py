@@ -20,7 +20,7 @@ FOLDERS = (
 )
 """The folders of `src/unmask` in the order of the data: each imports only from those before it."""
 
-FIRST = ("errors", "batch", "chance", "config")
+FIRST = ("errors", "batch", "chance", "yaml_text", "config")
 """Modules at the top that every folder may import; they import no folder."""
 
 PROGRAMS = ("info", "export", "card")

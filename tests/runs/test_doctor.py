@@ -308,7 +308,7 @@ def test_a_run_with_a_damaged_checkpoint(whole: Path, tmp_path: Path, with_model
 
 def test_a_run_is_handed_to_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 5}\n")
-    findings = [Finding("mlm", "good", "below"), Finding("frozen-encoder", "fault", "it has not moved")]
+    findings = [Finding("mlm", "good", "below"), Finding("other-vocabulary", "fault", "its ids mean others")]
     monkeypatch.setattr("unmask.doctor.run.checks.check_run", lambda run: findings)
     found = diagnose(tmp_path)
     assert found == Diagnosis("run", str(tmp_path), tuple(reversed(findings)))

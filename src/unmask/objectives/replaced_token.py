@@ -12,11 +12,9 @@ in the released code and by the paper's sum over t = 1..n.
 Two stages (section 3.2): the generator is trained alone; then the discriminator starts from its weights and is trained
 alone, with the generator frozen. Nothing is tied there, since shared embeddings would be frozen with the generator, or
 change it. The paper does not say whether a frozen generator uses dropout: here it is in eval mode, like everything
-frozen. The heads differ, so the discriminator's starts fresh. The discriminator's loss is then the only one, and has no
-weight.
+frozen. The heads differ, so the discriminator's starts fresh. Its loss is then the only one, and has no weight.
 
-Departure from the released code: the targets of a sequence are all different, while that code draws them with
-replacement.
+Departure: the targets of a sequence are all different, while the released code draws them with replacement.
 """
 
 from __future__ import annotations
@@ -63,8 +61,7 @@ from unmask.objectives.masking import choose_tokens, mask_targets, predict_maske
 from unmask.objectives.settings import GENERATOR, ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
-_ANSWERS = ("original", "replaced")
-"""What the discriminator's labels 0 and 1 mean."""
+_ANSWERS = ("original", "replaced")  # the discriminator's labels 0 and 1
 
 _ADVICE = """no cause was found: train on more tokens, or start from a masked language model that has passed its \
 floors (pretrain/continued_electra_short): small ELECTRAs from random weights may not learn"""
