@@ -111,8 +111,8 @@ def make_batches(store: TokenStore, epoch: int) -> None:
     from unmask.objectives.settings import MaskedLMSettings
     from unmask.packing.formats import open_loader
     from unmask.packing.loader import Position
-    from unmask.packing.planning import Split
     from unmask.packing.settings import PackingSettings
+    from unmask.packing.split import Split
     from unmask.packing.templates import SequenceFrame
 
     tokenizer = load_tokenizer(store.tokenizer_directory)

@@ -166,11 +166,13 @@ def build_ours(setup: Setup) -> Callable[[Wanted], Done]:
 
     from unmask.models.hub.directory import load_encoder, load_finetuned
     from unmask.tasks.encoded import ExampleLoader
-    from unmask.training.device import choose_compute
-    from unmask.training.host_memory import keep_freed_memory
-    from unmask.training.loop import StepResult, TrainState, train
-    from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+    from unmask.training.device import choose_compute, keep_freed_memory
+    from unmask.training.eager import EagerStepper
+    from unmask.training.loop import Hooks, train
+    from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+    from unmask.training.state import StepResult, TrainState
+    from unmask.training.steps import Learner
 
     material, protocol = open_material(setup), setup.protocol
 
@@ -194,18 +196,17 @@ def build_ours(setup: Setup) -> Callable[[Wanted], Done]:
             losses.append(sum(state.take_means().values()))
             ends.append(time.perf_counter())
 
+        rate = protocol.learning_rate * wanted.rate_factor
+        optimizer = build_optimizer(module, OptimizerSettings(learning_rate=rate))
+        settings = TrainSettings(steps=steps, batch_size=protocol.batch_size)
         train(
-            module,
+            Learner(module, module.counts),
             loader.steps(loader.start()),
-            lambda batch: batch,
-            module.counts,
-            build_optimizer(module, OptimizerSettings(learning_rate=protocol.learning_rate * wanted.rate_factor)),
-            Schedule(ScheduleSettings(warmup_steps=steps // 10)),
-            TrainSettings(steps=steps, batch_size=protocol.batch_size),
+            ScheduledOptimizer(optimizer, Schedule(ScheduleSettings(warmup_steps=steps // 10))),
+            EagerStepper(module, optimizer, settings.max_grad_norm, compute),
+            settings,
             TrainState(),
-            compute.device,
-            compute.autocast,
-            on_step,
+            Hooks(on_step),
         )
         return Done(losses, ends, measure_dev(material, module.eval()) if wanted.measured else {})
 

@@ -29,7 +29,7 @@ from measure import Row, machine, num_cores, parser, report
 
 if TYPE_CHECKING:
     from unmask.batch import Batch
-    from unmask.packing.planning import Split
+    from unmask.packing.split import Split
     from unmask.recipe.tree import PretrainRecipe
 
 Array = NDArray[np.float64]
@@ -223,14 +223,15 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     from unmask import TokenStore, load_tokenizer
     from unmask.objectives.floors import NoContext, by_figure, vocabulary_floors
     from unmask.objectives.table import new_objective
-    from unmask.packing.planning import Split
+    from unmask.packing.split import Split
     from unmask.pretraining.inputs import prepare_held_out
+    from unmask.pretraining.start import open_start
     from unmask.pretraining.steps import build_loader
 
     store = TokenStore(store_path)
     tokenizer = load_tokenizer(store.tokenizer_directory)
     objective = new_objective(settings.objective, tokenizer.vocabulary)
-    held_out = prepare_held_out(settings, store, tokenizer, objective)
+    held_out = prepare_held_out(open_start(settings), store, tokenizer, objective)
     num_targets = sum(len(batch.columns["target_positions"]) for batch in held_out)
     neighbours = Neighbours(Split(store, settings.held_out, is_held_out=False))
 
@@ -247,7 +248,7 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     if settings.objective.sentence_objective == "nsp":
         training = [
             objective.prepare(batch)
-            for batch in build_loader(settings, store, tokenizer, held_out=False).sample(TRAINING_PAIRS)
+            for batch in build_loader(open_start(settings), store, tokenizer, held_out=False).sample(TRAINING_PAIRS)
         ]
         surprisals = -np.log(np.maximum(neighbours.shares, 1e-9))
         weights: dict[str, Callable[[tuple[int, ...]], float]] = {
@@ -270,7 +271,7 @@ def main() -> int:
     given_words.add_argument("--run", type=Path, help="a run on this store, in place of a recipe")
     given = given_words.parse_args()
 
-    from unmask.recipe.tree import load_pretrain_recipe
+    from unmask.recipe.loading import load_pretrain_recipe
 
     recipe = given.recipe if given.run is None else str(given.run / "recipe.yaml")
     settings = load_pretrain_recipe(recipe, [f"store={given.store}"])

@@ -49,7 +49,7 @@ def settle() -> None:
     """Makes this process use one core, one thread, and keep the memory that it frees."""
     import torch
 
-    from unmask.training.host_memory import keep_freed_memory
+    from unmask.training.device import keep_freed_memory
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])

@@ -79,10 +79,9 @@ def full_batches(directory: Path, system: System) -> list[Batch]:
     """Batches of sequences that all have `LENGTH` tokens, not masked yet."""
     from unmask import TokenStore, load_tokenizer
     from unmask.packing.formats import open_loader
-    from unmask.packing.loader import pack_sequences
-    from unmask.packing.planning import Split
-    from unmask.packing.segment_pairs import LABEL_COLUMNS
-    from unmask.packing.settings import PackingSettings
+    from unmask.packing.sequences import pack_sequences
+    from unmask.packing.settings import LABEL_COLUMNS, PackingSettings
+    from unmask.packing.split import Split
     from unmask.packing.templates import SequenceFrame
 
     store = TokenStore(directory / "store")
@@ -110,9 +109,12 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
     from unmask.objectives.table import AnyObjective, new_objective
     from unmask.packing.loader import LoadedStep, Position
     from unmask.training.device import choose_compute
-    from unmask.training.loop import StepResult, TrainState, train
-    from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+    from unmask.training.eager import EagerStepper
+    from unmask.training.loop import Hooks, train
+    from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+    from unmask.training.state import StepResult, TrainState
+    from unmask.training.steps import Learner
 
     torch.set_num_threads(threads)
     torch.manual_seed(SEED)
@@ -140,17 +142,13 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
 
         budget = TrainSettings(steps=state.step + number, batch_size=BATCH_SIZE)
         train(
-            module,
+            Learner(module, objective.counts, objective.prepare),
             steps,
-            objective.prepare,
-            objective.counts,
-            optimizer,
-            schedule,
+            ScheduledOptimizer(optimizer, schedule),
+            EagerStepper(module, optimizer, budget.max_grad_norm, compute),
             budget,
             state,
-            compute.device,
-            compute.autocast,
-            on_step,
+            Hooks(on_step),
         )
         return median(seconds)
 

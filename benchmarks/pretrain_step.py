@@ -128,9 +128,9 @@ def full_batches(setup: Setup) -> list[Batch]:
     """Batches as `unmask pretrain` makes them, but only of pairs that fill a whole sequence; not masked yet."""
     from unmask import TokenStore, load_tokenizer
     from unmask.packing.formats import open_loader
-    from unmask.packing.loader import pack_sequences
-    from unmask.packing.planning import Split
+    from unmask.packing.sequences import pack_sequences
     from unmask.packing.settings import PackingSettings
+    from unmask.packing.split import Split
     from unmask.packing.templates import SequenceFrame
 
     store = TokenStore(setup.directory / "store")
@@ -152,11 +152,13 @@ def build_ours(setup: Setup) -> Callable[[int], list[Step]]:
     import torch
 
     from unmask.packing.loader import LoadedStep, Position
-    from unmask.training.device import choose_compute
-    from unmask.training.host_memory import keep_freed_memory
-    from unmask.training.loop import StepResult, TrainState, train
-    from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+    from unmask.training.device import choose_compute, keep_freed_memory
+    from unmask.training.eager import EagerStepper
+    from unmask.training.loop import Hooks, train
+    from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+    from unmask.training.state import StepResult, TrainState
+    from unmask.training.steps import Learner
 
     torch.set_num_threads(setup.threads)
     keep_freed_memory()  # as in every run on the CPU
@@ -179,17 +181,13 @@ def build_ours(setup: Setup) -> Callable[[int], list[Step]]:
 
         settings = TrainSettings(steps=state.step + number, batch_size=setup.batch_size)
         train(
-            module,
+            Learner(module, objective.counts, objective.prepare),
             steps,
-            objective.prepare,
-            objective.counts,
-            optimizer,
-            schedule,
+            ScheduledOptimizer(optimizer, schedule),
+            EagerStepper(module, optimizer, settings.max_grad_norm, compute),
             settings,
             state,
-            compute.device,
-            compute.autocast,
-            on_step,
+            Hooks(on_step),
         )
         return taken
 

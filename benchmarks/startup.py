@@ -55,7 +55,8 @@ def make_model(directory: Path) -> int:
     import torch
 
     from unmask import TokenizerSettings, load_tokenizer, save_model, train_tokenizer
-    from unmask.models.bert import BertEncoder, new_masked_lm_head
+    from unmask.models.bert import BertEncoder
+    from unmask.models.heads.heads import new_masked_lm_head
     from unmask.models.settings import ModelSettings
 
     texts = sorted(SAMPLE_TEXT.parent.glob("*.jsonl"))

@@ -48,7 +48,7 @@ def make_sparse_store(template: Path, directory: Path, num_shards: int) -> int:
 
     Its files have the right size and hold zeros, which take no disk space.
     """
-    from unmask.store.store import DOCUMENT, SENTENCE, part_name, token_dtype
+    from unmask.store.manifest import DOCUMENT, SENTENCE, part_name, token_dtype
 
     manifest = json.loads((template / "manifest.json").read_text("utf-8"))
     widths = {"documents": DOCUMENT, "sentences": SENTENCE, "tokens": token_dtype(manifest["vocab_size"])}
@@ -133,8 +133,8 @@ def make_loader(store: TokenStore) -> tuple[Any, Any]:
     from unmask.objectives.masked_lm import MaskedLM
     from unmask.objectives.settings import MaskedLMSettings
     from unmask.packing.formats import open_loader
-    from unmask.packing.planning import Split
     from unmask.packing.settings import PackingSettings
+    from unmask.packing.split import Split
     from unmask.packing.templates import SequenceFrame
 
     tokenizer = load_tokenizer(store.tokenizer_directory)

@@ -182,8 +182,8 @@ def open_case_loader(case: Case, batch_size: int) -> SequenceLoader:
     """The loader of `unmask pretrain` over the store."""
     from unmask import TokenStore, load_tokenizer
     from unmask.packing.formats import open_loader
-    from unmask.packing.planning import Split
     from unmask.packing.settings import PackingSettings
+    from unmask.packing.split import Split
     from unmask.packing.templates import SequenceFrame
 
     system = SYSTEMS[case.objective]
@@ -202,7 +202,7 @@ def make_batches(case: Case) -> list[Batch]:
         return list(islice(_glue_batches(case), NUM_BATCHES))
     if case.rows == "pairs":
         return [step.batches[0] for step in islice(live_loader(case).steps(), NUM_BATCHES)]
-    from unmask.packing.loader import pack_sequences
+    from unmask.packing.sequences import pack_sequences
 
     loader = open_case_loader(case, batch_size=case.tokens // case.length)
     num_segments = 2 if SYSTEMS[case.objective].format == "segment_pair" else 1

@@ -23,7 +23,7 @@ from gpu.work import peak_memory, step_flops, wait
 if TYPE_CHECKING:
     from unmask.batch import Batch
     from unmask.packing.loader import LoadedStep
-    from unmask.training.loop import StepResult, TrainState
+    from unmask.training.state import StepResult, TrainState
 
 
 LONGEST_OF_GLUE = 128
@@ -41,45 +41,39 @@ class OurSteps:
 
     def __init__(self, case: Case, objective: Any) -> None:
         from unmask.training.device import choose_compute
-        from unmask.training.loop import TrainState
-        from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+        from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
         from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+        from unmask.training.state import TrainState
         from unmask.training.steppers import choose_stepper
 
         self.objective = objective
         self.compute = choose_compute(case.device, "bf16")
         self.device = self.compute.device
         self.module = self.compute.place(build_module(case)).train()
-        self.optimizer = build_optimizer(self.module, OptimizerSettings())
-        self.schedule = Schedule(ScheduleSettings(name="constant"))
+        optimizer = build_optimizer(self.module, OptimizerSettings())
+        self.optimizer = ScheduledOptimizer(optimizer, Schedule(ScheduleSettings(name="constant")))
         self.state = TrainState()
         settings = TrainSettings(steps=1)
         longest = LONGEST_OF_GLUE if case.rows == "glue" else case.length
-        self.stepper, how = choose_stepper(self.module, self.optimizer, settings, self.compute, longest)
+        self.stepper, how = choose_stepper(self.module, optimizer, settings, self.compute, longest)
         self.notes = (self.compute.describe(), how)
         self.loss = self.gradient_norm = 0.0
 
     def take(self, steps: Iterator[LoadedStep], number: int, prepare: Callable[[Batch], Batch]) -> int:
         """Takes a number of steps, waits for the device once, and returns their tokens."""
-        from unmask.training.loop import train
+        from unmask.training.loop import Hooks, train
         from unmask.training.settings import TrainSettings
+        from unmask.training.steps import Learner
 
         tokens_before = self.state.tokens
         train(
-            self.module,
+            Learner(self.module, self.objective.counts, prepare),
             steps,
-            prepare,
-            self.objective.counts,
             self.optimizer,
-            self.schedule,
+            self.stepper,
             TrainSettings(steps=self.state.step + number),
             self.state,
-            self.device,
-            self.compute.autocast,
-            self._note,
-            stepper=self.stepper,
-            is_due=_at_the_end_only,
-            reads_ahead=self.device.type == "cuda",
+            Hooks(self._note, is_due=_at_the_end_only),
         )
         wait(self.device)
         return self.state.tokens - tokens_before

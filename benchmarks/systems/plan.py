@@ -114,7 +114,7 @@ def flops_per_token(out: Path, system: System) -> float:
     from unmask.batch import pack
     from unmask.doctor.recipe.examination import examine_recipe
     from unmask.objectives.table import new_objective
-    from unmask.recipe.tree import load_pretrain_recipe
+    from unmask.recipe.loading import load_pretrain_recipe
     from unmask.tokenization.opening import open_tokenizer
 
     name, *overrides = recipe_words(out, system)

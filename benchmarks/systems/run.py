@@ -99,7 +99,7 @@ def num_steps(out: Path, system: System, epochs: float) -> int:
     """The steps of a run, exact enough to tell where a fifth of it ends: segment pairs show more tokens than there are,
     and many sequences are short, so the doctor plans some and counts."""
     from unmask.doctor.recipe.examination import examine_recipe
-    from unmask.recipe.tree import load_pretrain_recipe
+    from unmask.recipe.loading import load_pretrain_recipe
 
     name, *overrides = recipe_words(out, system)
     settings = load_pretrain_recipe(name, overrides)

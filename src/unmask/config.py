@@ -286,10 +286,10 @@ def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
         members = [inner for field in fields for inner in _settings_of(field)]
     owners = [member for member in members if leaf in member.model_fields]
     for name in owners[0].model_fields:
-        choices = [get_args(member.model_fields[name].annotation) for member in members if name in member.model_fields]
+        choices = [_values_of(member.model_fields[name]) for member in members if name in member.model_fields]
         values = [value for of_member in choices for value in of_member]
         if len(choices) == len(members) and all(choices) and len(values) == len(set(values)):
-            told = [value for owner in owners for value in get_args(owner.model_fields[name].annotation)]
+            told = [value for owner in owners for value in _values_of(owner.model_fields[name])]
             return ".".join([*parents, name]), told
     raise AssertionError(f"nothing tells apart the settings that {key} may belong to")
 
@@ -298,6 +298,11 @@ def _settings_of(field: FieldInfo) -> Iterator[type[BaseModel]]:
     """The classes that a field's settings may be of."""
     choices = [mark for mark in field.metadata if isinstance(mark, OneOf)]
     yield from choices[0].members().values() if choices else _settings_inside(field.annotation)
+
+
+def _values_of(field: FieldInfo) -> Sequence[Any]:
+    """The values that a field may have, where they are named: in its type, or its examples, if they are a table."""
+    return field.examples or get_args(field.annotation)
 
 
 def _settings_inside(annotation: Any) -> Iterator[type[BaseModel]]:

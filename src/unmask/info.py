@@ -16,10 +16,11 @@ from unmask.errors import InputError, ModelError
 from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
+from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import use_of
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
-from unmask.store.store import part_name, read_manifest
+from unmask.store.manifest import part_name, read_manifest
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 from unmask.training.settings import BUDGETS
@@ -28,13 +29,6 @@ SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
     *("projection_size", "cell_size"),  # ELMo's
 )
-_SIZES_OF_GPT1 = {
-    "n_layer": "num_hidden_layers",
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_positions": "max_position_embeddings",
-}
-"""What GPT-1's `config.json` calls the sizes."""
 SPAN_BOUNDARY = "span_boundary.safetensors"
 GENERATOR = "generator"
 """Names in a model directory of SpanBERT and of ELECTRA; the modules that write them import torch."""
@@ -176,7 +170,7 @@ def _describe_model(path: Path) -> dict[str, Any]:
         "num_parameters": _num_parameters(sorted(path.glob("*.safetensors"))),
         "vocab_size": config.get("vocab_size"),
         **{name: config[name] for name in SIZES if name in config},
-        **{name: config[its_name] for its_name, name in _SIZES_OF_GPT1.items() if its_name in config},
+        **{name: config[its_name] for name, its_name in _renamed_sizes(config).items() if its_name in config},
     }
     if isinstance(labels := config.get("id2label"), dict):
         description["labels"] = list(labels.values())
@@ -190,6 +184,14 @@ def _describe_model(path: Path) -> dict[str, Any]:
     if _is_tokenizer(path):
         description["tokenizer"] = _describe_tokenizer(path)
     return description
+
+
+def _renamed_sizes(config: Mapping[str, Any]) -> dict[str, str]:
+    """Sizes that the family of a `config.json` has under other keys, such as GPT-1's `n_embd`."""
+    named = config.get("architectures")
+    found = find_class(named[0]) if isinstance(named, list) and named else None
+    keys = {} if found is None else found[0].keys
+    return {ours: keys[ours] for ours in SIZES if keys.get(ours, ours) != ours}
 
 
 def _num_parameters(files: Sequence[Path]) -> int | None:

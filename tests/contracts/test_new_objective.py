@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.toy_objective import PreviousTokenSettings
 from unmask.doctor.diagnosis import diagnose
 from unmask.errors import SettingsError
 from unmask.info import describe
 from unmask.objectives.table import OBJECTIVES, Entry
 from unmask.pretraining.run import pretrain
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.preparation import prepare
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -34,12 +34,9 @@ train: {steps: 6, batch_size: 4, log_every: 2, eval_every: 3}
 def registered() -> Iterator[None]:
     """The one line."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parents[1] / "support")
-        from toy_objective import PreviousTokenSettings
-
-        patch.setitem(OBJECTIVES, "previous_token", Entry(PreviousTokenSettings, "toy_objective:PreviousToken"))
+        entry = Entry(PreviousTokenSettings, "support.toy_objective:PreviousToken")
+        patch.setitem(OBJECTIVES, "previous_token", entry)
         yield
-    sys.modules.pop("toy_objective", None)
 
 
 @pytest.fixture(scope="module")

@@ -34,11 +34,11 @@ from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings
-from unmask.training.stepper import EagerStepper
 from unmask.training.steppers import why_not_filled
 
 COLOURS, THINGS = ("red", "green", "blue", "grey"), ("apple", "river", "stone", "cloud", "horse", "ladder")
@@ -243,7 +243,7 @@ def test_filled_batches_and_recorded_steps_change_nothing(case: Case) -> None:
     settings = OptimizerSettings(learning_rate=1e-3, epsilon=1e-4)
     optimizers = [build_optimizer(module.train(), settings) for module in (eager, recorded)]
     assert isinstance(optimizers[1], AdamW)
-    by_hand = EagerStepper(eager, optimizers[0], 0.5, CPU.device, CPU.autocast)
+    by_hand = EagerStepper(eager, optimizers[0], 0.5, CPU)
     fillings = recorded.fillings
     stepper = RecordedStepper(recorded, optimizers[1], 0.5, None, CPU, fillings, longest=32, compiles=False)
     figures = []

@@ -215,6 +215,7 @@ def test_everything_equal_on_odd_kinds(tmp_path: Path, kind: str) -> None:
         assert max(differences.values()) < TOLERANCE, differences
 
 
+@pytest.mark.slow
 def test_everything_equal_at_base_size(tmp_path: Path) -> None:
     theirs, ours, example = both(tmp_path, EncoderSettings(), (24, 9, 17), "sdpa")
     differences = largest_differences(run_ours(ours, example, only_needed=True), run_theirs(theirs, example))

@@ -14,10 +14,11 @@ from transformers import AutoModel, PreTrainedModel
 
 from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
+from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.heads import HeadKind, needs_pooler, new_head
-from unmask.models.hub.config import CLASSES, config_of, has_class
+from unmask.models.hub.config import config_of, find_class
 from unmask.models.hub.directory import NUM_LABELS, LoadedModel, load_encoder, load_model, save_model
-from unmask.models.hub.weight_names import FAMILIES, hub_names, split
+from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import Architecture, EncoderSettings
 from unmask.objectives.causal_lm import next_token_decoder
 
@@ -188,7 +189,7 @@ def gradient_difference(model: LoadedModel, theirs: PreTrainedModel, batch: Batc
     for parameter, place in hub_names(model.encoder, *heads, model.head_kind).items():
         assert parameter.grad is not None
         ours |= split(place, parameter.grad)
-    prefix = FAMILIES[model.encoder.settings.architecture].prefix if theirs.base_model is theirs else ""
+    prefix = model.encoder.settings.family.weights.prefix if theirs.base_model is theirs else ""
     expected = {prefix + name: parameter.grad for name, parameter in theirs.named_parameters()}
     assert ours.keys() == expected.keys()
     floor = 1e-2 * max(float(gradient.abs().max()) for gradient in expected.values())
@@ -198,9 +199,9 @@ def gradient_difference(model: LoadedModel, theirs: PreTrainedModel, batch: Batc
     )
 
 
-@pytest.mark.parametrize("class_name", [name for name, its in CLASSES.items() if its.family in FAMILY_SIZES])
+@pytest.mark.parametrize("class_name", [name for family in FAMILY_SIZES for name in ARCHITECTURES[family].classes])
 def test_directories_and_logits_both_ways(tmp_path: Path, class_name: str) -> None:
-    settings = settings_of(CLASSES[class_name].family, causal=class_name == "BertLMHeadModel")
+    settings = settings_of(find_class(class_name)[0].name, causal=class_name == "BertLMHeadModel")
     labels = {"id2label": dict(enumerate(LABELS)), "label2id": {name: number for number, name in enumerate(LABELS)}}
     labelled = class_name.endswith(("SequenceClassification", "TokenClassification"))
     theirs = new_theirs(class_name, settings, **labels if labelled else {})
@@ -244,7 +245,7 @@ def test_directories_and_logits_both_ways(tmp_path: Path, class_name: str) -> No
 def test_hidden_states_of_odd_kinds(tmp_path: Path, kind: str) -> None:
     family, changes, lengths = ODD_KINDS[kind]
     settings = settings_of(family, **changes)
-    bare = next(name for name, model_class in CLASSES.items() if model_class.family == family)
+    bare = next(iter(ARCHITECTURES[family].classes))
     theirs = new_theirs(bare, settings)
     theirs.save_pretrained(tmp_path)
     ours = evaluated(load_model(tmp_path))
@@ -262,7 +263,7 @@ def test_hidden_states_of_odd_kinds(tmp_path: Path, kind: str) -> None:
 def test_the_tolerance_can_fail(tmp_path: Path, family: Architecture) -> None:
     """One number in one weight off by a thousandth of the weights' scale of 0.2 is seen."""
     settings = settings_of(family)
-    bare = next(name for name, model_class in CLASSES.items() if model_class.family == family)
+    bare = next(iter(ARCHITECTURES[family].classes))
     theirs = new_theirs(bare, settings)
     theirs.save_pretrained(tmp_path)
     ours = evaluated(load_model(tmp_path))
@@ -300,13 +301,13 @@ def test_what_is_fine_tuned_here_opens_there(tmp_path: Path, family: Architectur
         "question_answering": transformers.AutoModelForQuestionAnswering,
         "multiple_choice": transformers.AutoModelForMultipleChoice,
     }
-    auto_class = auto[kind] if has_class(family, kind) else AutoModel
+    auto_class = auto[kind] if ARCHITECTURES[family].has(kind) else AutoModel
     theirs, report = auto_class.from_pretrained(tmp_path / "tuned", output_loading_info=True)
     assert not any(report.values()), report
     ours = evaluated(load_model(tmp_path / "tuned"))
     assert ours.head_kind == kind
     assert ours.labels == (None if kind in NUM_LABELS else LABELS)
-    found = run_ours(ours, batch) if has_class(family, kind) else {"last_hidden_state": ours.encoder(batch)}
+    found = run_ours(ours, batch) if ARCHITECTURES[family].has(kind) else {"last_hidden_state": ours.encoder(batch)}
     assert largest_difference(found, run_theirs(theirs.eval(), batch, settings)) < TOLERANCE
 
 

@@ -34,9 +34,12 @@ from unmask.tasks.encoded import EncodedExamples, ExampleLoader, encoded
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.training.device import choose_compute
-from unmask.training.loop import StepResult, TrainState, train
-from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.state import StepResult, TrainState
+from unmask.training.steps import Learner
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -178,18 +181,15 @@ def our_losses(kind: Kind, module: Any) -> list[float]:
 
     loader = ExampleLoader(kind.examples, SEED, BATCH_SIZE, BATCH_SIZE)
     compute = choose_compute("cpu", "fp32")
+    optimizer = build_optimizer(module, SETTINGS)
     train(
-        module,
+        Learner(module, module.counts),
         loader.steps(loader.start()),
-        lambda batch: batch,
-        module.counts,
-        build_optimizer(module, SETTINGS),
-        Schedule(ScheduleSettings(warmup_steps=1)),
+        ScheduledOptimizer(optimizer, Schedule(ScheduleSettings(warmup_steps=1))),
+        EagerStepper(module, optimizer, MAX_NORM, compute),
         TrainSettings(steps=STEPS, batch_size=BATCH_SIZE, max_grad_norm=MAX_NORM),
         TrainState(),
-        compute.device,
-        compute.autocast,
-        on_step,
+        Hooks(on_step),
     )
     return losses
 

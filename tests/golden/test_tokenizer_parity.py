@@ -295,7 +295,10 @@ def many_lines() -> list[str]:
 @needs_data
 @pytest.mark.parametrize(
     ("name", "num_lines"),
-    [("bert-base-uncased", 100_000), ("gpt1", 20_000), ("gpt2", 20_000), ("koelectra", 20_000), ("roberta", 20_000)],
+    [
+        pytest.param("bert-base-uncased", 100_000, marks=pytest.mark.slow),
+        *((name, 20_000) for name in ("bert-base-uncased", "gpt1", "gpt2", "koelectra", "roberta")),
+    ],
 )
 def test_a_released_vocabulary_encodes_as_in_transformers_on_many_lines(name: str, num_lines: int) -> None:
     """For RoBERTa the ids of GPT-2's merges, moved by the special tokens before them."""

@@ -21,6 +21,7 @@ from unmask.models.heads.heads import HeadKind, new_head
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.table import new_objective
 from unmask.packing.loader import Position
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.preparation import prepare
@@ -32,11 +33,12 @@ from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings
-from unmask.training.stepper import EagerStepper, StepFigures, Stepper
+from unmask.training.stepper import StepFigures, Stepper
 from unmask.training.steppers import CautiousStepper
 
 LONGEST = 32
@@ -115,7 +117,7 @@ def work_of_objective(name: str, directory: Path, batch_size: int = 24) -> Work:
         }
     )
     objective = new_objective(recipe.objective, tokenizer.vocabulary)
-    loader = build_loader(recipe, TokenStore(directory / "store"), tokenizer, held_out=False)
+    loader = build_loader(open_start(recipe), TokenStore(directory / "store"), tokenizer, held_out=False)
 
     def build(dropout_prob: float) -> nn.Module:
         sizes = recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
@@ -203,7 +205,7 @@ def begin_training(
     module = work.module(dropout_prob).to(compute.device)
     optimizer = build_optimizer(module, OptimizerSettings(learning_rate=1e-3, epsilon=1e-6))
     assert isinstance(optimizer, AdamW)
-    eager = EagerStepper(module, optimizer, 1.0, compute.device, compute.autocast)
+    eager = EagerStepper(module, optimizer, 1.0, compute)
     fillings: Fillings = module.fillings
     recorded = RecordedStepper(module, optimizer, 1.0, None, compute, fillings, LONGEST, compiles)
     steppers: dict[str, Stepper] = {

@@ -92,7 +92,7 @@ def parse(words: list[str]) -> None:
     import typer
 
     from unmask.cli.main import app
-    from unmask.recipe import tree as recipe
+    from unmask.recipe import loading as recipe
 
     command: Any = typer.main.get_command(app)
     words = [word.strip("[]") if word.startswith("[") or "=" not in word else word for word in words]

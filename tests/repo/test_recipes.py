@@ -61,7 +61,7 @@ def test_departures_that_are_those_of_another_recipe_are_stated_there() -> None:
 @every_recipe
 def test_recipe_loads_as_its_command_says(path: Path) -> None:
     from unmask.config import dump_settings
-    from unmask.recipe import tree as recipe
+    from unmask.recipe import loading as recipe
 
     loaders: dict[str, Any] = {"pretrain": recipe.load_pretrain_recipe, "finetune": recipe.load_finetune_recipe}
     overrides = [word for word in shlex.split(header_of(path)["command"])[3:] if re.match(r"[a-z_.]+=", word)]
@@ -100,7 +100,7 @@ def is_same(said: Any, read: Any) -> bool:
 )
 def test_recipes_to_compare_have_one_budget(path: Path) -> None:
     """Equal text, counted in epochs; ELMo's 3,200 words a step are as many bytes as 4,096 pieces, near enough."""
-    from unmask.recipe.tree import load_pretrain_recipe
+    from unmask.recipe.loading import load_pretrain_recipe
 
     settings = load_pretrain_recipe(str(path), ["store=any"])
     assert settings.train.epochs == 0.3
@@ -114,7 +114,7 @@ def test_lambs_phases_have_the_steps_that_its_header_states() -> None:
     """A phase has the steps before the first one whose share of the budget is `until`, as `data.phases` counts."""
     from bisect import bisect_right
 
-    from unmask.recipe.tree import load_pretrain_recipe
+    from unmask.recipe.loading import load_pretrain_recipe
 
     path = RECIPES / "pretrain" / "bert_lamb_large.yaml"
     stated = re.search(r"Steps of each part \(([\d,]+) and ([\d,]+)\)", header_of(path)["source"])

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {"torch", "numpy", "pydantic", "tokenizers", "sklearn", "matplotlib", "unmask.recipe.tree"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "pydantic",
+    "tokenizers",
+    "sklearn",
+    "matplotlib",
+    "unmask.recipe.tree",
+    "unmask.recipe.loading",
+}
 
 
 def imported_by(*command: str, exit_code: int = 0) -> set[str]:

@@ -15,8 +15,9 @@ from unmask.errors import OutputError, SettingsError, StoreError
 from unmask.objectives import span_masking
 from unmask.objectives.table import new_objective
 from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store import encoding
 from unmask.store.preparation import describe_annotations, prepare
 from unmask.store.shard_writer import EncodedChunk, ShardWriter
@@ -168,7 +169,7 @@ def test_what_is_masked_is_what_is_annotated(
     settings = load_pretrain_recipe(str(tiny_recipe), overrides(folder / "store", kind))
     store = TokenStore(folder / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
-    loader = build_loader(settings, store, tokenizer, held_out=False)
+    loader = build_loader(open_start(settings), store, tokenizer, held_out=False)
     objective = new_objective(settings.objective, tokenizer.vocabulary)
     names = {"entity": PEOPLE, "noun_phrase": PLACES}[kind]
     of_names = {token for name in names for token in tokenizer.encode_batch([name])[0]}

@@ -20,9 +20,9 @@ from unmask.objectives.floors import NoContext
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import new_objective
-from unmask.pretraining.start import build_module
+from unmask.pretraining.start import build_module, open_start
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
 from unmask.tokenization.learning.from_files import train_tokenizer
@@ -47,7 +47,9 @@ def check_samples(samples: tuple[Sample, ...], store: TokenStore, recipe: Path, 
     tokenizer = load_tokenizer(store.tokenizer_directory)
     assert isinstance(settings.objective, MaskedLMSettings)
     objective = MaskedLM(settings.objective, tokenizer.vocabulary)
-    batch = objective.prepare(next(build_loader(settings, store, tokenizer, held_out=False).steps()).batches[0])
+    batch = objective.prepare(
+        next(build_loader(open_start(settings), store, tokenizer, held_out=False).steps()).batches[0]
+    )
     strings = tokenizer.token_strings
     tokens = [token for sample in samples for token in sample.tokens]
     for place, token in enumerate(tokens):
@@ -117,7 +119,7 @@ def test_a_recipe_with_its_store(tiny_store: Path, tiny_recipe: Path) -> None:
     settings = load_pretrain_recipe(str(tiny_recipe), overrides)
     tokenizer = load_tokenizer(store.tokenizer_directory)
     assert isinstance(settings.objective, MaskedLMSettings)
-    module = build_module(settings, MaskedLM(settings.objective, tokenizer.vocabulary), tokenizer)
+    module = build_module(open_start(settings), MaskedLM(settings.objective, tokenizer.vocabulary), tokenizer)
     assert isinstance(module, nn.Module)
     parameters = found.figures["parameters"]
     assert isinstance(parameters, dict)
@@ -232,7 +234,7 @@ def test_a_recipe_of_another_objective(tiny_store: Path, tiny_recipe: Path, name
     settings = load_pretrain_recipe(str(tiny_recipe), words)
     tokenizer = load_tokenizer(tiny_store / "tokenizer")
     objective = new_objective(settings.objective, tokenizer.vocabulary)
-    module = build_module(settings, objective, tokenizer)
+    module = build_module(open_start(settings), objective, tokenizer)
     assert isinstance(module, nn.Module)
     total = sum(parameter.numel() for parameter in module.parameters())
     assert found.figures["parameters"]["total"] == total  # type: ignore[index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from shutil import copy, copytree
 from typing import Any
@@ -24,7 +25,7 @@ from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.hub.directory import load_finetuned, load_model
 from unmask.pretraining.inputs import open_inputs
 from unmask.pretraining.run import pretrain
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import load_word_tokenizer
 from unmask.training import session
@@ -93,14 +94,14 @@ def stopped_at(step: int) -> Callable[[pytest.MonkeyPatch], None]:
         train = session.train
 
         def train_and_stop(*arguments: Any, **named: Any) -> None:
-            *others, on_step = arguments
+            *others, hooks = arguments
 
             def hook(state: Any, result: Any) -> None:
                 if state.step == step:
                     signal.raise_signal(signal.SIGTERM)
-                on_step(state, result)
+                hooks.on_step(state, result)
 
-            train(*others, hook, **named)
+            train(*others, replace(hooks, on_step=hook), **named)
 
         monkeypatch.setattr(session, "train", train_and_stop)
 

@@ -23,7 +23,9 @@ from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict_file
 from unmask.inference.windows import Window
 from unmask.info import describe
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Task
 from unmask.tasks.encoded import encoded
@@ -37,7 +39,7 @@ LABELS = ["bad", "good"]
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained model's directory: random weights."""
-    from unmask.models.bert import BertEncoder, new_masked_lm_head
+    from unmask.models.bert import BertEncoder
     from unmask.models.hub.directory import save_model
     from unmask.models.settings import EncoderSettings
     from unmask.tokenization.learning.train import train_tokenizer
@@ -309,7 +311,9 @@ def saved(base: Path, directory: Path, settings: dict[str, Any]) -> Path:
 def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
     frozen = {"freeze_layers": "all"} if settings.get("tagging_head") == "bilstm" else {}
     given = {"init_from": str(source), "keep_head": True, "task": settings, "data": {"train": "t.tsv"}, **frozen}
-    return build_module(FinetuneRecipe.model_validate(given), opened(settings), source, load_tokenizer(source))
+    return build_module(
+        FinetuneRecipe.model_validate(given), opened(settings), open_source(source), load_tokenizer(source)
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from unmask.errors import ModelError
 from unmask.finetuning.run import finetune
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict
-from unmask.models.bert import BertEncoder, new_masked_lm_head
+from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tokenization.learning.train import train_tokenizer

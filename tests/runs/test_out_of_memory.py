@@ -18,7 +18,7 @@ from unmask.finetuning.run import finetune
 from unmask.objectives.bilm import BiLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.pretraining.run import pretrain
-from unmask.recipe.tree import load_finetune_recipe, load_pretrain_recipe
+from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.training import session
 from unmask.training.device import Compute

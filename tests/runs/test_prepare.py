@@ -19,7 +19,7 @@ from unmask.corpus.documents import Document
 from unmask.corpus.sentences.rules import split_sentences
 from unmask.errors import AnotherProcess, InputError, OutputError
 from unmask.io.writing import alone_in
-from unmask.packing.planning import Split
+from unmask.packing.split import Split
 from unmask.store import encoding
 from unmask.store.encoding import Chunk, Encoder, cut_chunks, text_hash
 from unmask.store.preparation import prepare

@@ -22,8 +22,8 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import InputError
 from unmask.packing.formats import open_loader
 from unmask.packing.pair_formats import IS_NEXT
-from unmask.packing.planning import Split
 from unmask.packing.settings import PackingSettings
+from unmask.packing.split import Split
 from unmask.packing.templates import SequenceFrame
 from unmask.store import encoding
 from unmask.store.preparation import prepare

@@ -17,7 +17,9 @@ from unmask.objectives.table import new_objective
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.pretraining.inputs import prepare_held_out
 from unmask.pretraining.run import pretrain
-from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
+from unmask.pretraining.start import open_start
+from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training.run.log import read_metrics
@@ -68,7 +70,7 @@ def held_out_batches(recipe: PretrainRecipe, store: Path) -> list[Batch]:
     opened = TokenStore(store)
     tokenizer = load_tokenizer(opened.tokenizer_directory)
     objective = new_objective(recipe.objective, tokenizer.vocabulary)
-    return prepare_held_out(recipe, opened, tokenizer, objective)
+    return prepare_held_out(open_start(recipe), opened, tokenizer, objective)
 
 
 @torch.no_grad()

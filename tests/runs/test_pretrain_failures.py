@@ -6,6 +6,7 @@ import errno
 import math
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -72,16 +73,16 @@ def test_a_loss_that_is_not_finite_is_told_and_never_saved(
     recipe, overrides = words
     run, train = tmp_path / "run", session.train
 
-    def train_and_spoil(module: torch.nn.Module, *arguments: Any, **named: Any) -> None:
-        *others, on_step = arguments
+    def train_and_spoil(learner: Any, *arguments: Any, **named: Any) -> None:
+        *others, hooks = arguments
 
         def hook(state: Any, result: Any) -> None:
-            on_step(state, result)
+            hooks.on_step(state, result)
             if state.step == 5:
                 with torch.no_grad():
-                    module.get_parameter("masked_lm_head.bias").fill_(math.nan)
+                    learner.module.get_parameter("masked_lm_head.bias").fill_(math.nan)
 
-        train(module, *others, hook, **named)
+        train(learner, *others, replace(hooks, on_step=hook), **named)
 
     monkeypatch.setattr(session, "train", train_and_spoil)
     # rows are further apart than checkpoints: those of steps 6 and 8 would push out the sound ones

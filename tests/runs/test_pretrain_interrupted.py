@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import pytest
 from unmask.errors import Interrupted, SettingsError
 from unmask.pretraining import run as pretraining
 from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training import session
@@ -51,14 +53,14 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIG
     train = session.train
 
     def train_and_stop(*arguments: Any, **named: Any) -> None:
-        *others, on_step = arguments
+        *others, hooks = arguments
 
         def hook(state: Any, result: Any) -> None:
             if state.step == step:
                 signal.raise_signal(number)
-            on_step(state, result)
+            hooks.on_step(state, result)
 
-        train(*others, hook, **named)
+        train(*others, replace(hooks, on_step=hook), **named)
 
     monkeypatch.setattr(session, "train", train_and_stop)
 
@@ -116,7 +118,7 @@ def test_so_it_is_at_the_end_of_an_epoch(words: tuple[str, list[str]], tiny_stor
     recipe, overrides = words
     overrides = [*overrides, "held_out=0.5", "train.micro_batch_size=null"]
     settings, store = load_pretrain_recipe(recipe, overrides), TokenStore(tiny_store)
-    loader = build_loader(settings, store, load_tokenizer(store.tokenizer_directory), held_out=False)
+    loader = build_loader(open_start(settings), store, load_tokenizer(store.tokenizer_directory), held_out=False)
     num_pairs = len(loader.planner.plan_block(0, 0))
     batch_size = max(size for size in range(1, num_pairs // 2) if num_pairs % size == 0)
     last = num_pairs // batch_size
@@ -256,6 +258,7 @@ def test_a_shorter_budget_at_a_resume_is_refused_and_one_that_is_spent_ends_the_
 
 STOP_AT = """
 import signal, sys
+from dataclasses import replace
 from unmask.cli.main import main
 from unmask.training import session
 
@@ -263,12 +266,12 @@ step, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 train = session.train
 
 def train_and_stop(*arguments, **named):
-    *others, on_step = arguments
+    *others, hooks = arguments
     def hook(state, result):
         if state.step == step:
             signal.raise_signal(number)
-        on_step(state, result)
-    train(*others, hook, **named)
+        hooks.on_step(state, result)
+    train(*others, replace(hooks, on_step=hook), **named)
 
 session.train = train_and_stop
 main()

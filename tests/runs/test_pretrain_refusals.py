@@ -12,7 +12,7 @@ import torch
 from unmask.errors import InputError, ModelError, OutputError, SettingsError, StoreError, UserError
 from unmask.pretraining.inputs import check_tokenizer
 from unmask.pretraining.run import pretrain
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +119,16 @@ def stop_after(words: Words, run: Path, step: int, *, kill: bool = False) -> Non
     train = session.train
 
     def train_and_stop(*arguments: Any, **named: Any) -> None:
-        *others, on_step = arguments
+        *others, hooks = arguments
 
         def hook(state: Any, result: Any) -> None:
             if state.step == step:
                 if kill:
                     raise Killed
                 signal.raise_signal(signal.SIGTERM)
-            on_step(state, result)
+            hooks.on_step(state, result)
 
-        train(*others, hook, **named)
+        train(*others, replace(hooks, on_step=hook), **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "train", train_and_stop)

@@ -18,9 +18,11 @@ from unmask.batch import Batch, pack
 from unmask.doctor.run.checks import check_run
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.pretraining.run import evaluator, pretrain
+from unmask.pretraining.measuring import evaluator
+from unmask.pretraining.run import pretrain
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import PretrainingSteps
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.reports.run_page import write_report
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import open_tokenizer
@@ -127,8 +129,8 @@ def test_steps_that_were_looked_at_come_all_the_same(tiny_recipe: Path, tiny_sto
     def shown(steps: Any, number: int) -> list[list[int]]:
         return [batch.input_ids.tolist() for step in islice(steps, number) for batch in step.batches]
 
-    plain = shown(PretrainingSteps(settings, store, tokenizer, None).steps(lambda: 0.0, None, None), 5)
-    looked_at = PretrainingSteps(settings, store, tokenizer, None)
+    plain = shown(PretrainingSteps(open_start(settings), store, tokenizer, None).steps(lambda: 0.0, None, None), 5)
+    looked_at = PretrainingSteps(open_start(settings), store, tokenizer, None)
     assert shown(looked_at.first_steps(5), 9) == plain
     assert shown(looked_at.first_steps(1), 9) == plain[: len(plain) // 5]
     assert shown(looked_at.steps(lambda: 0.0, None, None), 5) == plain

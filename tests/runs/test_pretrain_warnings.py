@@ -10,7 +10,8 @@ import pytest
 
 from unmask.pretraining.inputs import tell_beforehand
 from unmask.pretraining.run import pretrain
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.pretraining.start import open_start
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.encoding import text_hash
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
@@ -67,7 +68,7 @@ def test_lamb_with_small_batches_is_told(
 ) -> None:
     settings = load_pretrain_recipe(str(tiny_recipe), [f"store={tiny_store}", *changes])
     store = TokenStore(tiny_store)
-    tell_beforehand(settings, store, open_tokenizer(store.tokenizer_directory))
+    tell_beforehand(open_start(settings), store, open_tokenizer(store.tokenizer_directory))
     told = [line for line in caplog.messages if line.startswith("optimizer.name=lamb is for batches of thousands")]
     assert len(told) == is_told
     assert all(f"the largest here is of {settings.train.batch_size};" in line for line in told)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from unmask.models.bert import BertEncoder, new_masked_lm_head
+from unmask.models.bert import BertEncoder
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tokenization.learning.from_files import train_tokenizer

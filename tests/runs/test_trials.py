@@ -19,7 +19,7 @@ from unmask.finetuning.search.search import run_trials
 from unmask.inference.ensemble import write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict_file
-from unmask.recipe.tree import load_finetune_recipe
+from unmask.recipe.loading import load_finetune_recipe
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -176,11 +176,12 @@ after_step = Session.__call__
 
 def stopping(session, state, result):
     if state.step == 7 and os.environ.get("STOP"):
-        (session.directory / "there").touch()
-        others = [session.directory.with_name(session.directory.name[:-1] + seed) / "there" for seed in "01"]
+        run = session.context.directory
+        (run / "there").touch()
+        others = [run.with_name(run.name[:-1] + seed) / "there" for seed in "01"]
         while not all(other.exists() for other in others):
             time.sleep(0.01)
-        if session.directory.name.endswith("seed1"):
+        if session.context.directory.name.endswith("seed1"):
             os.kill(os.getppid(), signal.SIGTERM)
         while session.interruption.signal_number is None:
             time.sleep(0.01)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.models.bert import new_masked_lm_head
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
+from unmask.models.family import Family
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.kernels.cross_entropy import summed_cross_entropy
 from unmask.models.settings import EncoderSettings
 from unmask.objectives import operations
@@ -25,12 +26,15 @@ from unmask.tokenization.vocabulary import Vocabulary
 
 
 class PreviousTokenSettings(ObjectiveSettings):
-    families = ("bert",)
     why_these = "it was only tried with BERT"
     main_term = "previous"
 
     name: Literal["previous_token"] = "previous_token"
     distance: int = 1
+
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.has("next_sentence_head")
 
 
 class PreviousToken:

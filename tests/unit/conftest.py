@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from unmask.store.encoding import Chunk, Encoder
+from unmask.store.manifest import token_dtype, word_arrays
 from unmask.store.shard_writer import EncodedChunk, ShardWriter, write_manifest
-from unmask.store.store import TokenStore, token_dtype, word_arrays
+from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 
 Documents = Sequence[Sequence[Sequence[int]]]
@@ -102,7 +103,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> P
     """The directory of a pre-trained model: random weights, large enough that no two logits are alike."""
     import torch
 
-    from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
+    from unmask.models.bert import BertEncoder, new_next_sentence_head
+    from unmask.models.heads.heads import new_masked_lm_head
     from unmask.models.hub.directory import save_model
     from unmask.models.settings import EncoderSettings
     from unmask.tokenization.learning.train import train_tokenizer

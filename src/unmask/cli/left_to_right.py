@@ -89,7 +89,7 @@ def score_command(
     from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
     from unmask.inference.task_options import naming_columns_by_option
     from unmask.io.writing import refuse_existing, write_json_lines
-    from unmask.recipe.tree import read_columns
+    from unmask.recipe.loading import read_columns
 
     if out is not None:
         if as_json:

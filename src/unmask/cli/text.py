@@ -35,7 +35,7 @@ def tokenizer_train(
 ) -> None:
     """Train a tokenizer on text; AutoTokenizer opens what it saves, unless it is of the kind word."""
     from unmask.corpus.statistics import format_account
-    from unmask.recipe.tree import read_tokenizer_options
+    from unmask.recipe.loading import read_tokenizer_options
     from unmask.tokenization.learning.from_files import train_tokenizer
 
     given = {"kind": kind, "vocab_size": vocab_size, "lowercase": lowercase, "segmenter": segmenter}
@@ -86,7 +86,7 @@ def tokenizer_report(
 ) -> None:
     """Compare tokenizers on text they were not trained on."""
     from unmask.io.writing import refuse_existing
-    from unmask.recipe.tree import read_corpus_options
+    from unmask.recipe.loading import read_corpus_options
     from unmask.reports.tokenizer_page import write_page
     from unmask.tokenization.comparison.report import report_tokenizers
     from unmask.tokenization.comparison.tables import format_report
@@ -134,7 +134,7 @@ def prepare_command(
     """Tokenize text once, into a store that every pre-training run reads; a .yaml is a mixture of corpora."""
     from unmask.corpus.statistics import format_account
     from unmask.io.progress import human_bytes
-    from unmask.recipe.tree import read_corpus_options
+    from unmask.recipe.loading import read_corpus_options
     from unmask.store.preparation import describe_annotations, prepare
 
     reading = {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error}

@@ -23,7 +23,7 @@ def pretrain_command(
     workers: Workers = None,
 ) -> None:
     """Pre-train a model from a store (store=DIR) or straight from text (corpus=FILE)."""
-    from unmask.recipe.tree import load_pretrain_recipe
+    from unmask.recipe.loading import load_pretrain_recipe
 
     load_pretrain_recipe(recipe, overrides or [])  # tells a wrong setting before the seconds that torch takes to import
     from unmask.pretraining.run import pretrain
@@ -54,7 +54,7 @@ def finetune_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Fine-tune a model on labelled examples (init_from=MODEL data.train=FILE data.dev=FILE)."""
-    from unmask.recipe.tree import load_finetune_recipe
+    from unmask.recipe.loading import load_finetune_recipe
 
     load_finetune_recipe(recipe, overrides or [])  # as above
     from unmask.finetuning.run import finetune

@@ -71,7 +71,7 @@ def evaluate_command(
     from unmask.errors import SettingsError
     from unmask.inference.evaluation import evaluate, evaluate_predictions
     from unmask.inference.task_options import read_task_settings
-    from unmask.recipe.tree import read_columns
+    from unmask.recipe.loading import read_columns
 
     words = settings or []
     if predictions is not None and model is not None and model.startswith("task."):  # not a model but the first setting
@@ -128,7 +128,7 @@ def predict_command(
     """Predict: one JSON object a line, in the order of the inputs."""
     from unmask.inference.predictor import predict_file, write_predictions
     from unmask.inference.task_options import read_task_settings
-    from unmask.recipe.tree import read_columns
+    from unmask.recipe.loading import read_columns
 
     named, given = read_columns(columns or []), read_task_settings(settings or [])
     files = given_files(inputs, encoding, separator, header, quoted)
@@ -171,7 +171,7 @@ def features_command(
 ) -> None:
     """Write what an encoder makes of texts, once, as vectors for other models."""
     from unmask.inference.features.extraction import extract_features
-    from unmask.recipe.tree import read_columns
+    from unmask.recipe.loading import read_columns
 
     extract_features(
         model,
@@ -202,7 +202,7 @@ def similarity_command(
 ) -> None:
     """Say how alike texts are: the cosine of their embeddings, one JSON object a line."""
     from unmask.inference.features.similarity import compare
-    from unmask.recipe.tree import read_columns
+    from unmask.recipe.loading import read_columns
 
     named = read_columns(columns or [])
     print_json_lines(compare(model, texts or [], query, corpus, columns=named, top_k=top_k, layers=layers, pool=pool))

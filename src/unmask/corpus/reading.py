@@ -17,6 +17,7 @@ from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import STANDARD_INPUT, format_of
 from unmask.corpus.formats.gutenberg import is_gutenberg, read_gutenberg
 from unmask.corpus.formats.markdown import read_markdown
+from unmask.corpus.formats.plain_text import read_txt
 from unmask.corpus.formats.tables import read_csv, read_documents_of_jsonl, read_parquet, read_tsv
 from unmask.corpus.formats.wikipedia import read_wikipedia
 from unmask.corpus.settings import ReadingSettings
@@ -163,24 +164,6 @@ def _look_ahead(source: Source) -> list[bytes]:
 def _lines_before(lines: list[bytes], error: Exception) -> Iterator[bytes]:
     yield from lines
     raise error
-
-
-def read_txt(source: Source) -> Iterator[Document]:
-    """Plain text; `ReadingSettings.txt_documents` says what separates documents."""
-    by_file = source.settings.txt_documents == "file"
-    lines: list[str] = []
-    begin = 1
-    for number, line in source.lines():
-        line = line.rstrip("\r\n")
-        if by_file or (line and not line.isspace()):
-            if not lines:
-                begin = number
-            lines.append(line)
-        elif lines:
-            yield Document("\n".join(lines), f"{source.name}:{begin}")
-            lines = []
-    if lines:
-        yield Document("\n".join(lines), f"{source.name}:{begin}")
 
 
 CorpusReader = Callable[[Source], Iterator[Document]]

@@ -34,13 +34,13 @@ from unmask.info import KINDS
 from unmask.io.progress import Progress, human_count
 from unmask.objectives.settings import ObjectiveSettings
 from unmask.objectives.table import OBJECTIVES, new_objective
-from unmask.packing.segment_pairs import PAIRED
-from unmask.packing.settings import PackingSettings
+from unmask.packing.settings import PAIRED, PackingSettings
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import frame_of
+from unmask.recipe.loading import ALTERNATIVES
 from unmask.recipe.names import find_recipe, similar_recipes
-from unmask.recipe.tree import ALTERNATIVES, PretrainRecipe
+from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -149,12 +149,12 @@ class _Use:
 
     @classmethod
     def of(cls, store: TokenStore, tokenizer: Tokenizer, recipe: str | None, overrides: Sequence[str]) -> _Use:
-        if isinstance(tokenizer, WordTokenizer):
+        if tokenizer.reads_words:
             words = next(entry.settings for entry in OBJECTIVES.values() if entry.settings.reads == "words")
             return cls(build_settings(words, {}, "doctor"), PackingSettings(format="stream"), room=0)
         settings = _sampling_recipe(store.directory, tokenizer, recipe, overrides)
         try:
-            room = frame_of(settings, tokenizer).room(
+            room = frame_of(open_start(settings), tokenizer).room(
                 settings.packing.max_length, 2 if settings.packing.format in PAIRED else 1
             )
         except UserError:  # the samples cannot be made either, and will say why
@@ -188,11 +188,11 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
     ]
     samples: tuple[Sample, ...] = ()
     is_sound = not any(finding.level == "fault" and "repeated" not in finding.name for finding in findings)
-    if use.recipe is None or isinstance(tokenizer, WordTokenizer):
+    if use.recipe is None or tokenizer.reads_words:
         findings.append(Finding("no-samples", "note", "the windows that ELMo reads of a store of words are not shown"))
     elif is_sound:
         try:
-            step = first_step(use.recipe, store, tokenizer)
+            step = first_step(open_start(use.recipe), store, tokenizer)
         except UserError as error:  # too few documents, or a tokenizer for another objective
             findings.append(Finding("no-samples", "fault" if isinstance(error, InputError) else "note", str(error)))
         else:

@@ -10,8 +10,8 @@ from unmask.batch import IGNORE_INDEX, Batch
 from unmask.doctor.findings import Sample, SampleToken, Table
 from unmask.objectives.base import Objective
 from unmask.objectives.table import new_objective
+from unmask.pretraining.start import Start
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.samples import show_entry
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.bpe import END_OF_WORD
@@ -39,15 +39,15 @@ class FirstStep:
         return sum(batch.num_tokens for batch in self.batches)
 
 
-def first_step(settings: PretrainRecipe, store: TokenStore, tokenizer: TextTokenizer) -> FirstStep:
+def first_step(start: Start, store: TokenStore, tokenizer: TextTokenizer) -> FirstStep:
     """The first batches that a run of this recipe on this store sees.
 
     Raises:
         InputError: the store has too few documents for the packing.
         SettingsError: the tokenizer, or the store, is not for this objective.
     """
-    objective = new_objective(settings.objective, tokenizer.vocabulary)
-    step = next(build_loader(settings, store, tokenizer, held_out=False).steps())
+    objective = new_objective(start.recipe.objective, tokenizer.vocabulary)
+    step = next(build_loader(start, store, tokenizer, held_out=False).steps())
     return FirstStep(objective, tuple(objective.prepare(batch) for batch in step.batches), step.epochs, tokenizer)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unmask.errors import CheckpointError, ModelError, SettingsError
-from unmask.finetuning.lengths import trained_length, warn_of_untrained_positions
+from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.task_options import adjusted_task
 from unmask.inference.windows import Window, encode_windows, introduce
@@ -19,12 +19,12 @@ from unmask.io.input_files import InputFiles
 from unmask.io.paths import model_directory
 from unmask.io.progress import Progress
 from unmask.io.tables import warn_of_quotes
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.heads import needs_pooler
 from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
 from unmask.models.hub.directory import LoadedModel, load_encoder, load_finetuned
+from unmask.models.hub.source import Source, open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, LoadedStep, Position, concatenate
@@ -51,6 +51,11 @@ class ExampleSteps:
 
     loader: ExampleLoader
     start: Position
+
+    @property
+    def longest(self) -> int:
+        """See `StepSource`."""
+        return int(self.loader.examples.row_lengths.max())
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """See `StepSource`."""
@@ -100,8 +105,8 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
         UserError: the model or a file is missing, damaged, or does not fit the others.
     """
     checkpoint = find_checkpoint(directory / "checkpoints")
-    source = model_directory(settings.init_from)
-    tokenizer, new_entries = load_framed_tokenizer(source)
+    source = open_source(model_directory(settings.init_from))
+    tokenizer, new_entries = load_framed_tokenizer(source.directory)
     data = settings.data
     train = data.files("train")
     assert train is not None, "a recipe names it"
@@ -129,15 +134,15 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
                 "start again with --overwrite"
             )
         start = saved
-    trained = settings.task.max_length if settings.from_scratch else trained_length(source)
-    warn_of_untrained_positions(int(training.row_lengths.max()), trained, source, "task.max_length")
+    trained = settings.task.max_length if settings.from_scratch else source.trained_length
+    warn_of_untrained_positions(int(training.row_lengths.max()), trained, source.directory, "task.max_length")
     return Inputs(
         task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
     )
 
 
 def build_module(
-    settings: FinetuneRecipe, task: Task[Any], source: Path, tokenizer: Tokenizer, num_new_entries: int = 0
+    settings: FinetuneRecipe, task: Task[Any], source: Source, tokenizer: Tokenizer, num_new_entries: int = 0
 ) -> TaskModule:
     """The encoder of `init_from`, transferred and frozen as the recipe says, with a head on it.
 
@@ -153,26 +158,26 @@ def build_module(
     if num_new_entries and tokenizer.vocab_size - num_new_entries <= encoder.settings.vocab_size:
         _add_rows(encoder, tokenizer, num_new_entries)
     sizes = encoder.settings
-    introduce(encoder, tokenizer, source)
-    if isinstance(encoder, ElmoEncoder) and task.head_kind in ("question_answering", "multiple_choice"):
+    introduce(encoder, tokenizer, source.directory)
+    if task.head_kind not in sizes.family.heads:
         raise SettingsError(
-            f"task.name={settings.task.name} and init_from={settings.init_from}, which is an ELMo, do not go together: "
-            "it reads each text by itself, so an answer would know nothing of its question; take a classification, "
-            "regression or tagging task, or a model of another family"
+            f"task.name={settings.task.name} and init_from={settings.init_from}, which is an {sizes.family.title}, do "
+            "not go together: it reads each text by itself, so an answer would know nothing of its question; take a "
+            "classification, regression or tagging task, or a model of another family"
         )
     if settings.task.max_length > sizes.num_positions:
         raise SettingsError(
             f"task.max_length {settings.task.max_length} is over the {sizes.num_positions} positions of "
-            f"{source} (max_position_embeddings): lower it"
+            f"{source.directory} (max_position_embeddings): lower it"
         )
     if settings.from_scratch:
         encoder = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
-        introduce(encoder, tokenizer, source)
+        introduce(encoder, tokenizer, source.directory)
     elif settings.transfer_layers is not None:
         fresh = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
         transfer_layers(fresh, encoder, settings.transfer_layers)
         encoder = fresh
-        introduce(encoder, tokenizer, source)
+        introduce(encoder, tokenizer, source.directory)
     module = _on_kept_head(settings, task, encoder, source) if settings.keep_head else task.module(encoder)
     if settings.freeze_layers is not None:
         random_pooler = bool(loaded.fresh) or settings.transfer_layers is not None
@@ -182,7 +187,7 @@ def build_module(
 
 def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> None:
     """Gives the encoder fresh embeddings for the tokenizer's last entries, drawn as in GPT-1's released code."""
-    assert not isinstance(encoder, ElmoEncoder), "its tokenizer is whole"
+    assert not encoder.reads_words, "its tokenizer is whole"
     names = ", ".join(tokenizer.token_strings[-num_new_entries:])
     logger.info("the vocabulary gets %s, with fresh embeddings: the model's has no tokens that frame inputs", names)
     missing = tokenizer.vocab_size - encoder.settings.vocab_size
@@ -193,11 +198,11 @@ def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> N
         fresh.normal_(std=encoder.settings.initializer_range)
 
 
-def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: Path) -> TaskModule:
+def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: Source) -> TaskModule:
     """The module with the head of `init_from`, for another task with the same labels. The head keeps its dropout unless
     task.classifier_dropout is set."""
     loaded = load_finetuned(source)
-    _check_kept_head(settings, task, loaded, source)
+    _check_kept_head(settings, task, loaded, source.directory)
     if loaded.head is not None and settings.task.classifier_dropout is None:
         return task.module(encoder, loaded.head)
     module = task.module(encoder)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmask.batch import Batch
 from unmask.config import Overrides
 from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.inputs import ExampleSteps, Inputs, add_features, open_inputs
@@ -26,11 +25,12 @@ from unmask.inference.windows import Window, measure, predict_window
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
-from unmask.models.attention import describe_attention
 from unmask.models.hub.config import told_length
 from unmask.models.hub.directory import save_model
+from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
-from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
+from unmask.recipe.loading import load_finetune_recipe
+from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import write_report
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, concatenate
@@ -41,7 +41,8 @@ from unmask.training.device import Compute, choose_compute
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
-from unmask.training.session import run_session
+from unmask.training.session import RunContext, run_session
+from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
@@ -78,7 +79,7 @@ def finetune(
             resume=resume,
             overwrite=overwrite,
             run=finetune_settings,
-            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision, training=True)),
+            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
         )
     return finetune_settings(settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite)
 
@@ -89,7 +90,7 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
     Args:
         recipe: the recipe's name, for the record.
     """
-    compute = choose_compute(settings.device, settings.precision, training=True)
+    compute = choose_compute(settings.device, settings.precision)
     with beginning_run(
         directory,
         settings,
@@ -190,28 +191,18 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
     labels = f"; labels {', '.join(task.labels)}" if task.labels else ""
     logger.info("%s parameters, from %s%s", human_count(num_parameters), origin, labels)
     logger.info(compute.describe())
-    if isinstance(encoder, EncoderSettings) and encoder.architecture != "lstm":
+    if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
         logger.info(
             describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
         )
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, compute.device)
     with Interruption() as interruption:
         last_evaluation = run_session(
-            "fine-tuning",
-            directory,
-            module=module,
-            steps=ExampleSteps(run.loader, run.start),
-            prepare=_as_it_is,
-            counts=run.module.counts,
-            settings=settings.train,
-            optimizer=settings.optimizer,
-            schedule=settings.schedule,
-            checkpoint=run.checkpoint,
+            Learner(module, run.module.counts),
+            ExampleSteps(run.loader, run.start),
+            settings,
+            RunContext("fine-tuning", directory, compute, log, interruption, run.checkpoint),
             evaluate=dev,
-            compute=compute,
-            log=log,
-            interruption=interruption,
-            longest=int(run.loader.examples.row_lengths.max()),
         )
         module.eval()
         results: dict[str, Any] = {"num_parameters": num_parameters}
@@ -229,11 +220,6 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
         write_json(directory / "results.json", results)
         if (directory / "features").exists():
             rmtree(directory / "features")
-
-
-def _as_it_is(batch: Batch) -> Batch:
-    """Examples need no masks."""
-    return batch
 
 
 def _floors(task: Task[Any], training: EncodedExamples, dev: list[Window]) -> dict[str, dict[str, float]]:

@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from unmask.errors import SettingsError
-from unmask.models.layers import pack_weights
+from unmask.models.kernels.products import pack_weights
 from unmask.models.transformer import Block
-from unmask.training.device import Compute, choose_compute
-from unmask.training.host_memory import keep_freed_memory
+from unmask.training.device import Compute, choose_compute, keep_freed_memory
 
 AnyModule = TypeVar("AnyModule")
 

@@ -17,12 +17,10 @@ from torch.nn import functional
 
 from unmask.batch import LossTerm
 from unmask.errors import ModelError
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.hub.uses import check_entries
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.device import Compute
 
@@ -122,16 +120,15 @@ def introduce(encoder: Encoder, tokenizer: Tokenizer, where: object) -> None:
     Raises:
         ModelError: they do not belong together.
     """
-    reads_words, is_of_words = isinstance(encoder, ElmoEncoder), isinstance(tokenizer, WordTokenizer)
-    if reads_words != is_of_words:
+    if encoder.reads_words != tokenizer.reads_words:
         what = (
             "words and the tokenizer is not one of words"
-            if reads_words
+            if encoder.reads_words
             else "pieces of words, the tokenizer whole ones"
         )
         raise ModelError(f"{where}: the model reads {what}: they do not belong together; get the directory again")
     check_entries(tokenizer.vocab_size, encoder.settings.vocab_size, where)
-    if isinstance(encoder, ElmoEncoder) and isinstance(tokenizer, WordTokenizer):
+    if encoder.reads_words and tokenizer.reads_words:
         encoder.set_words(tokenizer.table)
 
 

@@ -6,13 +6,16 @@ would see only itself, so the last token stands for a sequence there, as in GPT-
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.errors import SettingsError
-from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead
-from unmask.models.layers import Embeddings, Linear, initialise
+from unmask.models.heads.heads import NextSentenceHead
+from unmask.models.kernels.products import Linear
+from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
 
@@ -43,6 +46,8 @@ class BertEncoder(nn.Module):
     Raises:
         SettingsError: a pooler is requested for a causal encoder.
     """
+
+    reads_words: Literal[False] = False
 
     def __init__(self, settings: EncoderSettings, pooler: bool = True) -> None:
         super().__init__()
@@ -103,17 +108,6 @@ class BertEncoder(nn.Module):
         position_ids = batch.position_ids + first if first else batch.position_ids
         hidden: Tensor = self.embeddings(batch.input_ids, batch.token_type_ids, position_ids)
         return hidden
-
-
-def new_masked_lm_head(settings: EncoderSettings) -> MaskedLMHead:
-    """A fresh masked-LM head for an encoder of these sizes; RoBERTa's activation is GELU whatever the encoder's is."""
-    return MaskedLMHead(
-        settings.hidden_size,
-        settings.vocab_size,
-        "gelu" if settings.architecture == "roberta" else settings.hidden_act,
-        settings.layer_norm_eps,
-        settings.initializer_range,
-    )
 
 
 def new_next_sentence_head(settings: EncoderSettings) -> NextSentenceHead:

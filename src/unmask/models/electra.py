@@ -6,11 +6,14 @@ pooler. Discriminator and generator are both of this kind; their heads differ, a
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
-from unmask.models.layers import Embeddings, Linear, initialise
+from unmask.models.heads.heads import DiscriminatorHead
+from unmask.models.kernels.products import Linear
+from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
 
@@ -22,15 +25,15 @@ class ElectraEmbeddings(nn.Module):
         super().__init__()
         self.narrow = Embeddings(
             settings.vocab_size,
-            embedding_size(settings),
+            settings.embedding_width,
             settings.max_position_embeddings,
             settings.type_vocab_size,
             settings.pad_token_id,
             settings.hidden_dropout_prob,
             settings.layer_norm_eps,
         )
-        is_projected = embedding_size(settings) != settings.hidden_size
-        self.projection = Linear(embedding_size(settings), settings.hidden_size) if is_projected else None
+        is_projected = settings.embedding_width != settings.hidden_size
+        self.projection = Linear(settings.embedding_width, settings.hidden_size) if is_projected else None
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """(tokens, hidden)."""
@@ -44,6 +47,8 @@ class ElectraEncoder(nn.Module):
     Args:
         settings: every size; kept as `encoder.settings`.
     """
+
+    reads_words: Literal[False] = False
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
@@ -77,11 +82,6 @@ class ElectraEncoder(nn.Module):
         return hidden
 
 
-def embedding_size(settings: EncoderSettings) -> int:
-    """The width of the embeddings; if none is set, that of the hidden states."""
-    return settings.embedding_size or settings.hidden_size
-
-
 def generator_settings(settings: EncoderSettings, size: float, tied: bool) -> EncoderSettings:
     """The sizes of a generator: as deep as its discriminator, and `size` times as wide.
 
@@ -103,7 +103,7 @@ def generator_settings(settings: EncoderSettings, size: float, tied: bool) -> En
     hidden_size = num_heads * settings.head_size if width >= settings.head_size else max(1, round(width))
     return settings.model_copy(
         update={
-            "embedding_size": embedding_size(settings) if tied else hidden_size,
+            "embedding_size": settings.embedding_width if tied else hidden_size,
             "hidden_size": hidden_size,
             "num_attention_heads": num_heads,
             "intermediate_size": max(1, round(settings.intermediate_size * hidden_size / settings.hidden_size)),
@@ -114,20 +114,8 @@ def generator_settings(settings: EncoderSettings, size: float, tied: bool) -> En
 def share_embeddings(generator: ElectraEncoder, discriminator: ElectraEncoder) -> None:
     """Gives the generator the discriminator's embeddings, as the same parameters: words, positions, segments and the
     LayerNorm after them (section 3.2, and the released code for the LayerNorm). The projection stays its own."""
-    assert embedding_size(generator.settings) == embedding_size(discriminator.settings), "embeddings of two sizes"
+    assert generator.settings.embedding_width == discriminator.settings.embedding_width, "embeddings of two sizes"
     generator.embeddings.narrow = discriminator.embeddings.narrow
-
-
-def new_generator_head(settings: EncoderSettings) -> MaskedLMHead:
-    """A fresh masked-LM head for a generator of these sizes: BERT's, but down to the embeddings' size."""
-    return MaskedLMHead(
-        settings.hidden_size,
-        settings.vocab_size,
-        "gelu",
-        settings.layer_norm_eps,
-        settings.initializer_range,
-        decoder_size=embedding_size(settings),
-    )
 
 
 def new_discriminator_head(settings: EncoderSettings) -> DiscriminatorHead:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import overload
+from pkgutil import resolve_name
+from typing import cast, overload
 
 from unmask.models.bert import BertEncoder
 from unmask.models.electra import ElectraEncoder
@@ -16,7 +17,8 @@ TokenEncoder = BertEncoder | ElectraEncoder | Gpt1Encoder | LstmEncoder
 """An encoder with an embedding for each entry of its vocabulary: `word_embeddings`."""
 
 Encoder = TokenEncoder | ElmoEncoder
-"""Any encoder: `settings`, `embeddings`, `blocks`, `pooler`, `summary`, `hidden_states`."""
+"""Any encoder: `settings`, `embeddings`, `blocks`, `pooler`, `summary`, `hidden_states`. One with
+`reads_words`, ELMo's alone, reads the characters of words, from `set_words`, and has no `word_embeddings`."""
 
 
 @overload
@@ -36,12 +38,6 @@ def new_encoder(settings: EncoderSettings | ElmoSettings, pooler: bool = True) -
     Raises:
         SettingsError: a pooler is requested for BERT's left-to-right model.
     """
-    if isinstance(settings, ElmoSettings):
-        return ElmoEncoder(settings)
-    if settings.architecture == "electra":
-        return ElectraEncoder(settings)
-    if settings.architecture == "gpt1":
-        return Gpt1Encoder(settings)
-    if settings.architecture == "lstm":
-        return LstmEncoder(settings)
-    return BertEncoder(settings, pooler)
+    family = settings.family
+    given = (settings, pooler) if family.has("pooler") else (settings,)
+    return cast(Encoder, resolve_name(family.encoder)(*given))

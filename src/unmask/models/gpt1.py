@@ -6,11 +6,14 @@ positions only, without segments or normalisation, and there is no pooler. Block
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
-from unmask.models.layers import initialise, new_embedding, to_autocast
+from unmask.models.kernels.products import to_autocast
+from unmask.models.layers import initialise, new_embedding
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
 
@@ -37,6 +40,8 @@ class Gpt1Encoder(nn.Module):
     Args:
         settings: every size; kept as `encoder.settings`.
     """
+
+    reads_words: Literal[False] = False
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()

@@ -10,13 +10,16 @@ model: its directories are in a layout of our own.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
 from unmask.models.kernels.lstm_sequences import read_sequences
-from unmask.models.layers import Linear, initialise, new_embedding, to_autocast
+from unmask.models.kernels.products import Linear, to_autocast
+from unmask.models.layers import initialise, new_embedding
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths
 
@@ -61,6 +64,8 @@ class LstmEncoder(nn.Module):
     Args:
         settings: every size; kept as `encoder.settings`. `intermediate_size` is the number of units.
     """
+
+    reads_words: Literal[False] = False
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()

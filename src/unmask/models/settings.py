@@ -8,60 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticKnownError
 
 from unmask.errors import SettingsError
+from unmask.models.families.table import ARCHITECTURES as ARCHITECTURES
+from unmask.models.family import Activation as Activation
+from unmask.models.family import Family
 
 Count = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-Architecture = Literal["bert", "roberta", "electra", "gpt1", "lstm"]
-"""Families of encoders: Devlin et al. 2019, Liu et al. 2019, Clark et al. 2020, Radford et al. 2018; and the LSTM that
-stands in the Transformer's place in the last one's section 5."""
-
-AnyArchitecture = Literal[Architecture, "elmo"]
-"""With ELMo (Peters et al. 2018), whose sizes are of other kinds: `unmask.models.elmo.settings`."""
-
-Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "mish", "tanh"]
-"""The names in `unmask.models.layers.ACTIVATIONS`: `gelu` is exact, `gelu_new` and `gelu_pytorch_tanh` approximate it
-by tanh."""
-
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
-
-PRESETS: dict[Preset, dict[str, int]] = {
-    "tiny": {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2},
-    "mini": {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4},
-    "small": {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8},
-    "medium": {"num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8},
-    "base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12},
-    "large": {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16},
-}
-"""The released BERTs: Base and Large of the paper, the rest of Turc et al. 2019 ("Well-Read Students Learn Better")."""
-
-_ROBERTA: dict[str, Any] = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
-
-PRESETS_OF: dict[Architecture, dict[Preset, dict[str, Any]]] = {
-    "bert": {preset: dict(sizes) for preset, sizes in PRESETS.items()},
-    "roberta": {preset: {**sizes, **_ROBERTA} for preset, sizes in PRESETS.items()},
-    "electra": {
-        "tiny": {**PRESETS["tiny"], "embedding_size": 64},
-        "mini": {**PRESETS["mini"], "embedding_size": 128},
-        "small": {"num_hidden_layers": 12, "hidden_size": 256, "num_attention_heads": 4, "embedding_size": 128},
-        "base": {**PRESETS["base"], "embedding_size": 768},
-        "large": {**PRESETS["large"], "embedding_size": 1024},
-    },
-    "gpt1": {preset: dict(PRESETS[preset]) for preset in ("tiny", "mini", "base")},
-    "lstm": {
-        "tiny": {"num_hidden_layers": 1, "hidden_size": 128, "intermediate_size": 320},
-        "mini": {"num_hidden_layers": 1, "hidden_size": 256, "intermediate_size": 640},
-        "base": {"num_hidden_layers": 1, "hidden_size": 768, "intermediate_size": 2048},
-    },
-}
-"""What each preset is for each architecture. RoBERTa: base and large of its paper, the rest of BERT's sizes. ELECTRA:
-small, base and large of its table 6; mini and tiny are BERT's sizes with embeddings half as wide as the hidden states,
-as in small. GPT-1: base is the paper's one model. LSTM: base has the paper's 2,048 units, the others about as many
-for their width."""
 
 FEED_FORWARD_FACTOR = 4
 """intermediate_size = 4 x hidden_size in every released BERT (section 3)."""
@@ -70,51 +29,29 @@ _LONGEST = 512
 """Positions of every published model."""
 
 
-FAMILY_DEFAULTS: dict[Architecture, dict[str, Any]] = {
-    "bert": {},
-    "roberta": {"vocab_size": 50265, "pad_token_id": 1},
-    "electra": {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024},
-    "gpt1": {
-        "vocab_size": 40478,
-        "hidden_act": "gelu_new",
-        "type_vocab_size": 0,
-        "layer_norm_eps": 1e-5,
-        "pad_token_id": None,
-    },
-    "lstm": {
-        "vocab_size": 40478,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-        "intermediate_size": 2048,
-        "hidden_act": "tanh",
-        "attention_probs_dropout_prob": 0.0,
-        "type_vocab_size": 0,
-        "pad_token_id": None,
-    },
-}
-"""What differs from `EncoderSettings`' defaults: what a `config.json` of the family means by leaving a key out."""
+def token_families() -> list[str]:
+    """The architectures whose sizes are `EncoderSettings`: all but ELMo."""
+    return [name for name, family in ARCHITECTURES.items() if not family.reads_words]
 
-GPT1_ACTIVATIONS = ("gelu_new", "relu", "silu", "swish")
-"""Those that a GPT-1 directory can name."""
 
-FIXED_IN_LSTM = (
-    "num_attention_heads",
-    "hidden_act",
-    "attention_probs_dropout_prob",
-    "type_vocab_size",
-    "layer_norm_eps",
-)
-"""Settings that an LSTM does not have, or not with another value."""
+def _known(name: Any) -> Any:
+    if name not in token_families():
+        *names, last = token_families()
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+    return name
 
-LEFT_TO_RIGHT: tuple[Architecture, ...] = ("gpt1", "lstm")
-"""Architectures whose tokens never see what stands behind them; BERT's do not where `causal` is True."""
+
+Architecture = Annotated[str, BeforeValidator(_known)]
+"""The name of a family of encoders."""
 
 
 class Sizes(Protocol):
     """What the settings of every encoder provide, ELMo's too; see `EncoderSettings`."""
 
     @property
-    def architecture(self) -> AnyArchitecture: ...
+    def architecture(self) -> str: ...
+    @property
+    def family(self) -> Family: ...
     @property
     def causal(self) -> bool: ...
     @property
@@ -132,7 +69,7 @@ class Sizes(Protocol):
 
 
 class EncoderSettings(BaseModel):
-    """Every size of one encoder; the defaults are BERT-Base, uncased, and for other families as in `FAMILY_DEFAULTS`.
+    """Every size of one encoder; the defaults are BERT-Base, uncased, and for other families as in their `defaults`.
 
     Attributes:
         architecture: the family.
@@ -156,7 +93,7 @@ class EncoderSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    architecture: Architecture = "bert"
+    architecture: Architecture = Field("bert", examples=token_families())
     causal: bool = False
     vocab_size: Count = 30522
     embedding_size: Count | None = None
@@ -177,9 +114,11 @@ class EncoderSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_the_family(cls, given: dict[str, Any]) -> dict[str, Any]:
-        family = given.get("architecture", "bert")
-        sizes = FAMILY_DEFAULTS.get(family, {}) | given
-        if family == "gpt1" and isinstance(sizes.get("hidden_size"), int):
+        family = ARCHITECTURES.get(str(given.get("architecture", "bert")))
+        if family is None:
+            return given
+        sizes = {**family.defaults, **given}
+        if "intermediate_size" not in family.keys and isinstance(sizes.get("hidden_size"), int):
             sizes.setdefault("intermediate_size", FEED_FORWARD_FACTOR * sizes["hidden_size"])
         return sizes
 
@@ -191,76 +130,65 @@ class EncoderSettings(BaseModel):
             )
         if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} is not below vocab_size {self.vocab_size}")
-        if self.architecture != "electra" and self.embedding_size not in (None, self.hidden_size):
+        if self.causal and not self.family.may_be_causal:
+            families = " or ".join(each.title for each in ARCHITECTURES.values() if each.may_be_causal)
             raise ValueError(
-                f"embedding_size {self.embedding_size} is not hidden_size {self.hidden_size}: only ELECTRA projects"
-            )
-        if self.causal and self.architecture != "bert":
-            always = self.architecture in LEFT_TO_RIGHT
-            raise ValueError(
-                f"causal is True: that is for BERT, and {self.architecture} "
-                + ("is left-to-right anyway: leave it out" if always else "reads in both directions")
-            )
-        if self.architecture not in LEFT_TO_RIGHT and self.type_vocab_size == 0:
-            raise ValueError(f"type_vocab_size is 0: {self.architecture} has at least one segment")
-        if self.architecture != "gpt1" and self.embedding_dropout_prob not in (None, self.hidden_dropout_prob):
-            raise ValueError(
-                f"embedding_dropout_prob {self.embedding_dropout_prob} is not hidden_dropout_prob "
-                f"{self.hidden_dropout_prob}: only GPT-1 has both"
+                f"causal is True: that is for {families}, and {self.architecture} "
+                + ("is left-to-right anyway: leave it out" if self.family.left_to_right else "reads in both directions")
             )
         return self
 
     @model_validator(mode="after")
-    def _agree_with_roberta(self) -> Self:
-        if self.architecture != "roberta":
-            return self
-        if self.pad_token_id is None:
-            raise ValueError("pad_token_id is null: RoBERTa's positions are counted from it")
+    def _agree_with_the_family(self) -> Self:
+        family = self.family
+        if "type_vocab_size" in family.keys and self.type_vocab_size == 0:
+            raise ValueError(f"type_vocab_size is 0: {self.architecture} has at least one segment")
+        if family.positions_after_padding and self.pad_token_id is None:
+            raise ValueError(f"pad_token_id is null: {family.title}'s positions are counted from it")
         if self.num_positions < 1:
             raise ValueError(
-                f"max_position_embeddings {self.max_position_embeddings} leaves no position: RoBERTa's start after "
-                f"pad_token_id {self.pad_token_id}"
+                f"max_position_embeddings {self.max_position_embeddings} leaves no position: {family.title}'s start "
+                f"after pad_token_id {self.pad_token_id}"
             )
+        if family.activations and self.hidden_act not in family.activations.values():
+            known = ", ".join(family.activations.values())
+            raise ValueError(f"hidden_act {self.hidden_act!r}: {family.title} has one of {known}")
+        follows: dict[str, Any] = {
+            "embedding_size": self.hidden_size,
+            "embedding_dropout_prob": self.hidden_dropout_prob,
+            "intermediate_size": FEED_FORWARD_FACTOR * self.hidden_size,
+        }
+        for name, field in type(self).model_fields.items():
+            usual = family.defaults.get(name, field.default)
+            fixed = follows.get(name, usual)
+            value = getattr(self, name)
+            if name not in ("architecture", "causal", *family.keys) and value not in (None, fixed):
+                raise ValueError(f"{name} {value!r} means nothing to {family.title}: leave it out ({fixed!r})")
         return self
 
-    @model_validator(mode="after")
-    def _agree_with_gpt1(self) -> Self:
-        if self.architecture != "gpt1":
-            return self
-        if self.type_vocab_size:
-            raise ValueError(f"type_vocab_size {self.type_vocab_size}: GPT-1 has no segments, expected 0")
-        if self.intermediate_size != FEED_FORWARD_FACTOR * self.hidden_size:
-            raise ValueError(
-                f"intermediate_size {self.intermediate_size} is not {FEED_FORWARD_FACTOR} x hidden_size "
-                f"{self.hidden_size}, as it is in every GPT-1"
-            )
-        if self.hidden_act not in GPT1_ACTIVATIONS:
-            raise ValueError(f"hidden_act {self.hidden_act!r}: GPT-1 has one of {', '.join(GPT1_ACTIVATIONS)}")
-        return self
-
-    @model_validator(mode="after")
-    def _agree_with_lstm(self) -> Self:
-        if self.architecture != "lstm":
-            return self
-        for name in FIXED_IN_LSTM:
-            fixed = FAMILY_DEFAULTS["lstm"].get(name, type(self).model_fields[name].default)
-            if getattr(self, name) != fixed:
-                raise ValueError(f"{name} {getattr(self, name)!r} means nothing to an LSTM: leave it out ({fixed!r})")
-        return self
+    @property
+    def family(self) -> Family:
+        """What there is to know about the architecture."""
+        return ARCHITECTURES[self.architecture]
 
     @property
     def is_causal(self) -> bool:
         """Whether a token sees only itself and what stands before it; the last token then sums up its sequence."""
-        return self.causal or self.architecture in LEFT_TO_RIGHT
+        return self.causal or self.family.left_to_right
 
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def embedding_width(self) -> int:
+        """Of the word embeddings: `embedding_size`, or where that is not set that of the hidden states."""
+        return self.embedding_size or self.hidden_size
+
+    @property
     def first_position(self) -> int:
         """The row of the position embeddings that belongs to the first token of a sequence."""
-        return self.pad_token_id + 1 if self.architecture == "roberta" and self.pad_token_id is not None else 0
+        return self.pad_token_id + 1 if self.family.positions_after_padding and self.pad_token_id is not None else 0
 
     @property
     def num_positions(self) -> int:
@@ -297,7 +225,7 @@ class ModelSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    architecture: Architecture = "bert"
+    architecture: Architecture = Field("bert", examples=token_families())
     preset: Preset = "base"
     causal: bool = False
     """True: left-to-right (BERT, section 5.1), for `objective.name: causal_lm`."""
@@ -318,10 +246,15 @@ class ModelSettings(BaseModel):
 
     @model_validator(mode="after")
     def _has_the_preset(self) -> Self:
-        if self.preset not in PRESETS_OF[self.architecture]:
-            known = ", ".join(PRESETS_OF[self.architecture])
+        known = ", ".join(self.family.presets)
+        if self.preset not in self.family.presets:
             raise ValueError(f"preset {self.preset!r} is none of {self.architecture}: expected one of {known}")
         return self
+
+    @property
+    def family(self) -> Family:
+        """What there is to know about the architecture."""
+        return ARCHITECTURES[self.architecture]
 
     def resolve(self, vocab_size: int, pad_token_id: int | None = 0) -> EncoderSettings:
         """The encoder's sizes for a tokenizer.
@@ -340,8 +273,8 @@ class ModelSettings(BaseModel):
                 "leave model.vocab_size out, or use the tokenizer that it was meant for"
             )
         given = self.model_dump(exclude={"preset", "vocab_size"}, exclude_none=True)
-        sizes = PRESETS_OF[self.architecture][self.preset] | given
-        if self.architecture == "roberta" and pad_token_id is not None:
+        sizes = {**self.family.presets[self.preset], **given}
+        if self.family.positions_after_padding and pad_token_id is not None:
             sizes.setdefault("max_position_embeddings", _LONGEST + pad_token_id + 1)
         sizes.setdefault("intermediate_size", FEED_FORWARD_FACTOR * sizes["hidden_size"])
         try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.attention import Layout, attend, lay_out
+from unmask.models.attention import attend
 from unmask.models.dropout import add_dropout
-from unmask.models.layers import FeedForward, Linear
-from unmask.models.settings import Activation, EncoderSettings
+from unmask.models.kernels.products import Linear
+from unmask.models.kernels.row_layout import Layout, lay_out
+from unmask.models.layers import FeedForward
+from unmask.models.settings import EncoderSettings
 
 
 class SelfAttention(nn.Module):
@@ -37,23 +39,16 @@ class SelfAttention(nn.Module):
 class Block(nn.Module):
     """One layer of the encoder: self-attention, then feed-forward."""
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        intermediate_size: int,
-        activation: Activation,
-        attention_dropout_prob: float,
-        hidden_dropout_prob: float,
-        layer_norm_eps: float,
-        causal: bool = False,
-    ) -> None:
+    def __init__(self, settings: EncoderSettings, causal: bool = False) -> None:
         super().__init__()
-        self.attention = SelfAttention(hidden_size, num_heads, attention_dropout_prob, causal)
-        self.attention_norm = nn.LayerNorm(hidden_size, layer_norm_eps)
-        self.feed_forward = FeedForward(hidden_size, intermediate_size, activation)
-        self.feed_forward_norm = nn.LayerNorm(hidden_size, layer_norm_eps)
-        self.dropout_prob = hidden_dropout_prob
+        hidden, eps = settings.hidden_size, settings.layer_norm_eps
+        self.attention = SelfAttention(
+            hidden, settings.num_attention_heads, settings.attention_probs_dropout_prob, causal
+        )
+        self.attention_norm = nn.LayerNorm(hidden, eps)
+        self.feed_forward = FeedForward(hidden, settings.intermediate_size, settings.hidden_act)
+        self.feed_forward_norm = nn.LayerNorm(hidden, eps)
+        self.dropout_prob = settings.hidden_dropout_prob
 
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None = None) -> Tensor:
         """The block's output.
@@ -78,19 +73,7 @@ class Block(nn.Module):
 
 def new_blocks(settings: EncoderSettings, causal: bool = False) -> nn.ModuleList:
     """The blocks of an encoder of these sizes; `initialise` gives them their weights."""
-    return nn.ModuleList(
-        Block(
-            settings.hidden_size,
-            settings.num_attention_heads,
-            settings.intermediate_size,
-            settings.hidden_act,
-            settings.attention_probs_dropout_prob,
-            settings.hidden_dropout_prob,
-            settings.layer_norm_eps,
-            causal,
-        )
-        for _ in range(settings.num_hidden_layers)
-    )
+    return nn.ModuleList(Block(settings, causal) for _ in range(settings.num_hidden_layers))
 
 
 def check_lengths(batch: Batch, settings: EncoderSettings) -> None:

@@ -29,12 +29,12 @@ from unmask.batch import Batch, LossTerm
 from unmask.chance import uniform
 from unmask.errors import ModelError
 from unmask.models.dropout import dropout
-from unmask.models.elmo.directory import load_elmo
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
 from unmask.models.elmo.projected_lstm import Memory
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
+from unmask.models.hub.directory import load_model
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved
@@ -89,7 +89,7 @@ class BiLM:
 
     def build(self, encoder: Encoder) -> BiLMModule:
         """The module that learns, with a fresh softmax on `encoder`."""
-        assert isinstance(encoder, ElmoEncoder), "the encoder has two directions that do not see each other"
+        assert encoder.reads_words, "the encoder has two directions that do not see each other"
         return BiLMModule(encoder)
 
     def restore_heads(
@@ -101,7 +101,7 @@ class BiLM:
             ModelError: the directory does not load, or its softmax is of another size.
         """
         assert isinstance(module, BiLMModule)
-        softmax = load_elmo(directory).softmax
+        softmax = load_model(directory).softmax
         if softmax is None:
             return
         if softmax.weight.shape != module.softmax.weight.shape:

@@ -18,15 +18,13 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
-from unmask.models.bert import new_masked_lm_head
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.heads.heads import MaskedLMHead, new_masked_lm_head
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
-from unmask.models.layers import linear
+from unmask.models.kernels.products import linear
 from unmask.models.settings import EncoderSettings
 from unmask.objectives import operations
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved
@@ -101,7 +99,7 @@ class CausalLM:
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"
         targets = 1 - 1 / length  # all tokens but the first of each sequence
-        transform = sizes.hidden_size**2 if sizes.architecture == "bert" else 0
+        transform = sizes.hidden_size**2 if sizes.family.has("masked_lm_head") else 0
         head = 2 * (transform + sizes.hidden_size * sizes.vocab_size)
         return 3 * (operations.encoder(sizes, length, targets) + targets * head)
 
@@ -125,7 +123,9 @@ class CausalLMModule(nn.Module):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
-        self.masked_lm_head = new_masked_lm_head(encoder.settings) if encoder.settings.architecture == "bert" else None
+        assert not encoder.reads_words, "ELMo's language models have a softmax of their own"
+        sizes = encoder.settings
+        self.masked_lm_head = new_masked_lm_head(sizes) if sizes.family.has("masked_lm_head") else None
 
     @property
     def fillings(self) -> Fillings:
@@ -194,7 +194,7 @@ def next_token_decoder(encoder: Encoder, head: MaskedLMHead | None, hidden: Tens
         head: BERT's; None for the others, whose word embeddings decode without a bias.
         hidden: (targets, hidden), the encoder's output at the tokens before the targets.
     """
-    assert not isinstance(encoder, ElmoEncoder), "ELMo's language models have a softmax of their own"
+    assert not encoder.reads_words, "ELMo's language models have a softmax of their own"
     if head is None:
         return Decoder(hidden, encoder.word_embeddings)
     return Decoder(head.transform(hidden), encoder.word_embeddings, head.bias)

@@ -5,13 +5,19 @@ A message names what was written: keys of the recipe, or the directory that pre-
 
 from __future__ import annotations
 
-from unmask.models.settings import LEFT_TO_RIGHT, AnyArchitecture
+from unmask.models.families.table import ARCHITECTURES
+from unmask.models.family import Family
 from unmask.objectives.settings import ObjectiveSettings, a_model_of, called
 from unmask.objectives.table import OBJECTIVES
 
 
+def families_of(objective: ObjectiveSettings | type[ObjectiveSettings]) -> tuple[str, ...]:
+    """The names of the families that an objective trains."""
+    return tuple(name for name, family in ARCHITECTURES.items() if objective.trains(family))
+
+
 def why_not_trained(
-    objective: ObjectiveSettings, architecture: AnyArchitecture, is_causal: bool, init_from: str | None = None
+    objective: ObjectiveSettings, architecture: str, is_causal: bool, init_from: str | None = None
 ) -> str | None:
     """What is wrong with an objective on an encoder; None where nothing is.
 
@@ -21,11 +27,12 @@ def why_not_trained(
         is_causal: whether its tokens see only what stands before them; a setting in BERT, fixed in other families.
         init_from: where the encoder comes from, if not from `model.*`.
     """
-    name, fitting = objective.name, objective.families
-    if architecture not in fitting:
+    name, trained = objective.name, ARCHITECTURES[architecture]
+    if not objective.trains(trained):
+        fitting = families_of(objective)
         started = (*fitting, *objective.becomes)
         family = f"model.architecture={' or '.join(fitting)}" if init_from is None else a_model_of(started)
-        others = " or ".join(other for other, entry in OBJECTIVES.items() if architecture in entry.settings.families)
+        others = " or ".join(other for other, entry in OBJECTIVES.items() if entry.settings.trains(trained))
         return (
             f"objective.name={name} and {called(architecture, init_from)} do not go together: {objective.why_these}; "
             f"take {family}, or objective.name={others}"
@@ -34,27 +41,24 @@ def why_not_trained(
         reads_both_ways = "model.causal=false" if init_from is None else "a model that reads in both directions"
         return (
             f"objective.name={name} and {_direction('model.causal=true', 'left-to-right', init_from)} do not go "
-            f"together: a masked token is predicted from both sides; take objective.name={_other(architecture, True)}, "
-            f"or {reads_both_ways}"
+            f"together: a masked token is predicted from both sides; take objective.name={_other(trained, True)}, or "
+            f"{reads_both_ways}"
         )
-    if objective.direction == "left_to_right" and architecture not in LEFT_TO_RIGHT and not is_causal:
-        mend = "set model.causal=true" if init_from is None else "take a model that was pre-trained left to right"
+    if objective.direction == "left_to_right" and trained.may_be_causal and not is_causal:
+        instead = "set model.causal=true" if init_from is None else "take a model that was pre-trained left to right"
         return (
             f"objective.name={name} and {_direction('model.causal=false', 'bidirectional', init_from)} do not go "
-            f"together: {objective.why_these}; {mend}, or objective.name={_other(architecture, False)}"
+            f"together: {objective.why_these}; {instead}, or objective.name={_other(trained, False)}"
         )
-    return objective.why_not_trained(architecture, init_from)
+    return objective.why_not_trained(trained, init_from)
 
 
 def _direction(key: str, in_words: str, init_from: str | None) -> str:
     return key if init_from is None else f"init_from={init_from}, {in_words} by its config.json,"
 
 
-def _other(architecture: AnyArchitecture, is_causal: bool) -> str:
+def _other(family: Family, is_causal: bool) -> str:
     """An objective that trains such an encoder."""
     wanted = "left_to_right" if is_causal else "both"
-    return next(
-        name
-        for name, entry in OBJECTIVES.items()
-        if architecture in entry.settings.families and entry.settings.direction == wanted
-    )
+    fitting = {name: entry.settings for name, entry in OBJECTIVES.items() if entry.settings.trains(family)}
+    return next(name for name, settings in fitting.items() if settings.direction == wanted)

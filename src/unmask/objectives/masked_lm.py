@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, TokenEncoder
-from unmask.models.hub.directory import MASKED_LM_HEADS, load_model
-from unmask.models.hub.loaded_model import LoadedModel
+from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.source import LoadedModel
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy
 from unmask.models.settings import EncoderSettings
 from unmask.objectives import operations
@@ -266,9 +266,9 @@ class MaskedLMModule(nn.Module):
 
     def __init__(self, encoder: Encoder, parts: Sequence[Part] = ()) -> None:
         super().__init__()
-        assert not isinstance(encoder, ElmoEncoder), "it has no tokens that could be masked"
+        assert not encoder.reads_words, "it has no tokens that could be masked"
         self.encoder = encoder
-        self.masked_lm_head = MASKED_LM_HEADS[encoder.settings.architecture](encoder.settings)
+        self.masked_lm_head = new_masked_lm_head(encoder.settings)
         self.cross_entropy = SummedCrossEntropy()
         self._parts = tuple(parts)
         for part in parts:

@@ -7,13 +7,12 @@ reads. A token of a causal model attends to half of its sequence on average.
 
 from __future__ import annotations
 
-from unmask.models.electra import embedding_size
 from unmask.models.settings import EncoderSettings
 
 
 def vocabulary_head(sizes: EncoderSettings) -> float:
     """The forward pass of a masked-LM head, per target: 2 (h e + e V)."""
-    width = embedding_size(sizes)
+    width = sizes.embedding_width
     return 2 * (sizes.hidden_size * width + width * sizes.vocab_size)
 
 
@@ -26,13 +25,13 @@ def encoder(sizes: EncoderSettings, length: float, read: float) -> float:
         read: share of the tokens whose output is read, at most 1.
     """
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
-    if sizes.architecture == "lstm":
+    if sizes.family.is_recurrent:
         first = 2 * 4 * inner * (hidden + inner) + (2 * inner * hidden if inner != hidden else 0)
         return sizes.num_hidden_layers * first
     attended = length / 2 if sizes.is_causal else length
     block = 2 * (4 * hidden**2 + 2 * hidden * inner) + 4 * attended * hidden
     keys_and_values = 4 * hidden**2
     last_block = keys_and_values + min(1.0, read) * (block - keys_and_values)
-    width = embedding_size(sizes)
+    width = sizes.embedding_width
     projection = 2 * width * hidden if width != hidden else 0
     return projection + (sizes.num_hidden_layers - 1) * block + last_block

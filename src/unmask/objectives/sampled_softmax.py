@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unmask.chance import uniform
 from unmask.models.elmo.word_softmax import WordSoftmax
-from unmask.models.layers import compute_dtype, linear
+from unmask.models.kernels.products import compute_dtype, linear
 
 _CANDIDATES = 1
 """The stream of chance."""

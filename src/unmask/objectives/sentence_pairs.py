@@ -21,10 +21,10 @@ from unmask.batch import IGNORE_INDEX, Batch
 from unmask.models.bert import new_next_sentence_head
 from unmask.models.buckets import NO_LABEL, SEQUENCES, Filling, Fillings
 from unmask.models.encoder import TokenEncoder
-from unmask.models.hub.loaded_model import LoadedModel
+from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import Floor, share_entropy, share_margin
-from unmask.packing.segment_pairs import LABEL_COLUMNS, SentenceQuestion
+from unmask.packing.settings import LABEL_COLUMNS, SentenceQuestion
 
 TRAINED_FOR = "unmask_sentence_objective"
 """The key in `config.json` that says what the sentence head was trained for, where it is not the next sentence."""

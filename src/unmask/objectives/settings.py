@@ -11,8 +11,8 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field, field_validator, model_validator
 
 from unmask.config import Settings
-from unmask.models.settings import AnyArchitecture
-from unmask.packing.segment_pairs import SentenceObjective
+from unmask.models.family import Family
+from unmask.packing.settings import SentenceObjective
 
 AnnotationKind = Literal["entity", "noun_phrase"]
 
@@ -38,8 +38,7 @@ class ObjectiveSettings(Settings):
 
     Attributes:
         learns: what learns a loss over the vocabulary, in words.
-        families: of encoders that it trains.
-        why_these: why no others, for people.
+        why_these: why it trains no other families of encoders, for people.
         becomes: the family that a model of another one is turned into when pre-training is continued.
         direction: how its encoder must read: `both` ways, `left_to_right`, or either.
         reads: the kind of store: tokens of `text`, or `words` in streams.
@@ -51,9 +50,8 @@ class ObjectiveSettings(Settings):
     """
 
     learns: ClassVar[str] = "language modelling"
-    families: ClassVar[tuple[AnyArchitecture, ...]]
     why_these: ClassVar[str]
-    becomes: ClassVar[Mapping[AnyArchitecture, AnyArchitecture]] = {}
+    becomes: ClassVar[Mapping[str, str]] = {}
     direction: ClassVar[Literal["both", "left_to_right", None]] = None
     reads: ClassVar[Literal["text", "words"]] = "text"
     needs_mask: ClassVar[bool] = False
@@ -63,6 +61,11 @@ class ObjectiveSettings(Settings):
     main_term: ClassVar[str] = "lm"
 
     name: str
+
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        """Whether it trains encoders of a family, by what that has."""
+        raise NotImplementedError
 
     @property
     def annotations(self) -> AnnotationKind | None:
@@ -99,7 +102,7 @@ class ObjectiveSettings(Settings):
         """Why gradients may be over the clipping norm all the time, as the end of a sentence."""
         return ""
 
-    def why_not_trained(self, architecture: AnyArchitecture, init_from: str | None) -> str | None:
+    def why_not_trained(self, family: Family, init_from: str | None) -> str | None:
         """What is wrong with an encoder of a family that it trains; None where nothing is."""
         return None
 
@@ -116,7 +119,6 @@ class MaskedLMSettings(ObjectiveSettings):
     """Masked language modelling (BERT, section 3.1; SpanBERT), with or without a second objective on sentences."""
 
     learns = "masked LM"
-    families = ("bert", "roberta", "electra")
     why_these = "a masked token is predicted from both sides"
     direction = "both"
     needs_mask = True
@@ -156,6 +158,10 @@ class MaskedLMSettings(ObjectiveSettings):
     max_boundary_targets: int = Field(20, ge=1)
     """Tokens of a span that the span boundary objective predicts, at most."""
 
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.has("masked_lm_head")
+
     @property
     def annotations(self) -> AnnotationKind | None:
         return self.masking if self.masking == "entity" or self.masking == "noun_phrase" else None
@@ -182,14 +188,14 @@ class MaskedLMSettings(ObjectiveSettings):
             "punctuation: take objective.masking=token, or objective.masking=span, which cuts long words"
         )
 
-    def why_not_trained(self, architecture: AnyArchitecture, init_from: str | None) -> str | None:
-        if architecture == "bert" or self.sentence_objective == "none":
+    def why_not_trained(self, family: Family, init_from: str | None) -> str | None:
+        if self.sentence_objective == "none" or family.has("next_sentence_head"):
             return None
-        family = "model.architecture=bert, with any tokenizer" if init_from is None else a_model_of(("bert",))
+        instead = "model.architecture=bert, with any tokenizer" if init_from is None else a_model_of(("bert",))
         return (
-            f"objective.sentence_objective={self.sentence_objective} and {called(architecture, init_from)} do not go "
+            f"objective.sentence_objective={self.sentence_objective} and {called(family.name, init_from)} do not go "
             "together: of the families only bert has a head for it; take objective.sentence_objective=none, or "
-            f"{family}"
+            f"{instead}"
         )
 
     def unusual(self) -> Iterator[Remark]:
@@ -227,13 +233,16 @@ class MaskedLMSettings(ObjectiveSettings):
 class CausalLMSettings(ObjectiveSettings):
     """Left-to-right language modelling (GPT-1, section 3.1; the left-to-right model of BERT, section 5.1)."""
 
-    families = ("bert", "gpt1", "lstm")
     why_these = "the tokens of a bidirectional encoder see the one to predict"
     direction = "left_to_right"
     beside: ClassVar = {"model": {"architecture": "gpt1"}, "packing": {"format": "single_segment"}}
     most_epochs = (100, "GPT-1")  # Radford et al. 2018, section 4.1
 
     name: Literal["causal_lm"] = "causal_lm"
+
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.left_to_right or family.may_be_causal
 
     @property
     def why_no_targets(self) -> str:
@@ -243,7 +252,6 @@ class CausalLMSettings(ObjectiveSettings):
 class BiLMSettings(ObjectiveSettings):
     """A forward and a backward language model, trained jointly (ELMo, section 3.1)."""
 
-    families = ("elmo",)
     why_these = "its two directions are LSTMs over the characters of words"
     reads = "words"
     beside: ClassVar = {"model": {"architecture": "elmo"}, "packing": {"format": "stream"}}
@@ -257,6 +265,10 @@ class BiLMSettings(ObjectiveSettings):
     empty_memory_prob: float = Field(0.0, ge=0, le=1)
     """Share of each lane's windows that begin with an empty memory, as a text does when the model is used. None in the
     paper: the memory is then empty only once, and a model that never sees that again may come to read badly from it."""
+
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.reads_words
 
     def is_sampled(self, vocab_size: int) -> bool:
         return 2 * self.num_negatives <= vocab_size
@@ -280,7 +292,6 @@ class ReplacedTokenSettings(ObjectiveSettings):
     which."""
 
     learns = "the generator"
-    families = ("electra",)
     why_these = "generator and discriminator share embeddings, which ELECTRA has apart from its layers"
     becomes: ClassVar = {"bert": "electra"}
     direction = "both"
@@ -313,6 +324,10 @@ class ReplacedTokenSettings(ObjectiveSettings):
     schedule: Literal["joint", "two_stage"] = "joint"
     """`two_stage`: the generator alone for half of the run, then a discriminator of equal size that starts from its
     weights, with the generator frozen (section 3.2, where it does worse than `joint`)."""
+
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.has("discriminator_head")
 
     @property
     def is_static(self) -> bool:
@@ -385,13 +400,13 @@ def _unusual_share(target_prob: float) -> Iterator[Remark]:
         yield Remark("unusual-mask-rate", "warning", told, "few targets waste work, many leave no context")
 
 
-def called(architecture: AnyArchitecture, init_from: str | None) -> str:
+def called(architecture: str, init_from: str | None) -> str:
     """A family, as it was given: by the recipe, or by the directory that pre-training goes on from."""
     if init_from is None:
         return f"model.architecture={architecture}"
     return f"init_from={init_from}, of the family {architecture} by its config.json,"
 
 
-def a_model_of(families: tuple[AnyArchitecture, ...]) -> str:
+def a_model_of(families: tuple[str, ...]) -> str:
     """What to take instead of another `init_from`, for messages."""
     return f"a model of the family {' or '.join(families)} in init_from"

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.models.buckets import LAST_TOKEN, Filling, Fillings
-from unmask.models.electra import embedding_size
 from unmask.models.encoder import TokenEncoder
 from unmask.models.heads.span_boundary_head import (
     POSITION_SIZE,
@@ -25,7 +24,7 @@ from unmask.models.heads.span_boundary_head import (
     new_span_boundary_head,
     restore_span_boundary,
 )
-from unmask.models.hub.loaded_model import LoadedModel
+from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.span_masking import find_spans
@@ -89,7 +88,7 @@ class SpanBoundary:
         return vocabulary_floors(self.term, best, targets_of(batches, "boundary_targets"))
 
     def operations(self, sizes: EncoderSettings, batch: Batch, length: float) -> tuple[float, float]:
-        hidden, width = sizes.hidden_size, embedding_size(sizes)
+        hidden, width = sizes.hidden_size, sizes.embedding_width
         a_target = 2 * ((2 * hidden + POSITION_SIZE) * hidden + hidden * width + width * sizes.vocab_size)
         return len(self.places(batch)) / batch.num_tokens, self.count(batch) / batch.num_tokens * a_target
 

@@ -36,6 +36,11 @@ def choose_spans(
 ) -> Tensor:
     """Chooses runs of words, each of a length by `span_lengths`.
 
+    An example: `[CLS]`, ten words of one token, `[SEP]`. A fifth of these 12 tokens, rounded, is a budget of 2, so two
+    starts suffice: say first token 4 with a length of 1, then token 9 with 4. `starts` is [4, 9], `lengths` [1, 4],
+    `span` [0, 1, 1, 1, 1], `distance` [0, 0, 1, 2, 3] and `word` [4, 9, 10, 10, 10]: the text ends after token 10.
+    `reached` is 0 at token 4, 1 at 9 and 10, and the budget takes 4 and 9.
+
     Args:
         batch: with keys and the column `special_tokens_mask`.
         target_prob: share of a sequence's tokens, special ones counted.
@@ -138,6 +143,12 @@ def _turns(rows: Rows, begins_word: Tensor, begins_annotation: Tensor, most: int
 
 def find_spans(batch: Batch, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """The spans that targets make: the longest runs of them in a sequence, so those that overlap or touch are one.
+
+    >>> from unmask.batch import pack
+    >>> chosen = torch.tensor([0, 1, 1, 0, 1, 1, 0]).bool()  # the fifth token ends a sequence, the sixth begins one
+    >>> first, last = find_spans(pack([[0, 0, 0, 0, 0], [0, 0]]), chosen)
+    >>> first.tolist(), last.tolist()
+    ([1, 4, 5], [2, 4, 5])
 
     Args:
         chosen: (tokens,) bool, the targets.

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from unmask.corpus.annotations import FIELD
 from unmask.errors import SettingsError
-from unmask.packing.loader import TokenColumn
 from unmask.packing.planning import Span
+from unmask.packing.sequences import TokenColumn
 from unmask.store.store import TokenStore
 
 

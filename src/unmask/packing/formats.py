@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from unmask.errors import InputError, SettingsError
-from unmask.packing.loader import SequenceLoader, TokenColumn
+from unmask.packing.loader import SequenceLoader
 from unmask.packing.pair_formats import SegmentPairs, SentencePairs
-from unmask.packing.planning import Planner, SequenceFormat, Split
-from unmask.packing.segment_pairs import LABEL_COLUMNS, PAIRED, SentenceObjective
-from unmask.packing.settings import PackingSettings
+from unmask.packing.planning import Planner, SequenceFormat
+from unmask.packing.sequences import TokenColumn
+from unmask.packing.settings import LABEL_COLUMNS, PAIRED, PackingSettings, SentenceObjective
 from unmask.packing.single_formats import DocSentences, FullSentences, SingleSegments
+from unmask.packing.split import Split
 from unmask.packing.templates import SequenceFrame
 
 FORMATS: dict[str, Callable[[int, PackingSettings, SentenceObjective], SequenceFormat]] = {

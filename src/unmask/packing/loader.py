@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from unmask.batch import Batch
 from unmask.chance import key
 from unmask.errors import InputError
-from unmask.packing.planning import PlannedSequence, Planner, Span
+from unmask.packing.planning import PlannedSequence, Planner
+from unmask.packing.sequences import TokenColumn, pack_sequences
 from unmask.packing.templates import SequenceFrame
-from unmask.store.store import TokenStore
 
 _MASKS = 4
 """The last part of a sequence's key; the planner's keys end in 1 to 3."""
-
-TokenColumn = Callable[[TokenStore, Sequence[Span], Sequence[int], int], NDArray[Any]]
-"""Makes a column with one value per token from the store, the spans of a batch, the place of each span's first token in
-the batch, and the number of tokens of the batch. Special tokens belong to no span."""
 
 
 @dataclass(frozen=True)
@@ -151,83 +142,6 @@ class SequenceLoader:
     def _pack(self, planned: Sequence[tuple[PlannedSequence, int]]) -> Batch:
         store = self.planner.split.store
         return pack_sequences(planned, store, self.frame, self.label_column, self.token_columns)
-
-
-def pack_sequences(
-    planned: Sequence[tuple[PlannedSequence, int]],
-    store: TokenStore,
-    frame: SequenceFrame,
-    label_column: str | None = None,
-    token_columns: Mapping[str, TokenColumn] = {},
-) -> Batch:
-    """Packs sequences with their special tokens.
-
-    Args:
-        planned: sequences, each with its key; all of one segment, or all of two.
-        store: holds their tokens.
-        frame: the special tokens.
-        label_column: see `SequenceLoader`.
-        token_columns: see `SequenceLoader`.
-
-    Returns:
-        A batch with the columns `special_tokens_mask` (tokens,) bool (True also for separators between documents),
-        `label_column` (sequences,) int64, and `token_columns`.
-    """
-    segments = [segment for sequence, _ in planned for segment in sequence.segments]
-    spans = [span for segment in segments for span in segment]
-    span_sizes = np.array([span.end - span.start for span in spans])
-    num_spans = np.array([len(segment) for segment in segments])
-    first_spans = np.cumsum(num_spans) - num_spans
-    span_ends = np.cumsum(span_sizes + 1)  # with room for a separator after each span, even the last of a segment
-    span_starts = span_ends - span_sizes - 1
-    segment_starts = span_starts[first_spans]
-
-    pieces = frame.pieces(len(planned[0][0].segments))
-    are_texts = np.array([bool(piece.text) for piece in pieces])
-    lengths = np.empty((len(planned), len(pieces)), dtype=np.int64)
-    lengths[:] = [len(piece.ids) for piece in pieces]
-    lengths[:, are_texts] = (span_ends[first_spans + num_spans - 1] - segment_starts - 1).reshape(len(planned), -1)
-    ends = np.cumsum(lengths).reshape(lengths.shape)
-    starts = ends - lengths
-    total = int(ends[-1, -1])
-    sizes = ends[:, -1] - starts[:, 0]
-
-    input_ids = np.empty(total, dtype=np.int64)
-    special = np.zeros(total, dtype=bool)
-    places = span_starts + np.repeat(starts[:, are_texts].ravel() - segment_starts, num_spans)
-    place_list = places.tolist()
-    for span, first, after in zip(spans, place_list, (places + span_sizes).tolist(), strict=True):
-        input_ids[first:after] = store.tokens(span.document, span.start, span.end)
-    for number, piece in enumerate(pieces):
-        for place, token in enumerate(piece.ids):
-            at = starts[:, number] + place
-            input_ids[at] = token
-            special[at] = True
-    if len(spans) > len(segments):
-        separators = np.delete(places, first_spans) - 1
-        input_ids[separators] = _separator(frame)
-        special[separators] = True
-
-    columns = {"special_tokens_mask": torch.from_numpy(special)}
-    if label_column is not None:
-        columns[label_column] = torch.tensor([sequence.label for sequence, _ in planned])
-    for name, make_column in token_columns.items():
-        columns[name] = torch.from_numpy(make_column(store, spans, place_list, total))
-    token_types = np.tile([piece.segment for piece in pieces], len(planned))
-    return Batch(
-        input_ids=torch.from_numpy(input_ids),
-        token_type_ids=torch.from_numpy(np.repeat(token_types, lengths.ravel())),
-        position_ids=torch.from_numpy(np.arange(total) - np.repeat(starts[:, 0], sizes)),
-        bounds=torch.from_numpy(np.concatenate([[0], ends[:, -1]]).astype(np.int32)),
-        lengths=tuple(sizes.tolist()),
-        keys=torch.tensor([chance_key for _, chance_key in planned], dtype=torch.int64),
-        columns=columns,
-    )
-
-
-def _separator(frame: SequenceFrame) -> int:
-    assert frame.document_separator_id is not None, "a segment of several documents"
-    return frame.document_separator_id
 
 
 def _copy(epoch: int, copies: int | None) -> int:

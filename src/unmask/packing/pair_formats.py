@@ -28,8 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.chance import Draws
-from unmask.packing.planning import PlannedSequence, Span, Split, fitting_ends
-from unmask.packing.segment_pairs import SentenceObjective
+from unmask.packing.planning import PlannedSequence, Span, fitting_ends
+from unmask.packing.settings import SentenceObjective
+from unmask.packing.split import Split
 
 IS_NEXT, NOT_NEXT = 0, 1
 """The labels of next-sentence prediction, as in Google's code and `transformers`."""

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from unmask.chance import Draws
-from unmask.packing.planning import PlannedSequence, Span, Split, fitting_ends
+from unmask.packing.planning import PlannedSequence, Span, fitting_ends
+from unmask.packing.split import Split
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from unmask.batch import Batch
 from unmask.chance import key, uniform
 from unmask.errors import InputError, StoreError
 from unmask.packing.loader import LoadedStep, Position
-from unmask.packing.planning import Split
-from unmask.store.store import StoredWords, TokenStore
+from unmask.packing.split import Split
+from unmask.store.shard import StoredWords
+from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import (
     BEGIN_SENTENCE,
     BEGIN_WORD,

@@ -1,21 +1,26 @@
-"""The model in a checkpoint of a pre-training run, for measuring how scores grow with the number of updates
-(Devlin et al. 2019, appendix C.1; Radford et al. 2018, figure 2).
+"""The model directory of a pre-training run: at its end, or from a checkpoint, for measuring how scores grow with the
+number of updates (Devlin et al. 2019, appendix C.1; Radford et al. 2018, figure 2).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from unmask.errors import CheckpointError, InputError
 from unmask.io.writing import writing_directory
+from unmask.models.hub.config import told_length
+from unmask.models.hub.directory import save_model
+from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.table import new_objective
-from unmask.pretraining.run import save_pretrained
-from unmask.pretraining.start import build_module, trained_length
-from unmask.recipe.tree import load_pretrain_recipe
-from unmask.tokenization.opening import open_tokenizer
+from unmask.pretraining.start import build_module, open_start
+from unmask.recipe.loading import load_pretrain_recipe
+from unmask.tokenization.kinds.gpt1_framing import unframed
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
+from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.run.checkpoint import list_steps, load_weights, open_checkpoint
 
 
@@ -48,8 +53,9 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     checkpoint = open_checkpoint(run / "checkpoints", steps[-1] if step is None else step)
     tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
     objective = new_objective(settings.objective, tokenizer.vocabulary)
+    start = open_start(settings)
     with torch.random.fork_rng():
-        module = build_module(settings, objective, tokenizer)
+        module = build_module(start, objective, tokenizer)
     assert isinstance(module, nn.Module)
     try:
         load_weights(checkpoint, module)
@@ -57,5 +63,24 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     phase = checkpoint.state["position"].get("phase", 0)
     with writing_directory(out, overwrite=overwrite) as directory:
-        save_pretrained(module, tokenizer, directory, trained_length(settings, phase))
+        save_pretrained(module, tokenizer, directory, start.trained_length(phase))
     return out
+
+
+def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Path, trained: int | None) -> None:
+    """Writes the model directory: encoder, heads and tokenizer, in the layout that `transformers` opens, and whatever
+    belongs beside them (ELECTRA's generator in `generator/`).
+
+    The tokenizer of a model that reads bare text adds no special tokens: see `unmask.tokenization.kinds.gpt1_framing`.
+
+    Args:
+        trained: the longest sequence that the model has seen; see `unmask.pretraining.start.Start`.
+    """
+    for folder, kept in module.saved().items():
+        sizes = kept.encoder.settings
+        parts: dict[str, Any] = dict(kept.parts)
+        parts["extra_config"] = {**parts.get("extra_config", {}), **told_length(sizes, trained)}
+        save_model(directory / folder, kept.encoder, **parts)
+        reads_bare_text = sizes.family.reads_bare_text
+        (unframed(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)
+        fit_to_model(directory / folder, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

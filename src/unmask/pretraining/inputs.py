@@ -26,26 +26,17 @@ from unmask.objectives.settings import AnnotationKind
 from unmask.objectives.table import new_objective
 from unmask.packing.annotation_columns import check_annotations, without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed
-from unmask.packing.planning import Split
-from unmask.pretraining.start import (
-    build_module,
-    check_model,
-    check_vocabulary,
-    describe_new_entries,
-    trained_architecture,
-    trained_length,
-)
+from unmask.packing.split import Split
+from unmask.pretraining.start import Start, build_module, check_vocabulary, describe_new_entries, open_start
 from unmask.pretraining.steps import PretrainingSteps, build_loader, frame_of
-from unmask.recipe.pairings import USUAL_TOKENIZERS, unasked_pairs, unusual_tokenizer
+from unmask.recipe.pairings import unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import text_hash
-from unmask.store.preparation import describe_annotations, prepare
-from unmask.store.skipped_list import SKIPPED
+from unmask.store.preparation import SKIPPED, describe_annotations, prepare
 from unmask.store.store import TokenStore
 from unmask.store.unknown_tokens import tell_unknown
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.learning.from_files import train_tokenizer
-from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
 from unmask.training.run.inputs import check_unchanged
@@ -67,7 +58,7 @@ class Inputs:
         checkpoint: what the run continues from; None at its beginning.
         steps: the batches, from there on.
         held_out: masked batches to evaluate on; empty where nothing is held out.
-        trained_length: of the model at the run's end; see `unmask.pretraining.start.trained_length`.
+        trained_length: of the model at the run's end; see `unmask.pretraining.start.Start`.
     """
 
     store: TokenStore
@@ -89,27 +80,28 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
         UserError: an input is missing, damaged, or does not fit the others.
     """
     checkpoint = find_checkpoint(directory / "checkpoints")
-    check_model(settings)
-    store = open_store(settings, directory, workers, begun=checkpoint is not None)
+    start = open_start(settings)
+    store = open_store(start, directory, workers, begun=checkpoint is not None)
     check_store(directory, store)
     tokenizer = open_tokenizer(store.tokenizer_directory)
     check_tokenizer(settings, tokenizer, store.directory)
     objective = open_objective(settings, tokenizer, store.directory)
     torch.manual_seed(settings.seed)
-    module = build_module(settings, objective, tokenizer)
+    module = build_module(start, objective, tokenizer)
     if checkpoint is None:
-        tell_beforehand(settings, store, tokenizer)
-    steps = PretrainingSteps(settings, store, tokenizer, checkpoint)
-    held_out = prepare_held_out(settings, store, tokenizer, objective)
-    return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out, trained_length(settings))
+        tell_beforehand(start, store, tokenizer)
+    steps = PretrainingSteps(start, store, tokenizer, checkpoint)
+    held_out = prepare_held_out(start, store, tokenizer, objective)
+    return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out, start.trained_length())
 
 
-def tell_beforehand(settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer) -> None:
+def tell_beforehand(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
     """Logs what begins with the model's entries, and what is allowed but hardly intended."""
+    settings = start.recipe
     if settings.init_from is not None:
-        if (told := describe_new_entries(settings, tokenizer)) is not None:
+        if (told := describe_new_entries(start, tokenizer)) is not None:
             logger.info(told)
-    elif settings.store is not None and (told := unusual_tokenizer(trained_architecture(settings), tokenizer.kind)):
+    elif settings.store is not None and (told := unusual_tokenizer(start.family.name, tokenizer.kind)):
         logger.info(told)
     if (told := unasked_pairs(settings.objective, settings.packing)) is not None:
         logger.info(told)
@@ -127,7 +119,7 @@ def tell_beforehand(settings: PretrainRecipe, store: TokenStore, tokenizer: Toke
         logger.warning(told)
 
 
-def open_store(settings: PretrainRecipe, directory: Path, workers: int, begun: bool = False) -> TokenStore:
+def open_store(start: Start, directory: Path, workers: int, begun: bool = False) -> TokenStore:
     """The recipe's store, or one made from its corpus inside the run directory: tokenizer first, then the tokens.
 
     Args:
@@ -137,6 +129,7 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int, begun: b
         UserError: an input is missing or damaged, or lacks what the objective learns from. A new store that turns out
             to lack it is removed again.
     """
+    settings = start.recipe
     masking = settings.objective.annotations
     if settings.store is not None:
         store = TokenStore(Path(settings.store))
@@ -145,7 +138,7 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int, begun: b
         return store
     own = directory / "store"
     try:
-        return _store_of_corpus(settings, directory, own, workers)
+        return _store_of_corpus(start, directory, own, workers)
     except InputError as error:
         if not begun or not (own / "manifest.json").is_file():
             raise
@@ -153,10 +146,11 @@ def open_store(settings: PretrainRecipe, directory: Path, workers: int, begun: b
         return TokenStore(own)
 
 
-def _store_of_corpus(settings: PretrainRecipe, directory: Path, own: Path, workers: int) -> TokenStore:
+def _store_of_corpus(start: Start, directory: Path, own: Path, workers: int) -> TokenStore:
+    settings = start.recipe
     assert settings.corpus is not None, "the recipe has a corpus or a store"
     masking = settings.objective.annotations
-    tokenizer = find_tokenizer(settings, directory)
+    tokenizer = find_tokenizer(start, directory)
     check_corpus(settings)
     if tokenizer is None:
         assert isinstance(settings.tokenizer, TokenizerSettings), "else it has been found"
@@ -173,10 +167,9 @@ def _store_of_corpus(settings: PretrainRecipe, directory: Path, own: Path, worke
     opened = open_tokenizer(tokenizer)  # fails before the work begins
     check_tokenizer(settings, opened, tokenizer)
     open_objective(settings, opened, tokenizer)
-    if settings.init_from is not None:
-        check_vocabulary(settings, opened, f"the tokenizer of {tokenizer}")
-    if not isinstance(opened, WordTokenizer):
-        check_separator(settings.packing, frame_of(settings, opened))
+    check_vocabulary(start, opened, f"the tokenizer of {tokenizer}")
+    if not opened.reads_words:
+        check_separator(settings.packing, frame_of(start, opened))
     is_made = (own / "manifest.json").is_file()
     store = prepare(
         settings.corpus,
@@ -205,21 +198,21 @@ def _tell_of_corpus(store: TokenStore, masking: AnnotationKind | None) -> None:
         logger.info(describe_annotations(store))
 
 
-def find_tokenizer(settings: PretrainRecipe, directory: Path) -> Path | None:
+def find_tokenizer(start: Start, directory: Path) -> Path | None:
     """The tokenizer for a recipe's corpus: the one that it names, or that the run has trained before, or that of
     `init_from`; None if it has to be trained.
 
     Raises:
         SettingsError: the recipe says how to train one, beside an `init_from`, or that has none.
-        ModelError: `init_from` is not a model.
     """
+    settings = start.recipe
     given = settings.tokenizer
     if isinstance(given, str):
         return Path(given)
     trained = directory / TRAINED_TOKENIZER
-    if settings.init_from is None or trained.exists():  # there are earlier runs that trained one beside `init_from`
+    if start.source is None or trained.exists():  # there are earlier runs that trained one beside `init_from`
         return trained if trained.exists() else None
-    model = model_directory(settings.init_from)
+    model = start.source.directory
     keys = [f"tokenizer.{name}" for name in type(given).model_fields if name in given.model_fields_set]
     if keys:
         raise SettingsError(
@@ -227,7 +220,7 @@ def find_tokenizer(settings: PretrainRecipe, directory: Path) -> Path | None:
             f"init_from={settings.init_from}: give tokenizer={model}, the model's own, or one that `unmask tokenizer "
             f"extend {model} --words FILE --out DIR` has made of it"
         )
-    if not has_tokenizer(model):
+    if start.tokenizer is None:
         raise SettingsError(
             f"init_from={settings.init_from} has no tokenizer beside it: give tokenizer=DIR, the one that the model "
             "was trained with"
@@ -246,17 +239,16 @@ def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: objec
     Raises:
         SettingsError: it is of the wrong kind.
     """
-    if isinstance(tokenizer, WordTokenizer) != (settings.objective.reads == "words"):
+    if tokenizer.reads_words != (settings.objective.reads == "words"):
         raise SettingsError(
             f"objective.name={settings.objective.name} and the tokenizer of {where}, which is of the kind "
             f"{tokenizer.kind}, do not go together: `word` is for bilm, and bilm reads the characters of words; "
             f"{_another_store(settings)}"
         )
-    segmenter = "none" if isinstance(tokenizer, WordTokenizer) else tokenizer.segmenter
-    if segmenter != "none" and (masking := settings.objective.annotations) is not None:
+    if tokenizer.segmenter != "none" and (masking := settings.objective.annotations) is not None:
         raise SettingsError(
-            f"objective.masking={masking} and the segmenter {segmenter} of the tokenizer of {where} do not go "
-            "together: it changes the text that the annotations are places of; take a tokenizer without one, or "
+            f"objective.masking={masking} and the segmenter {tokenizer.segmenter} of the tokenizer of {where} do not "
+            "go together: it changes the text that the annotations are places of; take a tokenizer without one, or "
             "objective.masking=span"
         )
 
@@ -281,7 +273,7 @@ def _another_store(settings: PretrainRecipe) -> str:
     if settings.init_from is not None:
         model = model_directory(settings.init_from)
         return f"make a store with the model's own tokenizer, `unmask prepare TEXT --tokenizer {model} --out STORE`"
-    kind = USUAL_TOKENIZERS[settings.model.architecture]
+    kind = settings.model.family.tokenizer
     return (
         f"make another store, with `unmask tokenizer train TEXT --kind {kind} --out DIR` and then `unmask prepare TEXT "
         "--tokenizer DIR --out STORE`"
@@ -317,11 +309,10 @@ def check_corpus(settings: PretrainRecipe) -> None:
     raise without_annotations(masking, where)
 
 
-def prepare_held_out(
-    settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer, objective: Objective
-) -> list[Batch]:
+def prepare_held_out(start: Start, store: TokenStore, tokenizer: Tokenizer, objective: Objective) -> list[Batch]:
     """At most `train.eval_sequences` held-out sequences, as long as those of the last phase, masked once and for all;
     none if too few documents are held out."""
+    settings = start.recipe
     split = Split(store, settings.held_out, is_held_out=True)
     phase = settings.phases[-1] if settings.phases else None
     needed = documents_needed(settings.packing, settings.objective.asked_of_pairs)
@@ -336,7 +327,7 @@ def prepare_held_out(
                 "give more documents" if store.num_documents < 2 * needed else _enough_held_out(store, needed),
             )
         return []
-    loader = build_loader(settings, store, tokenizer, held_out=True, phase=phase)
+    loader = build_loader(start, store, tokenizer, held_out=True, phase=phase)
     batches = [objective.prepare(batch) for batch in loader.sample(settings.train.eval_sequences)]
     if not batches:
         logger.warning(

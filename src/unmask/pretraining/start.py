@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,18 @@ from tokenizers.models import WordPiece
 from unmask.errors import SettingsError
 from unmask.io.paths import model_directory
 from unmask.models.bert import BertEncoder
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, ElmoSettings
 from unmask.models.encoder import new_encoder
+from unmask.models.families.table import ARCHITECTURES
+from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
-from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.conversion import bert_as_electra, sizes_with_dropout, widen_vocabulary, with_dropout
 from unmask.models.hub.directory import load_encoder
-from unmask.models.hub.files import read_config
-from unmask.models.hub.source import read_settings
+from unmask.models.hub.source import Source, open_source
 from unmask.models.settings import (
     DROPOUTS,
     FEED_FORWARD_FACTOR,
-    PRESETS_OF,
-    AnyArchitecture,
     EncoderSettings,
     ModelSettings,
 )
@@ -35,7 +33,6 @@ from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.recipe.pairings import contradiction
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.library import open_definition
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -46,69 +43,76 @@ logger = logging.getLogger("unmask")
 _MOST_SHOWN = 5
 
 
-def trained_architecture(settings: PretrainRecipe) -> AnyArchitecture:
-    """The family of the encoder that a run trains: the recipe's, or what that of `init_from` becomes.
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts, opened once and passed on.
+
+    Attributes:
+        recipe: of the run.
+        source: the model directory in `init_from`; None for random weights.
+        sizes: of its encoder, with the dropout that `model.*` gives in its place; None for random weights, whose
+            vocabulary is that of a tokenizer.
+        family: of the encoder that the run trains: the recipe's, or what that of `init_from` becomes.
+        tokenizer: the one beside `init_from`; None where there is none.
+    """
+
+    recipe: PretrainRecipe
+    source: Source | None
+    sizes: EncoderSettings | ElmoSettings | None
+    family: Family
+    tokenizer: Tokenizer | None
+
+    @property
+    def has_two_segments(self) -> bool:
+        """Whether the encoder tells segments apart; else every token is in segment 0."""
+        if self.sizes is not None:
+            return self.sizes.type_vocab_size > 1
+        model = self.recipe.model
+        assert isinstance(model, ModelSettings), "ELMo's text is in no segments"
+        usual = model.family.presets[model.preset].get("type_vocab_size", EncoderSettings().type_vocab_size)
+        return (model.type_vocab_size or int(usual)) > 1
+
+    def trained_length(self, phase: int | None = None) -> int | None:
+        """The longest sequence that the run's model has seen, in tokens: position embeddings beyond it are as they were
+        drawn. None: all positions of `init_from` have been trained, as far as its `config.json` says.
+
+        Args:
+            phase: the one that it is in, from 0; None after the last.
+        """
+        recipe = self.recipe
+        seen = recipe.phases if phase is None else recipe.phases[: phase + 1]
+        lengths = [each.packing(recipe.packing).max_length for each in seen]
+        longest = max(lengths, default=recipe.packing.max_length)
+        if self.source is None:
+            return longest
+        before = self.source.trained_length
+        return None if before is None else max(before, longest)
+
+
+def open_start(recipe: PretrainRecipe) -> Start:
+    """Opens what a run starts from, and refuses sizes that contradict each other, as far as they are known before the
+    text's tokenizer is.
 
     Raises:
+        SettingsError: sizes contradict each other, or what the objective trains.
         ModelError: `init_from` is not a model.
     """
-    if settings.init_from is None:
-        return settings.model.architecture
-    family = read_settings(model_directory(settings.init_from)).architecture
-    return settings.objective.becomes.get(family, family)
-
-
-def num_segments(settings: PretrainRecipe) -> int:
-    """How many segments the encoder that a run trains tells apart; below 2, every token is in segment 0.
-
-    Raises:
-        ModelError: `init_from` is not a model.
-    """
-    if settings.init_from is not None:
-        return read_settings(model_directory(settings.init_from)).type_vocab_size
-    model = settings.model
-    assert isinstance(model, ModelSettings), "ELMo's text is in no segments"
-    usual = PRESETS_OF[model.architecture][model.preset].get("type_vocab_size", EncoderSettings().type_vocab_size)
-    return model.type_vocab_size or int(usual)
-
-
-def check_model(settings: PretrainRecipe) -> None:
-    """Refuses sizes that contradict each other, as far as they are known before there is a tokenizer.
-
-    Raises:
-        SettingsError: sizes contradict each other.
-        ModelError: `init_from` is not a model.
-    """
-    if settings.init_from is None:
-        _check_positions(settings, settings.model.resolve(settings.model.vocab_size or TokenizerSettings().vocab_size))
-        return
-    sizes = read_settings(model_directory(settings.init_from))
-    sizes = sizes_with_dropout(sizes, _dropout(settings.model), settings.init_from)
-    family = settings.objective.becomes.get(sizes.architecture, sizes.architecture)
-    wrong = contradiction(settings.objective, family, sizes.is_causal, settings.packing, settings.init_from)
+    if recipe.init_from is None:
+        _check_positions(recipe, recipe.model.resolve(recipe.model.vocab_size or TokenizerSettings().vocab_size))
+        return Start(recipe, None, None, recipe.model.family, None)
+    source = open_source(model_directory(recipe.init_from))
+    sizes = sizes_with_dropout(source.settings, _dropout(recipe.model), recipe.init_from)
+    family = ARCHITECTURES[recipe.objective.becomes.get(source.family.name, source.family.name)]
+    wrong = contradiction(recipe.objective, family.name, sizes.is_causal, recipe.packing, recipe.init_from)
     if wrong is not None:
         raise SettingsError(wrong)
-    _check_sizes(settings, sizes)
-    _check_positions(settings, sizes)
+    _check_sizes(recipe, sizes)
+    _check_positions(recipe, sizes)
+    tokenizer = open_tokenizer(source.directory) if has_tokenizer(source.directory) else None
+    return Start(recipe, source, sizes, family, tokenizer)
 
 
-def trained_length(settings: PretrainRecipe, phase: int | None = None) -> int | None:
-    """The longest sequence that a run's model has seen, in tokens: position embeddings beyond it are as they were
-    drawn. None: all positions of `init_from` have been trained, as far as its `config.json` says.
-
-    Args:
-        phase: the one that it is in, from 0; None after the last.
-    """
-    seen = settings.phases if phase is None else settings.phases[: phase + 1]
-    lengths = [each.packing(settings.packing).max_length for each in seen]
-    longest = max(lengths, default=settings.packing.max_length)
-    if settings.init_from is None:
-        return longest
-    before = read_config(model_directory(settings.init_from)).get(TRAINED_LENGTH)
-    return max(before, longest) if isinstance(before, int) else None
-
-
-def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Tokenizer) -> ObjectiveModule:
+def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> ObjectiveModule:
     """The module to train: with random weights, or with the weights and sizes of `init_from`, and its dropout unless
     `model.*` gives another.
 
@@ -116,53 +120,50 @@ def build_module(settings: PretrainRecipe, objective: Objective, tokenizer: Toke
     own tokenizer makes of them, and so do tokens that were added to that tokenizer but not to the model.
 
     Raises:
-        SettingsError: `init_from` has another vocabulary than the store or than the tokenizer beside it, fewer
-            positions than a sequence, other sizes than `model.*` says, or is of a family that the objective does not
-            train.
+        SettingsError: `init_from` has another vocabulary than the store or than the tokenizer beside it, or sizes
+            contradict each other.
     """
-    if settings.init_from is None:
-        sizes = settings.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
-        _check_positions(settings, sizes)
+    recipe = start.recipe
+    if start.source is None:
+        sizes = recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
+        _check_positions(recipe, sizes)
         return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
-    check_model(settings)
-    directory = model_directory(settings.init_from)
-    dropout = _dropout(settings.model)
-    encoder = with_dropout(load_encoder(directory, pooler=objective.needs_pooler).encoder, dropout, settings.init_from)
-    pieces = _new_entries(settings, directory, encoder.settings, tokenizer)
-    if trained_architecture(settings) != encoder.settings.architecture:
+    dropout, name = _dropout(recipe.model), str(recipe.init_from)
+    encoder = with_dropout(load_encoder(start.source, pooler=objective.needs_pooler).encoder, dropout, name)
+    pieces = _new_entries(start, tokenizer)
+    if start.family != encoder.settings.family:
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
         encoder = bert_as_electra(encoder)
     module = objective.build(encoder)
-    objective.restore_heads(module, directory, partial(with_dropout, dropout=dropout, name=settings.init_from))
+    objective.restore_heads(module, start.source.directory, partial(with_dropout, dropout=dropout, name=name))
     for kept in module.saved().values() if pieces else ():
         heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead | SpanBoundaryHead)]
-        assert not isinstance(kept.encoder, ElmoEncoder), "its words have been compared"
+        assert not kept.encoder.reads_words, "its words have been compared"
         widen_vocabulary(kept.encoder, heads, tokenizer.vocab_size, pieces)
     return module
 
 
-def describe_new_entries(settings: PretrainRecipe, tokenizer: Tokenizer) -> str | None:
+def describe_new_entries(start: Start, tokenizer: Tokenizer) -> str | None:
     """A note on the entries that `init_from` gets from the tokenizer of a store, or that its own are unknown; None if
     they are the same.
 
     Args:
         tokenizer: the store's, which `build_module` has accepted.
     """
-    if settings.init_from is None:
+    if start.source is None:
         return None
-    directory = model_directory(settings.init_from)
-    if not has_tokenizer(directory):
+    if start.tokenizer is None:
         return (
-            f"init_from={settings.init_from} has no tokenizer beside it: it has as many entries as the store's, "
+            f"init_from={start.recipe.init_from} has no tokenizer beside it: it has as many entries as the store's, "
             f"{tokenizer.vocab_size:,}, but whether they are the same cannot be checked"
         )
-    known = open_tokenizer(directory).vocab_size
+    known = start.tokenizer.vocab_size
     if tokenizer.vocab_size == known:
         return None
     return (
         f"{tokenizer.vocab_size - known:,} of the {tokenizer.vocab_size:,} entries of the store's tokenizer are new to "
-        f"init_from={settings.init_from}: each starts as the mean of the pieces that the model's own tokenizer makes "
-        "of it, a special token as the mean of all entries"
+        f"init_from={start.recipe.init_from}: each starts as the mean of the pieces that the model's own tokenizer "
+        "makes of it, a special token as the mean of all entries"
     )
 
 
@@ -181,7 +182,7 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
         )
 
 
-def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, Any]:
+def _given_sizes(model: AnyModelSettings, family: str) -> dict[str, Any]:
     """The sizes that `model.*` gives, including those of a preset, but not those that follow from defaults."""
     given = model.model_dump(include=model.model_fields_set - {"preset", *DROPOUTS}, exclude_none=True)
     has_preset = "preset" in model.model_fields_set
@@ -191,7 +192,7 @@ def _given_sizes(model: AnyModelSettings, family: AnyArchitecture) -> dict[str, 
         return given
     if isinstance(model, ElmoModelSettings):
         return ELMO_PRESETS[model.preset].model_dump(exclude={"vocab_size", *DROPOUTS}) | given
-    sizes = PRESETS_OF[model.architecture][model.preset] | given
+    sizes = {**model.family.presets[model.preset], **given}
     return {"intermediate_size": FEED_FORWARD_FACTOR * sizes["hidden_size"]} | sizes
 
 
@@ -200,7 +201,7 @@ def _dropout(model: AnyModelSettings) -> dict[str, float]:
     return model.model_dump(include=model.model_fields_set.intersection(DROPOUTS), exclude_none=True)
 
 
-def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str = "the store's tokenizer") -> None:
+def check_vocabulary(start: Start, tokenizer: Tokenizer, whose: str = "the store's tokenizer") -> None:
     """Refuses a tokenizer whose first entries are not those of `init_from`, in their order, and a model whose generator
     has other entries than itself.
 
@@ -209,12 +210,11 @@ def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str 
 
     Raises:
         SettingsError: they are others.
-        ModelError: `init_from` is not a model.
     """
-    assert settings.init_from is not None, "else any will do"
-    directory = model_directory(settings.init_from)
-    sizes = read_settings(directory)
-    before = open_tokenizer(directory) if has_tokenizer(directory) else None
+    if start.source is None:
+        return  # any will do
+    settings, sizes, before = start.recipe, start.source.settings, start.tokenizer
+    directory = start.source.directory
     own = f"tokenizer={directory}" if settings.store is None else _preparing_with(directory)
     if before is None and sizes.vocab_size != tokenizer.vocab_size:
         raise SettingsError(
@@ -224,7 +224,7 @@ def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str 
         )
     if before is None:
         return
-    if isinstance(tokenizer, WordTokenizer) or isinstance(before, WordTokenizer):
+    if tokenizer.reads_words or before.reads_words:
         if before.token_strings != tokenizer.token_strings:
             raise SettingsError(
                 f"init_from={settings.init_from} predicts other words than those of {whose}: take the model's own, "
@@ -250,17 +250,16 @@ def check_vocabulary(settings: PretrainRecipe, tokenizer: Tokenizer, whose: str 
         )
 
 
-def _new_entries(
-    settings: PretrainRecipe, directory: Path, sizes: EncoderSettings | ElmoSettings, tokenizer: Tokenizer
-) -> list[list[int]]:
+def _new_entries(start: Start, tokenizer: Tokenizer) -> list[list[int]]:
     """The pieces that the model's tokenizer makes of each entry at the end of the store's that the model lacks."""
-    check_vocabulary(settings, tokenizer)
-    before = open_tokenizer(directory) if has_tokenizer(directory) else None
-    if before is None or isinstance(before, WordTokenizer) or isinstance(tokenizer, WordTokenizer):
+    check_vocabulary(start, tokenizer)
+    before = start.tokenizer
+    if start.source is None or before is None or before.reads_words or tokenizer.reads_words:
         return []
-    if sizes.vocab_size < before.vocab_size:
-        _tell_added(settings, before, sizes.vocab_size)
-    return _pieces(before, min(before.vocab_size, sizes.vocab_size), tokenizer)
+    known = start.source.settings.vocab_size
+    if known < before.vocab_size:
+        _tell_added(start.recipe, before, known)
+    return _pieces(before, min(before.vocab_size, known), tokenizer)
 
 
 def _both_sizes(settings: PretrainRecipe, before: TextTokenizer, known: int) -> str:

@@ -16,12 +16,11 @@ from unmask.packing.annotation_columns import annotation_column, check_annotatio
 from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
 from unmask.packing.phases import phased_steps
-from unmask.packing.planning import Split
 from unmask.packing.settings import PhaseSettings
+from unmask.packing.split import Split
 from unmask.packing.stream import StreamLoader, target_counts
 from unmask.packing.templates import SequenceFrame, bare_frame
-from unmask.pretraining.start import num_segments, trained_architecture
-from unmask.recipe.pairings import BARE
+from unmask.pretraining.start import Start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.definition import Framing
@@ -50,18 +49,16 @@ class PretrainingSteps:
         checkpoint: where the steps begin.
     """
 
-    def __init__(
-        self, settings: PretrainRecipe, store: TokenStore, tokenizer: Tokenizer, checkpoint: Checkpoint | None
-    ) -> None:
-        self._settings = settings
+    def __init__(self, start: Start, store: TokenStore, tokenizer: Tokenizer, checkpoint: Checkpoint | None) -> None:
+        self._settings = settings = start.recipe
         self._phases = settings.phases or (PhaseSettings(until=1),)
         self._stream: StreamLoader | None = None
         self._loaders: list[SequenceLoader] = []
-        if isinstance(tokenizer, WordTokenizer):
+        if tokenizer.reads_words:
             self._stream = stream_loader(settings, store, tokenizer, held_out=False)
         else:
             self._loaders = [
-                sequence_loader(settings, store, tokenizer, held_out=False, phase=phase) for phase in self._phases
+                sequence_loader(start, store, tokenizer, held_out=False, phase=phase) for phase in self._phases
             ]
         state = {} if checkpoint is None else checkpoint.state
         share = 0.0 if checkpoint is None else share_done(checkpoint.done, settings.train)
@@ -72,6 +69,11 @@ class PretrainingSteps:
         steps = self._open(self._start, most_tokens)
         self._made: tuple[Position, int | None, Iterator[LoadedStep]] | None
         self._made = self._start, most_tokens, chain([next(steps)], steps)
+
+    @property
+    def longest(self) -> int:
+        """See `StepSource`."""
+        return self._settings.longest[1]
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """See `StepSource`."""
@@ -139,7 +141,7 @@ def _cut(settings: PretrainRecipe, phase: PhaseSettings, number: int = 0) -> Cut
 
 
 def build_loader(
-    settings: PretrainRecipe,
+    start: Start,
     store: TokenStore,
     tokenizer: Tokenizer,
     held_out: bool,
@@ -153,9 +155,9 @@ def build_loader(
             masking uses annotations that the store lacks.
         StoreError: the format is `stream`, and the store is not one of words.
     """
-    if isinstance(tokenizer, WordTokenizer):
-        return stream_loader(settings, store, tokenizer, held_out)
-    return sequence_loader(settings, store, tokenizer, held_out, phase)
+    if tokenizer.reads_words:
+        return stream_loader(start.recipe, store, tokenizer, held_out)
+    return sequence_loader(start, store, tokenizer, held_out, phase)
 
 
 def stream_loader(
@@ -175,13 +177,14 @@ def stream_loader(
 
 
 def sequence_loader(
-    settings: PretrainRecipe,
+    start: Start,
     store: TokenStore,
     tokenizer: TextTokenizer,
     held_out: bool,
     phase: PhaseSettings | None = None,
 ) -> SequenceLoader:
     """The loader of formats whose sequences do not depend on each other; see `build_loader`."""
+    settings = start.recipe
     masking = settings.objective.annotations
     if masking is not None:
         check_annotations(store, masking)
@@ -195,7 +198,7 @@ def sequence_loader(
         Split(store, settings.held_out, held_out),
         phase.packing(settings.packing),
         settings.objective.asked_of_pairs,
-        frame_of(settings, tokenizer),
+        frame_of(start, tokenizer),
         seed=settings.seed,
         batch_size=cut.batch_size,
         micro_batch_size=at_once,
@@ -205,21 +208,21 @@ def sequence_loader(
     )
 
 
-def frame_of(settings: PretrainRecipe, tokenizer: TextTokenizer) -> SequenceFrame:
+def frame_of(start: Start, tokenizer: TextTokenizer) -> SequenceFrame:
     """The special tokens around sequences: the tokenizer's, or none for families that read bare text.
 
     Raises:
         ModelError: the tokenizer lacks the special tokens that are needed.
     """
-    if trained_architecture(settings) in BARE:
+    if start.family.reads_bare_text:
         return bare_frame(document_separator_id=tokenizer.find_role("eos_token"))
     _ = tokenizer.cls_id  # a model of this family needs it
     framing = tokenizer.framing
-    if num_segments(settings) < 2:  # as RoBERTa has; a BERT tokenizer would frame with two
+    if not start.has_two_segments:  # as RoBERTa has; a BERT tokenizer would frame with two
         framing = Framing(framing.single, tuple(replace(piece, segment=0) for piece in framing.pair))
     return SequenceFrame(framing, tokenizer.sep_id)
 
 
 def count_targets(store: TokenStore, tokenizer: Tokenizer) -> NDArray[np.int64]:
     """(vocabulary,) how often each entry of the store's vocabulary can be a target."""
-    return target_counts(store, tokenizer) if isinstance(tokenizer, WordTokenizer) else store.token_counts()
+    return target_counts(store, tokenizer) if tokenizer.reads_words else store.token_counts()

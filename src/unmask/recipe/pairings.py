@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unmask.models.settings import AnyArchitecture
+from unmask.models.settings import ARCHITECTURES
 from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.settings import ObjectiveSettings
-from unmask.packing.segment_pairs import PAIRED
-from unmask.packing.settings import PackingSettings, PhaseSettings
+from unmask.packing.settings import PAIRED, PackingSettings, PhaseSettings
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, TrainSettings
-
-BARE: frozenset[str] = frozenset({"gpt1", "lstm"})
-"""Families that read bare text, without special tokens around it (Radford et al. 2018, section 4.1)."""
 
 
 def contradiction(
     objective: ObjectiveSettings,
-    architecture: AnyArchitecture,
+    architecture: str,
     is_causal: bool,
     packing: PackingSettings,
     init_from: str | None = None,
@@ -51,7 +47,7 @@ def _if_by_default(objective: ObjectiveSettings) -> str:
 
 
 def _why_not_packed(
-    objective: ObjectiveSettings, architecture: AnyArchitecture, packing: PackingSettings, init_from: str | None
+    objective: ObjectiveSettings, architecture: str, packing: PackingSettings, init_from: str | None
 ) -> str | None:
     if (objective.reads == "words") != (packing.format == "stream"):
         mend = (
@@ -63,7 +59,7 @@ def _why_not_packed(
             f"objective.name={objective.name} and packing.format={packing.format} do not go together: `stream` is for "
             f"bilm, and bilm reads nothing else, since its state goes from one batch to the next; {mend}"
         )
-    if architecture in BARE and packing.format in PAIRED:
+    if ARCHITECTURES[architecture].reads_bare_text and packing.format in PAIRED:
         family = (
             f"model.architecture={architecture}" if init_from is None else f"init_from={init_from}, a {architecture},"
         )
@@ -91,20 +87,9 @@ def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str
     )
 
 
-USUAL_TOKENIZERS: dict[AnyArchitecture, str] = {
-    "bert": "wordpiece",
-    "electra": "wordpiece",
-    "roberta": "byte_bpe",
-    "gpt1": "bpe",
-    "lstm": "bpe",
-    "elmo": "word",
-}
-"""The kind of tokenizer that each family has in its paper, and that programs expect which open a saved one."""
-
-
-def unusual_tokenizer(architecture: AnyArchitecture, kind: str) -> str | None:
+def unusual_tokenizer(architecture: str, kind: str) -> str | None:
     """A note on a store whose tokenizer is not of the family's kind; None where it is."""
-    usual = USUAL_TOKENIZERS[architecture]
+    usual = ARCHITECTURES[architecture].tokenizer
     if kind == usual:
         return None
     return (

@@ -1,43 +1,26 @@
 """The whole settings tree: everything that a recipe may set.
 
-A recipe is a YAML file that states what differs from the defaults here, and may name one other recipe as its `base:`,
-by its path from the recipe's own folder or as on the command line.
-The command line overrides with `key.path=value`. The settings of each part are beside its code, in `*/settings.py`.
+A recipe is a YAML file that states what differs from the defaults here; `unmask.recipe.loading` reads it. The settings
+of each part are beside its code, in `*/settings.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from unmask.config import (
-    Overrides,
-    Settings,
-    as_given,
-    build_settings,
-    merge,
-    nearest,
-    parse_overrides,
-    read_settings_file,
-)
+from unmask.config import Settings, as_given, nearest
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
-from unmask.errors import SettingsError
 from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
 from unmask.models.settings import DropoutSettings, ModelSettings
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES, AnyObjective
 from unmask.packing.settings import PackingSettings, Phases
-from unmask.recipe.names import find_recipe
 from unmask.recipe.pairings import contradiction, overflow, too_many_tokens
-from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
-from unmask.tokenization.settings import PRESETS, TokenizerSettings
+from unmask.tasks.settings import DataSettings, TaskSettings
+from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.settings import (
-    BUDGETS,
-    ONLY_OF_OPTIMIZERS,
-    ONLY_OF_SCHEDULES,
     OptimizerSettings,
     ScheduleSettings,
     SearchSettings,
@@ -45,7 +28,7 @@ from unmask.training.settings import (
 )
 
 Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["auto", "fp32", "bf16", "fp8"]
+Precision = Literal["auto", "fp32", "bf16"]
 
 
 class PretrainRecipe(Settings):
@@ -56,8 +39,7 @@ class PretrainRecipe(Settings):
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
     precision: Precision = "auto"
-    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device supports it; `fp8`: as
-    bf16, but the linear layers of blocks in 8 bits, for large models on a GPU of compute capability 8.9 or later."""
+    """`bf16`: matrix products in bfloat16, weights in float32; `auto`: bf16 where the device supports it."""
 
     tokenizer: str | TokenizerSettings = TokenizerSettings()
     """A tokenizer's directory, or the settings of one to train on the corpus. A store or `init_from` brings its own:
@@ -135,7 +117,7 @@ class PretrainRecipe(Settings):
             )
         if self.store is not None and (self.reading, self.cleaning) != (ReadingSettings(), CleaningSettings()):
             raise ValueError("reading and cleaning are for a `corpus`: the text of a store has been read and cleaned")
-        if self.init_from is None:  # else `unmask.pretraining.start.check_model` checks against that model
+        if self.init_from is None:  # else `unmask.pretraining.start.open_start` checks against that model
             wrong = contradiction(self.objective, self.model.architecture, self.model.causal, self.packing)
             if wrong is not None:
                 raise ValueError(wrong)
@@ -256,145 +238,3 @@ class TokenizerOptions(CorpusOptions):
     """What the command line may set for a tokenizer to train."""
 
     tokenizer: TokenizerSettings = TokenizerSettings()
-
-
-ALTERNATIVES = (
-    tuple(f"train.{name}" for name in BUDGETS),
-    ("schedule.warmup_steps", "schedule.warmup_ratio"),
-    ("corpus", "store"),
-    ("data.columns.text", "data.columns.text_a"),
-)
-"""Keys of which only one may be given: one on the command line replaces another in the recipe."""
-
-Recipe = TypeVar("Recipe", PretrainRecipe, FinetuneRecipe)
-
-
-def load_pretrain_recipe(name: str, overrides: Overrides = ()) -> PretrainRecipe:
-    """Reads a pre-training recipe; see `unmask.recipe.names.find_recipe` and `unmask.config`.
-
-    Raises:
-        SettingsError: no such recipe, an unknown key, a value out of range, or a contradiction.
-    """
-    return _load(PretrainRecipe, name, overrides)
-
-
-def load_finetune_recipe(name: str, overrides: Overrides = ()) -> FinetuneRecipe:
-    """Reads a fine-tuning recipe, as `load_pretrain_recipe`."""
-    return _load(FinetuneRecipe, name, overrides)
-
-
-def read_corpus_options(
-    reading: Mapping[str, Any], cleaning: Mapping[str, Any], overrides: Sequence[str]
-) -> CorpusOptions:
-    """Settings from command-line options, overridden by `reading.KEY=VALUE` and `cleaning.KEY=VALUE` words.
-
-    Raises:
-        SettingsError: an unknown key, or a value out of range.
-    """
-    values = merge({"reading": reading, "cleaning": cleaning}, parse_overrides(overrides))
-    return build_settings(CorpusOptions, values, "--set")
-
-
-def read_tokenizer_options(
-    preset: str | None, given: Mapping[str, Any], reading: Mapping[str, Any], overrides: Sequence[str]
-) -> TokenizerOptions:
-    """Settings of a tokenizer to train: the preset's, overridden by options, and both by `tokenizer.KEY=VALUE` words.
-
-    Raises:
-        SettingsError: an unknown preset or key, or a value out of range.
-    """
-    if preset is not None and preset not in PRESETS:
-        raise SettingsError(f"--preset {preset}: there is no such preset{nearest(preset, list(PRESETS))}")
-    base = PRESETS[preset].model_dump(exclude_defaults=True) if preset is not None else {}
-    options = {name: value for name, value in given.items() if value is not None}
-    if "vocab_size" in options:
-        base.pop("num_merges", None)
-    values = merge({"tokenizer": base | options, "reading": reading}, parse_overrides(overrides))
-    return build_settings(TokenizerOptions, values, "tokenizer train")
-
-
-def read_columns(words: Sequence[str]) -> ColumnSettings:
-    """Columns of examples from `NAME=COLUMN` words of the command line.
-
-    Raises:
-        SettingsError: there is no such NAME.
-    """
-    return build_settings(ColumnSettings, parse_overrides(words), "--column")
-
-
-def _load(cls: type[Recipe], name: str, overrides: Overrides) -> Recipe:
-    path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
-    values = read_settings_file(path)
-    base_name = values.pop("base", None)
-    if base_name is not None:
-        values = merge(_without_other_names(_read_base(path, base_name), values), values, ALTERNATIVES)
-    given = parse_overrides(overrides)
-    if "base" in given:
-        raise SettingsError(
-            "base cannot be given on the command line: name it in the recipe, or pass that recipe instead"
-        )
-    if given.get("store") is not None and given.get("tokenizer") is not None:
-        raise SettingsError("store and tokenizer contradict each other: a store brings its own tokenizer; keep one")
-    if ("data" in values) != (cls is FinetuneRecipe):
-        program = "finetune" if "data" in values else "pretrain"
-        raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
-    _check_place(cls, name, values, given)
-    values = merge(_without_other_names(values, given), given, ALTERNATIVES)
-    return build_settings(cls, values, str(name))
-
-
-def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuses settings of the other program's recipes, those of phases that there are not, and no model for a recipe
-    that goes on from one, which names it by an empty `init_from`.
-
-    Args:
-        values: the recipe's.
-        given: the command line's.
-    """
-    other, program = (PretrainRecipe, "pretrain") if cls is FinetuneRecipe else (FinetuneRecipe, "finetune")
-    for key in given:
-        if key not in cls.model_fields and key in other.model_fields:
-            raise SettingsError(f"{key} is set in recipes of `unmask {program}`, and {name} is none: leave it out")
-    numbers = list(given["phases"]) if isinstance(given.get("phases"), Mapping) else []
-    if numbers and all(map(str.isdecimal, numbers)) and not values.get("phases"):
-        raise SettingsError(
-            f"{name} has no phases, so there is no phases.{numbers[0]} to change: give them all, such as "
-            "phases='[{until: 0.9, max_length: 64}, {until: 1}]'"
-        )
-    if values.get("init_from") == "" and not given.get("init_from"):
-        raise SettingsError(f"{name} goes on from a model: give init_from=MODEL, its directory or a run's")
-
-
-def _without_other_names(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`under` without the settings of an objective, optimizer or schedule that do not apply to the one that `over`
-    names."""
-    kept = dict(under)
-    if _other_name(under, over, "objective", MaskedLMSettings().name) is not None:
-        kept.pop("objective", None)  # no key means quite the same in two objectives
-    for part, default, only_of in (
-        ("optimizer", OptimizerSettings().name, ONLY_OF_OPTIMIZERS),
-        ("schedule", ScheduleSettings().name, ONLY_OF_SCHEDULES),
-    ):
-        name = _other_name(under, over, part, default)
-        if name is not None and kept.get(part):
-            kept[part] = {key: value for key, value in kept[part].items() if name in only_of.get(key, (name,))}
-    return kept
-
-
-def _other_name(under: Mapping[str, Any], over: Mapping[str, Any], part: str, default: str) -> str | None:
-    """The name that `over` gives to a part of the settings where `under` has another; else None."""
-    named, before = (values.get(part) or {} for values in (over, under))
-    if not isinstance(named, Mapping) or not isinstance(before, Mapping):
-        return None  # refused later, for its type
-    name = named.get("name")
-    return None if name == before.get("name", default) else name
-
-
-def _read_base(path: Path, name: Any) -> dict[str, Any]:
-    if not isinstance(name, str):
-        raise SettingsError(f"{path}: base={name}: expected the path or the name of one recipe")
-    beside = path.parent / name
-    base = read_settings_file(beside if beside.is_file() else find_recipe(name))
-    if "base" in base:
-        raise SettingsError(f"{path}: its base {name} has a base of its own: a recipe has one base at most")
-    return base

@@ -14,7 +14,7 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import OutputError
 from unmask.io.progress import human_bytes, human_count
 from unmask.store.encoding import Chunk, Encoder
-from unmask.store.store import DOCUMENT, SENTENCE, WORD_END
+from unmask.store.manifest import DOCUMENT, SENTENCE, WORD_END
 
 _SAMPLED_FILES = 4
 _ENCODED_BYTES = 1 << 18

@@ -16,11 +16,10 @@ from unmask.corpus.sentences.rules import begin_at_space, sentence_text
 from unmask.corpus.sentences.splitters import SENTENCE_SPLITTERS
 from unmask.errors import SettingsError
 from unmask.store.annotation_places import AnnotatedText, AnnotationPlacer
+from unmask.store.manifest import token_dtype
 from unmask.store.shard_writer import EncodedChunk, TextDigest, WordBytes
-from unmask.store.store import token_dtype
 from unmask.store.word_encoding import WordEncoding
 from unmask.tokenization.encoding.word_cache import WordCache
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 
 HASH_BYTES = 4
@@ -87,7 +86,7 @@ class Encoder:
         self._placer = AnnotationPlacer(tokenizer)
         self._encoding = (
             WordEncoding(tokenizer)
-            if isinstance(tokenizer, WordTokenizer)
+            if tokenizer.reads_words
             else WordCache(tokenizer.backend, token_dtype(tokenizer.vocab_size))
         )
 
@@ -143,7 +142,7 @@ class Encoder:
 
 def _is_space_part_of_words(tokenizer: Tokenizer) -> bool:
     """Whether a word after a space has a different entry from the word alone, as in byte-level BPE."""
-    if isinstance(tokenizer, WordTokenizer):
+    if tokenizer.reads_words:
         return False
     alone, after_space = tokenizer.backend.encode_batch(["a", " a"], add_special_tokens=False)
     return bool(alone.ids != after_space.ids)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.corpus.corpora import Corpus
+from unmask.corpus.pipeline import Corpus
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import StoreError
 from unmask.store.encoding import EncoderSettings

@@ -8,28 +8,30 @@ sent out, and written where they are encoded.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 from unmask.corpus.annotations import KINDS
 from unmask.corpus.cleaning.near_duplicates import estimate_memory
-from unmask.corpus.corpora import find_corpora, read_corpora
 from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
-from unmask.io.writing import refuse_existing, refuse_foreign, told_as_output_error
+from unmask.io.writing import refuse_existing, refuse_foreign, told_as_output_error, writing
 from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
 from unmask.store.encoding import Chunk, Encoder, EncoderSettings, cut_chunks, digested
 from unmask.store.encoding_pool import encoder_pool
 from unmask.store.job import Job, check_resumed, made_from_another
+from unmask.store.manifest import SPAN_ARRAYS, token_dtype, word_arrays
 from unmask.store.shard_writer import (
     STORE_FILES,
     ShardWriter,
@@ -39,13 +41,14 @@ from unmask.store.shard_writer import (
     remove_records,
     write_manifest,
 )
-from unmask.store.skipped_list import SkippedList
-from unmask.store.store import SPAN_ARRAYS, TokenStore, token_dtype, word_arrays
-from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.store.store import TokenStore
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 
 SHARD_BYTES = 128 << 20
 """A shard ends after the document with which it reaches this many bytes of UTF-8 text."""
+
+SKIPPED = "skipped.jsonl"
+"""In a store: every record that could not be read and was skipped, with its place and the reason."""
 
 
 def prepare(
@@ -65,7 +68,7 @@ def prepare(
     """Makes a token store.
 
     Args:
-        text: files, folders and globs, or a mixture, as `unmask.corpus.corpora.find_corpora` takes them.
+        text: files, folders and globs, or a mixture, as `unmask.corpus.pipeline.find_corpora` takes them.
         tokenizer: a tokenizer's directory.
         out: the store's directory.
         workers: encoding processes; 1 starts none. A script that passes more needs the usual
@@ -214,7 +217,7 @@ def _prepare(
     with told_as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
     tokenizer.save(out / "tokenizer")
-    side_arrays = word_arrays(tokenizer.vocab_size) if isinstance(tokenizer, WordTokenizer) else {}
+    side_arrays = word_arrays(tokenizer.vocab_size) if tokenizer.reads_words else {}
     if any(record[f"{kind}_spans"] for record in records for kind in KINDS):
         side_arrays |= SPAN_ARRAYS
     description = {
@@ -260,3 +263,34 @@ def _size(path: Path) -> int:
 
 def _named(files: list[Path]) -> str:
     return f"{files[0]}{f' and {len(files) - 1} more file(s)' if len(files) > 1 else ''}"
+
+
+class SkippedList:
+    """Lists what a corpus's account books as skipped; writes nothing if nothing is skipped.
+
+    Use in a `with` statement, and call `finish` inside it: a list that is not finished leaves no file.
+    """
+
+    def __init__(self, directory: Path, counts: CorpusCounts) -> None:
+        self._directory = directory
+        self._counts = counts
+        self._stack = ExitStack()
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._counts.on_skip = self._add
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._counts.on_skip = None
+        self._stack.__exit__(*error)
+
+    def finish(self) -> None:
+        """Gives the file its final name, if there is a file."""
+        self._stack.close()
+
+    def _add(self, source: str, reason: str) -> None:
+        if self._file is None:
+            self._file = self._stack.enter_context(writing(self._directory / SKIPPED))
+        row = json.dumps({"source": source, "reason": reason}, ensure_ascii=False)
+        self._file.write(row.encode("utf-8", "backslashreplace") + b"\n")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from unmask.corpus.annotations import KINDS
 from unmask.io.writing import UNFINISHED, sha256, write_json, writing
-from unmask.store.store import (
+from unmask.store.manifest import (
     DOCUMENT,
     FORMAT_VERSION,
     PARTS,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.store.manifest import token_dtype
 from unmask.store.shard_writer import WordBytes
-from unmask.store.store import token_dtype
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 
 

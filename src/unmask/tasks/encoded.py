@@ -212,7 +212,7 @@ class Position:
 
 @dataclass(frozen=True)
 class LoadedStep:
-    """The batches of one optimizer step; see `unmask.training.loop.StepBatches`."""
+    """The batches of one optimizer step; see `unmask.training.steps.StepBatches`."""
 
     batches: list[Batch]
     after: Position

@@ -18,12 +18,11 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import IS_FILLER, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
 from unmask.models.elmo.classifier import ElmoClassifier
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
+from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
 from unmask.models.heads.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
-from unmask.models.settings import LEFT_TO_RIGHT
 from unmask.tasks.settings import TaskSettings
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
@@ -105,7 +104,7 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
     Args:
         hidden: (tokens, hidden), the encoder's output.
     """
-    assert not isinstance(encoder, ElmoEncoder), "refused at the start"
+    assert not encoder.reads_words, "refused at the start"
     sequences = batch.sequence_of_token()
     is_followed = sequences[:-1] == sequences[1:]
     num_targets = batch.bounds.diff() - 1  # (sequences,)
@@ -124,14 +123,14 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
 def check_sees_no_next_token(encoder: Encoder, auxiliary_lm_weight: float) -> None:
     """Raises SettingsError if next-token prediction is wanted of an encoder that is not causal, or of BERT's
     left-to-right model, which has no decoder for it."""
-    architecture = encoder.settings.architecture
-    if auxiliary_lm_weight and architecture not in LEFT_TO_RIGHT:
+    family = encoder.settings.family
+    if auxiliary_lm_weight and not family.left_to_right:
         why = "has no decoder left for it" if encoder.settings.causal else "see it"
         whose = "init_from's left-to-right" if encoder.settings.causal else "the tokens of init_from's"
         raise SettingsError(
             f"task.auxiliary_lm_weight {auxiliary_lm_weight} asks the encoder to predict the next token, and {whose} "
-            f"({architecture}) {why}: set task.auxiliary_lm_weight to 0, or start from a causal model "
-            f"({', '.join(LEFT_TO_RIGHT)})"
+            f"({family.name}) {why}: set task.auxiliary_lm_weight to 0, or start from a causal model "
+            f"({', '.join(name for name, each in ARCHITECTURES.items() if each.left_to_right)})"
         )
 
 
@@ -145,7 +144,7 @@ def new_sequence_module(
             next-token prediction of one without a decoder for it.
     """
     check_sees_no_next_token(encoder, settings.auxiliary_lm_weight)
-    if isinstance(encoder, ElmoEncoder) and head is None:
+    if encoder.reads_words and head is None:
         bilstm_size = settings.bilstm_size if settings.encoder_top == "bilstm" else None
         head = ElmoClassifier(encoder.settings, num_outputs, settings.classifier_dropout, bilstm_size)
     elif settings.encoder_top == "none" and head is None:

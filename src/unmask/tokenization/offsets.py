@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import tokenizers
 
 from unmask.corpus.cleaning.scripts import is_mark as is_mark
-from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 
 
@@ -37,7 +36,7 @@ class AlignedText:
 
 def align(tokenizer: Tokenizer, texts: Sequence[str]) -> list[AlignedText]:
     """Encodes texts as `tokenizer.encode_batch` does with special tokens in the text, and keeps the places."""
-    if isinstance(tokenizer, WordTokenizer):
+    if tokenizer.reads_words:
         return [AlignedText(*tokenizer.encode_with_places(text)) for text in texts]
     if tokenizer.segmenter == "none":
         return align_with(tokenizer.backend, texts)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,7 @@ class TextTokenizer:
     """Text to ids and back, and the facts about the vocabulary.
 
     Attributes:
+        reads_words: False: an id is of a piece of text.
         backend: the library's tokenizer, for what this class does not offer (offsets of characters ...).
         kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`.
         segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none".
@@ -61,6 +63,8 @@ class TextTokenizer:
         framing: where special tokens stand, in an input of one text and in one of two.
         marks_words: False for BPE with an end-of-word mark, where the preceding entry tells whether a word begins.
     """
+
+    reads_words: Literal[False] = False
 
     def __init__(
         self,

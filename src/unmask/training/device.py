@@ -5,7 +5,9 @@ Nothing here touches CUDA where a recipe asks for the CPU.
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import platform
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,16 +20,13 @@ from torch import nn
 
 from unmask.errors import SettingsError
 from unmask.io.progress import human_bytes
-from unmask.models.fp8 import with_fp8_linears
 
 logger = logging.getLogger("unmask")
 
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("auto", "fp32", "bf16")
-TRAINING_PRECISIONS = (*PRECISIONS, "fp8")
 
 _FIRST_WITH_BF16 = (8, 0)
-_FIRST_WITH_FP8 = (8, 9)
 _LITTLE_MEMORY = 0.2
 """The free share of a GPU's memory below which a run is warned: something else holds most of it."""
 _CPU_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
@@ -43,14 +42,12 @@ class Compute:
         device: where modules and batches are.
         dtype: of matrix products; weights are always float32.
         reason: why, for the log.
-        fp8: True: the linear layers of Transformer blocks compute theirs in 8 bits, and `dtype` is that of all others.
         autocasts: False: a module's weights have been cast to `dtype`, once, and nothing is cast as it computes.
     """
 
     device: torch.device
     dtype: torch.dtype
     reason: str
-    fp8: bool = False
     autocasts: bool = True
 
     @property
@@ -61,20 +58,13 @@ class Compute:
         return partial(torch.autocast, self.device.type, dtype=self.dtype)
 
     def place(self, module: AnyModule) -> AnyModule:
-        """Moves a module to the device and, under fp8, turns its linear layers to 8 bits, in place.
-
-        Raises:
-            SettingsError: under fp8, the module has no Transformer blocks, or blocks of sizes that 8 bits do not allow.
-        """
-        module.to(self.device)
-        return with_fp8_linears(module) if self.fp8 else module
+        """Moves a module to the device, in place."""
+        return module.to(self.device)
 
     def describe(self) -> str:
         """One line for the log of a run: the device and its present state, the precision and why, versions."""
         about = describe_gpu(look_at_gpu(self.device)) if self.device.type == "cuda" else describe_cpu()
         precision = str(self.dtype).removeprefix("torch.")
-        if self.fp8:
-            precision = f"fp8 in the linear layers of blocks and {precision} elsewhere"
         versions = f"torch {torch.__version__}"
         if self.device.type == "cuda" and torch.version.cuda is not None:
             versions += f" for CUDA {torch.version.cuda}"
@@ -125,7 +115,7 @@ class NoGpu:
     is_fault: bool
 
 
-def choose_compute(device: str = "auto", precision: str = "auto", *, training: bool = False) -> Compute:
+def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
     """Finds the device and precision that a recipe asks for.
 
     A GPU that cannot be used (one that this build of PyTorch has no kernels for, or one that is full) is passed over by
@@ -133,16 +123,12 @@ def choose_compute(device: str = "auto", precision: str = "auto", *, training: b
 
     Args:
         device: `auto` (a GPU where there is one), `cpu` or `cuda`.
-        precision: `auto` (bf16 where the device computes in it), `fp32`, `bf16`, or `fp8` (bf16, and the linear layers
-            of Transformer blocks in 8 bits).
-        training: True where the model is trained, and goes through `Compute.place`. Otherwise there is no `fp8`: it
-            scales by the batch, so the prediction for a text would depend on the texts beside it.
+        precision: `auto` (bf16 where the device computes in it), `fp32` or `bf16`.
 
     Raises:
-        SettingsError: `cuda` without a GPU that can be used, `fp8` where it is not supported, or an unknown name.
+        SettingsError: `cuda` without a GPU that can be used, or an unknown name.
     """
-    precisions = TRAINING_PRECISIONS if training else PRECISIONS
-    for name, value, known in (("device", device, DEVICES), ("precision", precision, precisions)):
+    for name, value, known in (("device", device, DEVICES), ("precision", precision, PRECISIONS)):
         if value not in known:
             raise SettingsError(f"{name} {value!r}: expected {', '.join(known[:-1])} or {known[-1]}")
 
@@ -159,9 +145,6 @@ def choose_compute(device: str = "auto", precision: str = "auto", *, training: b
     chosen = torch.device("cpu" if gpu is None else "cuda")
     if precision == "fp32":
         return Compute(chosen, torch.float32, "as the recipe says")
-    if precision == "fp8":
-        _check_fp8(gpu)
-        return Compute(chosen, torch.bfloat16, "as the recipe says", fp8=True)
     has_bf16, what = _computes_bf16(gpu)
     if precision == "bf16":
         return Compute(chosen, torch.bfloat16, f"as the recipe says; {what}")
@@ -258,25 +241,6 @@ def _little_memory(gpu: Gpu) -> str:
     )
 
 
-def _check_fp8(gpu: Gpu | None) -> None:
-    """Refuses products in 8 bits where there is no kernel for them.
-
-    Raises:
-        SettingsError: no GPU, one of another make, an old one, or a PyTorch without the kernel.
-    """
-    needs = "precision=fp8 needs an NVIDIA GPU of compute capability 8.9 or later (Ada, Hopper, Blackwell)"
-    if gpu is None:
-        raise SettingsError(f"{needs}, and this run computes on the CPU: set precision=bf16")
-    if torch.version.cuda is None:
-        raise SettingsError(f"{needs}, and this torch is built for other GPUs: set precision=bf16")
-    if gpu.capability < _FIRST_WITH_FP8:
-        raise SettingsError(f"{needs}, and {gpu.name} has {gpu.version}: set precision=bf16")
-    if not hasattr(torch, "_scaled_mm"):
-        raise SettingsError(
-            f"precision=fp8 needs torch._scaled_mm, which torch {torch.__version__} lacks: set precision=bf16"
-        )
-
-
 # ---- The processor
 
 
@@ -291,6 +255,26 @@ def describe_cpu() -> str:
         " and ".join(instructions) or "neither AMX nor AVX512-BF16",
     ]
     return f"CPU ({', '.join(parts)})"
+
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+"""Options of `mallopt`: how many bytes may be free at the end of the heap, and how many blocks may lie outside it."""
+
+
+def keep_freed_memory() -> bool:
+    """Makes this process keep the memory that it frees, up to 2 GiB at the end of its heap.
+
+    The C library hands large blocks back to the system as soon as they are freed, and the system clears each page when
+    it is touched again: a step on the CPU, whose every tensor is such a block, spends a tenth of its time on that. The
+    process then stays as large as it has ever been.
+
+    Returns:
+        Whether the C library can do so: glibc's, on Linux.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1)) and bool(mallopt(_MMAP_MAX, 0))
 
 
 def _computes_bf16(gpu: Gpu | None) -> tuple[bool, str]:

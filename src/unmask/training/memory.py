@@ -23,9 +23,10 @@ from unmask.batch import Batch
 from unmask.errors import UserError
 from unmask.io.progress import human_bytes, human_count
 from unmask.training.device import Compute, look_at_gpu
-from unmask.training.loop import StepBatches, TrainState, set_training_mode
+from unmask.training.eager import weigh
 from unmask.training.settings import MOST_TOKENS_AT_ONCE
-from unmask.training.stepper import weigh
+from unmask.training.state import TrainState
+from unmask.training.steps import Learner, PreparedStep, StepBatches, set_training_mode
 
 logger = logging.getLogger("unmask")
 
@@ -75,6 +76,10 @@ class StepSource(Protocol):
     """The batches of a run's steps, from any position on and in micro-batches of any size, which changes neither the
     sequences nor the masks of a step."""
 
+    @property
+    def longest(self) -> int | None:
+        """Upper bound on the tokens of a sequence anywhere in the run; None: unknown, so no step is recorded."""
+
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """How steps are cut; arguments as in `steps`."""
 
@@ -121,14 +126,16 @@ class MicroBatches:
 
     Args:
         source: of the steps.
-        module: on the device; what its buffers carry from batch to batch is restored when a step is broken off.
+        learner: its module, on the device; what the buffers carry from batch to batch is restored when a step is
+            broken off.
         compute: the device and the precision.
         progress: returns the share of the budget that is done.
     """
 
-    def __init__(self, source: StepSource, module: nn.Module, compute: Compute, progress: Callable[[], float]) -> None:
+    def __init__(self, source: StepSource, learner: Learner, compute: Compute, progress: Callable[[], float]) -> None:
         self._source = source
-        self._module = module
+        self._learner = learner
+        self._module = module = learner.module
         self._compute = compute
         self._progress = progress
         self._memory = memory_of(compute.device)
@@ -142,7 +149,7 @@ class MicroBatches:
         """To be called before each step."""
         self._carried = _copy_buffers(self._module)
 
-    def halve(self, state: TrainState, step: StepBatches, reason: str) -> Iterable[StepBatches]:
+    def halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
         """The steps from `state.position` on, in half as large micro-batches; see `unmask.training.loop.train`.
 
         Raises:
@@ -181,9 +188,7 @@ class MicroBatches:
             f"by too, or {self._advise(cut)}"
         )
 
-    def choose(
-        self, state: TrainState, prepare: Callable[[Batch], Batch], counts: Callable[[Batch], dict[str, int]]
-    ) -> None:
+    def choose(self, state: TrainState) -> None:
         """Notes in a new run's state the size of the largest micro-batch that fits, estimated from two small ones.
 
         If less fits than estimated, the first step that does not fit halves it.
@@ -193,7 +198,7 @@ class MicroBatches:
             logger.info("train.micro_batch_size: %s of %s sequences, on the CPU", *_counted(whole))
             return
         free = self._memory.free
-        state.micro_batch_tokens, measured = self._find_fitting(state.position, whole, free, prepare, counts)
+        state.micro_batch_tokens, measured = self._find_fitting(state.position, whole, free)
         cut = self._source.cut(state.position, state.micro_batch_tokens)
         logger.info(
             "train.micro_batch_size: %s of %s sequences: %s free, %s",
@@ -202,14 +207,7 @@ class MicroBatches:
             measured,
         )
 
-    def _find_fitting(
-        self,
-        position: Any,
-        whole: Cut,
-        free: int,
-        prepare: Callable[[Batch], Batch],
-        counts: Callable[[Batch], dict[str, int]],
-    ) -> tuple[int, str]:
+    def _find_fitting(self, position: Any, whole: Cut, free: int) -> tuple[int, str]:
         """Tokens of the largest micro-batch, and what was measured, in words."""
         assert self._memory is not None
         sequences = max(1, _PROBED_TOKENS // whole.longest)
@@ -217,8 +215,8 @@ class MicroBatches:
             return MOST_TOKENS_AT_ONCE, "and few are asked for"
         taken = []
         for number in (sequences, 2 * sequences):
-            batch = self._longest_batch(position, number * whole.longest, prepare)
-            peak = self._measure(batch, counts(batch))
+            batch = self._longest_batch(position, number * whole.longest)
+            peak = self._measure(batch, self._learner.counts(batch))
             if peak is None:
                 return max(1, number // 2) * whole.longest, f"and {number:,} do not fit"
             taken.append((batch.num_tokens, peak))
@@ -232,9 +230,9 @@ class MicroBatches:
         told = f"{human_bytes(round(per_token * whole.longest))} a sequence of {whole.longest:,} tokens"
         return min(max(fitting, whole.longest), MOST_TOKENS_AT_ONCE), told
 
-    def _longest_batch(self, position: Any, tokens: int, prepare: Callable[[Batch], Batch]) -> Batch:
+    def _longest_batch(self, position: Any, tokens: int) -> Batch:
         step = next(iter(self._source.steps(self._progress, position, tokens)))
-        return prepare(max(step.batches, key=lambda batch: batch.num_tokens))
+        return self._learner.prepare(max(step.batches, key=lambda batch: batch.num_tokens))
 
     def _measure(self, batch: Batch, counts: dict[str, int]) -> int | None:
         """Bytes that a forward and backward pass takes at its peak; None if memory runs out.

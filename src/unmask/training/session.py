@@ -1,4 +1,7 @@
-"""One session of a run, the hook that the loop calls after each step: logs, evaluates, saves, rolls back, stops."""
+"""One session of a run: trains from a checkpoint, where there is one, to the end of the budget or to a signal.
+
+Its `Session` is the hook that the loop calls after each step: it logs, evaluates, saves, rolls back and stops.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,20 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import nn
 
-from unmask.batch import Batch
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
-from unmask.training.device import Compute
+from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.divergence import BadStep, keep_bad_step
-from unmask.training.host_memory import keep_freed_memory
-from unmask.training.loop import StepBatches, StepResult, TrainState, set_training_mode, train
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
 from unmask.training.memory import MicroBatches, StepSource
-from unmask.training.optimizers.optimizer import Schedule, build_optimizer
-from unmask.training.run.best import Best, choose_metric, copy_weights, is_better
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
+from unmask.training.run.best import choose_metric, newest_best, restore_best
 from unmask.training.run.checkpoint import (
     Checkpoint,
     find_checkpoint,
@@ -32,10 +33,11 @@ from unmask.training.run.checkpoint import (
     save_checkpoint,
 )
 from unmask.training.run.log import RunLog
-from unmask.training.session_notes import tell_limits, tell_resumed, tell_shortfalls
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
 from unmask.training.stepper import Stepper
 from unmask.training.steppers import choose_stepper
+from unmask.training.steps import Learner, StepBatches, set_training_mode
 
 logger = logging.getLogger("unmask")
 
@@ -43,25 +45,49 @@ _MOST_FIGURES = 10
 """Figures of an evaluation that the log shows; `metrics.jsonl` has all."""
 
 
+class RunSettings(Protocol):
+    """The part of a recipe that says how a run trains."""
+
+    @property
+    def train(self) -> TrainSettings: ...
+
+    @property
+    def optimizer(self) -> OptimizerSettings: ...
+
+    @property
+    def schedule(self) -> ScheduleSettings: ...
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Where a session of a run takes place.
+
+    Attributes:
+        what: the work, for the progress bar.
+        directory: the run directory.
+        compute: the device and the precision.
+        log: of the run.
+        interruption: noted signals.
+        checkpoint: what the run goes on from; None at its beginning.
+    """
+
+    what: str
+    directory: Path
+    compute: Compute
+    log: RunLog
+    interruption: Interruption
+    checkpoint: Checkpoint | None = None
+
+
 def run_session(
-    what: str,
-    directory: Path,
-    *,
-    module: nn.Module,
+    learner: Learner,
     steps: StepSource,
-    prepare: Callable[[Batch], Batch],
-    counts: Callable[[Batch], dict[str, int]],
-    settings: TrainSettings,
-    optimizer: OptimizerSettings,
-    schedule: ScheduleSettings,
-    checkpoint: Checkpoint | None,
-    evaluate: Callable[[], dict[str, float]] | None,
-    compute: Compute,
-    log: RunLog,
-    interruption: Interruption,
-    longest: int | None = None,
-    compiles: bool = False,
+    settings: RunSettings,
+    context: RunContext,
+    *,
+    evaluate: Callable[[], dict[str, float]] | None = None,
     before_step: Callable[[TrainState, Schedule], bool] | None = None,
+    compiles: bool = False,
     in_parts: bool = False,
 ) -> dict[str, float]:
     """Trains a module to the end of its budget, from a checkpoint where there is one.
@@ -74,17 +100,15 @@ def run_session(
     the module then has the weights of its best evaluation.
 
     Args:
-        what: the work, for the progress bar.
-        directory: the run directory.
-        module, prepare, counts: see `unmask.training.loop.train`; `module` is on the device.
+        learner: what is trained; its module is on the device.
         steps: the batches of each step; they begin where the checkpoint stands.
-        checkpoint: what the run goes on from; None at its beginning.
+        settings: of the run: `train`, `optimizer` and `schedule`.
+        context: where the session takes place.
         evaluate: measures the module on held-out data; None where there is none.
-        longest: upper bound on the tokens of a sequence; None: unknown, so steps are computed as they come.
-        compiles: whether recorded steps are compiled where the recipe leaves it open.
-        before_step: as in `unmask.training.loop.train`; it returns whether a stage begins, so that the steps before it
+        before_step: as in `unmask.training.loop.Hooks`; it returns whether a stage begins, so that the steps before it
             get a row of their own.
-        in_parts: as in `unmask.training.session_notes.tell_resumed`.
+        compiles: whether recorded steps are compiled where the recipe leaves it open.
+        in_parts: the run has phases or stages, whose places depend on the budget, so that it cannot get a larger one.
 
     Returns:
         The held-out figures of the weights that the module ends with, by name.
@@ -94,32 +118,30 @@ def run_session(
         UserError: the run has diverged, the memory does not hold a single sequence, the checkpoint is of another model,
             or `train.metric` is none of the figures.
     """
-    if settings.patience is not None and evaluate is None:
-        raise SettingsError(f"train.patience={settings.patience} needs something to measure: give data.dev")
-    the_optimizer = build_optimizer(module, optimizer)
-    the_schedule = Schedule(schedule)
+    budget, module, compute = settings.train, learner.module, context.compute
+    if budget.patience is not None and evaluate is None:
+        raise SettingsError(f"train.patience={budget.patience} needs something to measure: give data.dev")
+    optimizer = ScheduledOptimizer(build_optimizer(module, settings.optimizer), Schedule(settings.schedule))
     state = TrainState()
-    if checkpoint is not None:
-        for damage in checkpoint.damaged:
+    if context.checkpoint is not None:
+        for damage in context.checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
-        state = restore(checkpoint, module, the_optimizer, the_schedule)
-        tell_resumed(state, settings, in_parts=in_parts)
-    tell_limits(settings, schedule, is_resumed=checkpoint is not None)
-    micro_batches = MicroBatches(steps, module, compute, lambda: state.progress(settings))
-    if settings.micro_batch_size == "auto" and state.micro_batch_tokens is None:
-        micro_batches.choose(state, prepare, counts)
+        state = restore(context.checkpoint, module, optimizer.optimizer, optimizer.schedule)
+        log_resumed(state, budget, in_parts=in_parts)
+    log_limits(budget, settings.schedule, is_resumed=context.checkpoint is not None)
+    micro_batches = MicroBatches(steps, learner, compute, lambda: state.progress(budget))
+    if budget.micro_batch_size == "auto" and state.micro_batch_tokens is None:
+        micro_batches.choose(state)
     if compute.device.type == "cpu":
         keep_freed_memory()
-    stepper = None
-    if longest is not None:
-        stepper, how = choose_stepper(module, the_optimizer, settings, compute, longest, compiles=compiles)
+    stepper: Stepper = EagerStepper(module, optimizer.optimizer, budget.max_grad_norm, compute)
+    if steps.longest is not None:
+        stepper, how = choose_stepper(module, optimizer.optimizer, budget, compute, steps.longest, compiles=compiles)
         logger.info(how)
-    log.rewind(state.step, is_open=bool(state.counts))
-    with Progress(what, start_count=state.tokens, start_fraction=state.progress(settings)) as progress:
-        log.echo_above(progress)
-        session = Session(
-            directory, settings, module, the_optimizer, the_schedule, log, progress, interruption, evaluate, stepper
-        )
+    context.log.rewind(state.step, is_open=bool(state.counts))
+    with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
+        context.log.echo_above(progress)
+        session = Session(context, budget, learner, optimizer, stepper, progress, evaluate)
         session.start(state)
 
         def begin_step(state: TrainState, schedule: Schedule) -> None:
@@ -131,39 +153,15 @@ def run_session(
             session.handle_bad_step(state, bad)
             return micro_batches.steps(state)  # those made ahead may be of a later phase
 
+        hooks = Hooks(session, begin_step, session.is_due, go_on_after, micro_batches.halve)
         try:
-            train(
-                module,
-                micro_batches.steps(state),
-                prepare,
-                counts,
-                the_optimizer,
-                the_schedule,
-                settings,
-                state,
-                compute.device,
-                compute.autocast,
-                session,
-                before_step=begin_step,
-                on_bad_step=go_on_after,
-                on_out_of_memory=micro_batches.halve,
-                stepper=stepper,
-                is_due=session.is_due,
-                reads_ahead=compute.device.type == "cuda",
-            )
+            train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks)
             session.finish(state)
         except torch.OutOfMemoryError as error:
             raise micro_batches.explain(state, error) from error
     module.zero_grad(set_to_none=True)  # recorded steps would keep theirs
-    tell_shortfalls(state, settings, schedule)
-    return session.last_evaluation if state.best is None else _restore_best(module, state.best)
-
-
-def _restore_best(module: nn.Module, best: Best) -> dict[str, float]:
-    """Gives the module the weights of the best evaluation, and returns its figures."""
-    module.load_state_dict(best.weights)
-    logger.info("the model is that of step %s, the best evaluation", f"{best.step:,}")
-    return dict(best.evaluation)
+    log_shortfalls(state, budget, settings.schedule)
+    return session.last_evaluation if state.best is None else restore_best(module, state.best)
 
 
 @dataclass
@@ -171,29 +169,29 @@ class Session:
     """The loop's hook, and what it needs; call it after each step, and `finish` after the last.
 
     Attributes:
-        directory: the run directory.
+        context: where the session takes place.
         settings: how often to log, evaluate and save.
-        module, optimizer, schedule: what a checkpoint holds.
-        log: of the run.
+        learner, optimizer: what a checkpoint holds.
+        stepper: takes the steps, and may free its memory for an evaluation.
         progress: shown to the user.
-        interruption: noted signals.
         evaluate: measures the module on held-out data; None where there is none.
-        stepper: takes the steps, and may free its memory for an evaluation; None: nothing can be freed.
         last_evaluation: the newest held-out figures, by name.
     """
 
-    directory: Path
+    context: RunContext
     settings: TrainSettings
-    module: nn.Module
-    optimizer: torch.optim.Optimizer
-    schedule: Schedule
-    log: RunLog
+    learner: Learner
+    optimizer: ScheduledOptimizer
+    stepper: Stepper
     progress: Progress
-    interruption: Interruption
     evaluate: Callable[[], dict[str, float]] | None
-    stepper: Stepper | None = None
     last_evaluation: dict[str, float] = field(default_factory=dict)
     _saved_step: int | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """The run's directory of checkpoints."""
+        return self.context.directory / "checkpoints"
 
     def start(self, state: TrainState) -> None:
         """To be called before the first step, with the state as new or as restored from a checkpoint."""
@@ -207,7 +205,7 @@ class Session:
         intervals = (settings.log_every, settings.eval_every, settings.save_every)
         return (
             settings.minutes is not None
-            or self.interruption.signal_number is not None
+            or self.context.interruption.signal_number is not None
             or any(interval is not None and state.step % interval == 0 for interval in intervals)
         )
 
@@ -228,14 +226,14 @@ class Session:
             is_last = state.is_over(settings)
             if is_last:
                 self.log_rest(state)  # where it ends early
-        signal_number = self.interruption.signal_number
+        signal_number = self.context.interruption.signal_number
         is_stopped = signal_number is not None
         if is_last or is_stopped or (settings.save_every is not None and state.step % settings.save_every == 0):
             self._save(state)
         if signal_number is not None:
             self.log_rest(state)  # after the save: resumed, these steps are part of the next row
             told = f"stopped at step {state.step:,}, {state.progress(settings):.0%} of the run; everything is saved in "
-            told += f"{self.directory}: the same command with --resume "
+            told += f"{self.context.directory}: the same command with --resume "
             raise Interrupted(told + ("writes the model" if is_last else "goes on from here"), signal_number)
 
     def handle_bad_step(self, state: TrainState, bad: BadStep) -> None:
@@ -247,18 +245,18 @@ class Session:
         Raises:
             UserError: the recipe says so, there is no checkpoint, or the run has gone back too often.
         """
-        place = keep_bad_step(self.directory / "divergence", bad, state.roll_backs)
+        place = keep_bad_step(self.context.directory / "divergence", bad, state.roll_backs)
         kept = f"{bad.fault}. The step was not taken, its batches and figures are in {place}"
         newest = None
         if self.settings.on_divergence == "roll_back" and state.roll_backs < self.settings.max_roll_backs:
             # a run that was stopped has saved at other steps too, but has to go back as far as one that was not
-            newest = find_checkpoint(self.directory / "checkpoints", self.settings.save_every or 1)
+            newest = find_checkpoint(self.checkpoints, self.settings.save_every or 1)
         if newest is None:
             self._log_bad_step(state, bad)
             raise UserError(f"{kept}. {self._advise(state)}")
-        state.roll_back_to(restore(newest, self.module, self.optimizer, self.schedule))
-        remove_later(self.directory / "checkpoints", state.step)
-        self.log.rewind(state.step, is_open=bool(state.counts))
+        state.roll_back_to(restore(newest, self.learner.module, self.optimizer.optimizer, self.optimizer.schedule))
+        remove_later(self.checkpoints, state.step)
+        self.context.log.rewind(state.step, is_open=bool(state.counts))
         self.start(state)
         self._save(state)
         logger.warning(
@@ -272,7 +270,7 @@ class Session:
     def _advise(self, state: TrainState) -> str:
         """What to do about a step that ends the run."""
         again = "Start it again with a lower optimizer.learning_rate or a longer warm-up (schedule.*)"
-        has_checkpoint = bool(list_steps(self.directory / "checkpoints"))
+        has_checkpoint = bool(list_steps(self.checkpoints))
         if self.settings.on_divergence == "stop" and has_checkpoint:
             past = "go on past this step with --resume and train.on_divergence=roll_back"
             interval = " and a train.save_every" if self.settings.save_every is None else ""
@@ -301,9 +299,9 @@ class Session:
         newest = state.newest
         if not state.counts or newest is None:  # old checkpoints do not hold the newest step
             return
-        tokens_per_s = _rate(state)
+        tokens_per_s = state.tokens_per_s
         terms = state.take_means()
-        self.log.write_training(
+        self.context.log.write_training(
             step=state.step,
             tokens=state.tokens,
             loss=sum(newest.coefficients[name] * mean for name, mean in terms.items()) if terms else None,
@@ -315,9 +313,9 @@ class Session:
 
     def _log_bad_step(self, state: TrainState, bad: BadStep) -> None:
         """Writes its row, which shows where the curves end, after a row of the steps taken before it."""
-        tokens_per_s = _rate(state)
+        tokens_per_s = state.tokens_per_s
         self.log_rest(replace(state, step=bad.step - 1, tokens=state.tokens - bad.num_tokens))
-        self.log.write_training(
+        self.context.log.write_training(
             step=bad.step,
             tokens=state.tokens,
             loss=bad.loss,
@@ -331,23 +329,32 @@ class Session:
         state.evaluated_step = state.step
         if self.evaluate is None:
             return
-        self.module.eval()
+        module = self.learner.module
+        module.eval()
         measured = self._try_to_evaluate()
         if measured is None:  # memory held for steps may be in its way
-            assert self.stepper is not None
             self.stepper.release()
             gc.collect()
             torch.cuda.empty_cache()
             measured = self.evaluate()
         self.last_evaluation = state.evaluation = measured
-        set_training_mode(self.module)
-        self.log.write_evaluation(state.step, self.last_evaluation)
-        shown = list(self.last_evaluation.items())[:_MOST_FIGURES]
-        left = len(self.last_evaluation) - len(shown)
+        set_training_mode(module)
+        self.context.log.write_evaluation(state.step, measured)
+        shown = list(measured.items())[:_MOST_FIGURES]
+        left = len(measured) - len(shown)
         figures = " · ".join(f"{name} {value:.4g}" for name, value in shown) + (f" · {left} more" if left else "")
         logger.info("step %s: %s", f"{state.step:,}", figures)
         if self.settings.patience is not None:
-            self._note_best(state)
+            metric = choose_metric(measured, self.settings.metric)
+            state.best = newest_best(state.best, state.step, measured, metric, module)
+            if state.has_lost_patience(self.settings):
+                logger.info(
+                    "%s has not been better than %.4g, that of step %s, for %s evaluations: the run ends here",
+                    metric,
+                    state.best.evaluation[metric],
+                    f"{state.best.step:,}",
+                    state.best.evaluations_since,
+                )
 
     def _try_to_evaluate(self) -> dict[str, float] | None:
         """The figures; None if memory runs out. The error is not kept: it would keep some of the memory."""
@@ -355,44 +362,20 @@ class Session:
         try:
             return self.evaluate()
         except torch.OutOfMemoryError:
-            if self.stepper is None:
-                raise
             return None
-
-    def _note_best(self, state: TrainState) -> None:
-        """Keeps the weights if the newest evaluation is the best so far; counts it if it is not."""
-        metric = choose_metric(state.evaluation, self.settings.metric)
-        best = state.best
-        if best is None or is_better(metric, state.evaluation[metric], best.evaluation[metric]):
-            state.best = Best(state.step, state.evaluation, copy_weights(self.module))
-            return
-        state.best = replace(best, evaluations_since=best.evaluations_since + 1)
-        if state.best.evaluations_since == self.settings.patience:
-            logger.info(
-                "%s has not been better than %.4g, that of step %s, for %s evaluations: the run ends here",
-                metric,
-                best.evaluation[metric],
-                f"{best.step:,}",
-                state.best.evaluations_since,
-            )
 
     def _save(self, state: TrainState) -> None:
         save_checkpoint(
-            self.directory / "checkpoints",
-            self.module,
-            self.optimizer,
-            self.schedule,
+            self.checkpoints,
+            self.learner.module,
+            self.optimizer.optimizer,
+            self.optimizer.schedule,
             state,
             _as_json(state.position),
             self.settings.keep_last,
             self.settings.save_every,
         )
         self._saved_step = state.step
-
-
-def _rate(state: TrainState) -> float:
-    """Tokens a second since the last row."""
-    return (state.tokens - state.logged_tokens) / max(1e-9, state.seconds - state.logged_seconds)
 
 
 def _as_json(position: Any) -> dict[str, int]:

@@ -9,16 +9,17 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.models.attention import choose_backend
 from unmask.models.buckets import Fillings
+from unmask.models.kernels.attention_backends import choose_backend
 from unmask.models.transformer import Block
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.recorded.recording import first_line
 from unmask.training.recorded.restoring import random_state, set_random_state
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import TrainSettings
-from unmask.training.stepper import EagerStepper, Judge, StepFigures, Stepper
+from unmask.training.stepper import Judge, StepFigures, Stepper
 
 logger = logging.getLogger("unmask")
 
@@ -42,6 +43,11 @@ class CautiousStepper:
         return self._chosen.runs_ahead
 
     @property
+    def prepares_ahead(self) -> bool:
+        """See `Stepper`."""
+        return self._chosen.prepares_ahead
+
+    @property
     def num_recordings(self) -> int:
         """How many shapes are recorded."""
         return self._recorded.num_recordings
@@ -51,7 +57,7 @@ class CautiousStepper:
         if self._has_begun:
             self._chosen.launch(batches, counts)
             return
-        random, device = random_state(self._eager.device), self._eager.device
+        random, device = random_state(self._eager.compute.device), self._eager.compute.device
         if (why_not := self._why_not_recorded(batches, counts)) is not None:
             logger.warning(
                 "steps cannot be recorded here, and are computed as they come, as with train.record_steps=false: %s",
@@ -107,7 +113,7 @@ def choose_stepper(
         The stepper, and a line for the log.
     """
     why_not = why_not_recorded(module, optimizer, settings, compute)
-    eager = EagerStepper(module, optimizer, settings.max_grad_norm, compute.device, compute.autocast)
+    eager = EagerStepper(module, optimizer, settings.max_grad_norm, compute)
     if why_not is not None:
         unheard = "; train.compile_blocks=true is for recorded steps" if settings.compile_blocks else ""
         return eager, f"steps: computed as they come ({why_not}){unheard}"

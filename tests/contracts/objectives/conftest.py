@@ -20,6 +20,7 @@ from unmask.objectives.replaced_token import ReplacedTokenModule
 from unmask.objectives.table import new_objective
 from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.stream import StreamLoader
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.preparation import prepare
@@ -231,5 +232,5 @@ def case(request: pytest.FixtureRequest, stores: dict[str, TokenStore]) -> Case:
     )
     tokenizer = open_tokenizer(store.tokenizer_directory)
     objective = new_objective(recipe.objective, tokenizer.vocabulary)
-    loader = build_loader(recipe, store, tokenizer, held_out=False)
+    loader = build_loader(open_start(recipe), store, tokenizer, held_out=False)
     return Case(objective, recipe, loader, tokenizer, changes.get("stage"))

@@ -16,11 +16,12 @@ from unmask.models.buckets import Shapes, fill
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.lstm import LstmEncoder
 from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings
-from unmask.training.stepper import EagerStepper, StepFigures, Stepper
+from unmask.training.stepper import StepFigures, Stepper
 from unmask.training.steppers import why_not_filled
 
 
@@ -112,7 +113,7 @@ def test_filled_batches_and_recorded_steps_change_nothing(case: Any, dtype: torc
     optimizers = [build_optimizer(module.train(), settings) for module in (eager, recorded)]
     assert isinstance(optimizers[1], AdamW)
     steppers: list[Stepper] = [
-        EagerStepper(eager, optimizers[0], 0.5, compute.device, compute.autocast),
+        EagerStepper(eager, optimizers[0], 0.5, compute),
         RecordedStepper(recorded, optimizers[1], 0.5, 1e9, compute, recorded.fillings, longest=32, compiles=False),
     ]
     found: list[list[StepFigures]] = [[], []]

@@ -14,11 +14,11 @@ from unmask.batch import Batch, LossTerm
 from unmask.models.hub.directory import load_encoder
 from unmask.objectives.bilm import BiLMModule
 from unmask.packing.loader import Position
-from unmask.pretraining.run import save_pretrained
-from unmask.training.loop import TrainState
+from unmask.pretraining.checkpoint_model import save_pretrained
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.run.checkpoint import open_checkpoint, restore, save_checkpoint
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.state import TrainState
 
 
 def take_steps(case: Any, module: Any, optimizer: torch.optim.Optimizer, start: Position, number: int) -> Position:

@@ -13,8 +13,8 @@ from torch import Tensor
 from unmask.batch import Batch, pack
 from unmask.objectives.table import new_objective
 from unmask.pretraining.run import pretrain
-from unmask.pretraining.start import build_module
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.pretraining.start import build_module, open_start
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training.run.log import read_metrics
@@ -49,7 +49,7 @@ def start_of(recipe: str, words: list[str]) -> Any:
     tokenizer = load_tokenizer(TokenStore(Path(settings.store)).tokenizer_directory)
     objective = new_objective(settings.objective, tokenizer.vocabulary)
     torch.manual_seed(settings.seed)
-    module: Any = build_module(settings, objective, tokenizer)
+    module: Any = build_module(open_start(settings), objective, tokenizer)
     return module.eval()
 
 

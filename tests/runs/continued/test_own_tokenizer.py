@@ -13,8 +13,8 @@ import yaml
 
 from unmask.errors import SettingsError
 from unmask.pretraining.run import pretrain
-from unmask.pretraining.start import check_model
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.pretraining.start import open_start
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.learning.extension import extend_tokenizer
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import open_tokenizer
@@ -164,6 +164,6 @@ def test_an_elmo_reads_raw_text_by_its_own_words(tiny_text: Path, tmp_path: Path
     third = pretrain(str(tmp_path / "second" / "recipe.yaml"), out=tmp_path / "third")
     assert (third / "config.json").read_bytes() == (second / "config.json").read_bytes()
     with pytest.raises(SettingsError, match=r"^model\.\* says other sizes than .*cell_size 4096 and not 16"):
-        check_model(load_pretrain_recipe(str(recipe), [words[0], f"init_from={first}", *elmo_original]))
+        open_start(load_pretrain_recipe(str(recipe), [words[0], f"init_from={first}", *elmo_original]))
     with pytest.raises(SettingsError, match=r"^model\.\* says other sizes than .*: architecture bert and not elmo"):
-        check_model(load_pretrain_recipe(str(recipe), [words[0], f"init_from={first}", "model.preset=base"]))
+        open_start(load_pretrain_recipe(str(recipe), [words[0], f"init_from={first}", "model.preset=base"]))

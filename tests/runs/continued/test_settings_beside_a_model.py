@@ -16,8 +16,8 @@ from unmask.errors import SettingsError
 from unmask.models.hub.directory import load_model
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.pretraining.run import pretrain
-from unmask.pretraining.start import check_model
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.pretraining.start import open_start
+from unmask.recipe.loading import load_pretrain_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -45,9 +45,9 @@ def test_the_family_that_is_so_by_default_is_refused_where_it_is_given(
     roberta = pretrain(str(tiny_recipe), [*full, *changes, "schedule.warmup_steps=0"], out=tmp_path / "roberta")
     words = [*full, f"init_from={roberta}"]
     pretrain(recipe, words, out=tmp_path / "run")
-    check_model(load_pretrain_recipe(str(tmp_path / "run" / "recipe.yaml")))
+    open_start(load_pretrain_recipe(str(tmp_path / "run" / "recipe.yaml")))
     with pytest.raises(SettingsError, match="architecture bert and not roberta"):
-        check_model(load_pretrain_recipe(recipe, [*words, "model.architecture=bert"]))
+        open_start(load_pretrain_recipe(recipe, [*words, "model.architecture=bert"]))
 
 
 def test_what_a_run_writes_down_is_a_recipe(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_dropout_that_a_family_has_not_is_refused(
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(written))
     model = pretrain(str(tmp_path / "recipe.yaml"), lstm, out=tmp_path / "lstm")
     words = [*causal[:-1], f"init_from={model}"]
-    check_model(load_pretrain_recipe(recipe, [*words, "model.hidden_dropout_prob=.3"]))
+    open_start(load_pretrain_recipe(recipe, [*words, "model.hidden_dropout_prob=.3"]))
     told = r"^model\.\* does not fit init_from=.*, of the family lstm: attention_probs_dropout_prob 0\.2 means nothing"
     with pytest.raises(SettingsError, match=told):
         pretrain(recipe, [*words, "model.attention_probs_dropout_prob=.2"], out=tmp_path / "run")

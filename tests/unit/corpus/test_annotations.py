@@ -25,8 +25,9 @@ from unmask.packing.annotation_columns import annotation_column, check_annotatio
 from unmask.packing.planning import Span
 from unmask.store.annotation_places import keep_longest
 from unmask.store.encoding import Encoder, cut_chunks
+from unmask.store.manifest import SPAN_ARRAYS, token_dtype
 from unmask.store.shard_writer import ShardWriter, write_manifest
-from unmask.store.store import SPAN_ARRAYS, TokenStore, token_dtype
+from unmask.store.store import TokenStore
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.settings import TokenizerSettings

@@ -13,9 +13,9 @@ from unmask.errors import SettingsError
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.models.bert import BertEncoder
 from unmask.models.settings import EncoderSettings
-from unmask.training.loop import set_training_mode
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings
+from unmask.training.steps import set_training_mode
 
 SETTINGS = EncoderSettings(
     vocab_size=30,

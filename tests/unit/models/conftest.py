@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from unmask.models.google.crc32c import masked_crc32c
-from unmask.models.google.leveldb_table import MAGIC
+from unmask.models.google.tensor_bundle import MAGIC, masked_crc32c
 
 TableWriter = Callable[..., bytes]
 
@@ -33,20 +32,19 @@ def block_of(items: list[tuple[bytes, bytes]], restart_every: int) -> bytes:
 
 @pytest.fixture(scope="session")
 def write_table() -> TableWriter:
-    """`write_table(items, entries_per_block=, restart_every=, compression=, pack=)` gives the bytes of a table."""
+    """`write_table(items, entries_per_block=, restart_every=, compression=)` gives the bytes of a table."""
 
     def write(
         items: Mapping[bytes, bytes],
         entries_per_block: int = 1000,
         restart_every: int = 16,
         compression: int = 0,
-        pack: Callable[[bytes], bytes] = bytes,
     ) -> bytes:
         file = b""
 
         def append(block: bytes) -> bytes:
             nonlocal file
-            content = pack(block) + bytes([compression])
+            content = block + bytes([compression])
             handle = varint(len(file)) + varint(len(content) - 1)
             file += content + masked_crc32c(content).to_bytes(4, "little")
             return handle

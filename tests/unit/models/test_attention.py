@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unmask.models import attention
-from unmask.models.attention import Layout, attend, choose_backend, describe_attention, has_varlen_kernel
+from unmask.models.attention import attend
+from unmask.models.kernels import attention_backends
+from unmask.models.kernels.attention_backends import Backend, choose_backend, describe_attention, has_varlen_kernel
+from unmask.models.kernels.row_layout import Group, Layout
 
 CPU = torch.device("cpu")
 
@@ -40,7 +43,7 @@ def attend_alone(query: Tensor, key: Tensor, value: Tensor, causal: bool = False
     head_size=st.sampled_from([1, 3, 7, 8]),
 )
 def test_each_sequence_attends_to_itself_alone(
-    backend: attention.Backend,
+    backend: Backend,
     causal: bool,
     reuses_shapes: bool,
     lengths: tuple[int, ...],
@@ -127,7 +130,7 @@ def test_shapes_that_return(lengths: tuple[int, ...]) -> None:
         sizes = [group.num_sequences for group in layout.groups]
         assert len(sizes) == 1 or all(size.bit_count() == 1 for size in sizes)
     else:
-        assert layout.groups == (attention.Group(len(lengths), lengths[0], None),)
+        assert layout.groups == (Group(len(lengths), lengths[0], None),)
 
 
 def test_sequences_of_one_length_are_not_moved() -> None:
@@ -204,7 +207,7 @@ def test_cuda_falls_back_where_the_kernel_cannot(dtype: torch.dtype, prob: float
 @pytest.fixture
 def cuda_with_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    monkeypatch.setattr(attention, "has_varlen_kernel", lambda: True)
+    monkeypatch.setattr(attention_backends, "has_varlen_kernel", lambda: True)
 
 
 @pytest.mark.usefixtures("cuda_with_kernel")
@@ -259,7 +262,7 @@ def test_the_kernel_is_given_bounds_and_dropout(monkeypatch: pytest.MonkeyPatch,
         return torch.cat([attend_alone(*part, is_causal) for part in parts]), torch.empty(0)
 
     monkeypatch.setattr(attention, "choose_backend", lambda *_: ("varlen", ""))
-    monkeypatch.setattr(attention, "_varlen_kernel", lambda: kernel)
+    monkeypatch.setattr(attention, "varlen_kernel", lambda: kernel)
     lengths = (3, 7)
     packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
     found = attend(

@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from unmask.batch import Batch, pack
-from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
+from unmask.models.bert import BertEncoder, new_next_sentence_head
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.settings import EncoderSettings
 
 SIZES = EncoderSettings(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unmask.batch import pack
-from unmask.models.electra import ElectraEncoder, embedding_size, generator_settings, share_embeddings
+from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.settings import EncoderSettings
 
 PUBLISHED: dict[str, tuple[dict[str, Any], float, tuple[int, int, int, int]]] = {
@@ -34,7 +34,7 @@ def test_generators_of_the_published_sizes(name: str) -> None:
     discriminator = settings_of(num_hidden_layers=12, **sizes)
     found = generator_settings(discriminator, share, tied=True)
     heads, feed_forward = found.num_attention_heads, found.intermediate_size
-    assert (embedding_size(found), found.hidden_size, heads, feed_forward) == expected
+    assert (found.embedding_width, found.hidden_size, heads, feed_forward) == expected
     assert found.num_hidden_layers == 12
     assert generator_settings(discriminator, 1, tied=True) == discriminator
 
@@ -48,7 +48,7 @@ def test_any_share_gives_an_encoder_no_wider_than_the_discriminator(heads: int, 
     EncoderSettings(**found.model_dump())  # its validators are content
     assert found.hidden_size <= discriminator.hidden_size
     assert abs(found.hidden_size - discriminator.hidden_size * share) <= head_size / 2 or found.num_attention_heads == 1
-    assert embedding_size(found) == found.hidden_size
+    assert found.embedding_width == found.hidden_size
 
 
 def test_shared_embeddings_are_one_parameter() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from unmask.batch import Batch, pack
-from unmask.models.electra import ElectraEncoder, new_discriminator_head, new_generator_head
+from unmask.models.electra import ElectraEncoder, new_discriminator_head
 from unmask.models.encoder import Encoder, new_encoder
+from unmask.models.families.table import ARCHITECTURES
 from unmask.models.gpt1 import Gpt1Encoder
-from unmask.models.settings import LEFT_TO_RIGHT, Architecture, EncoderSettings
+from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.settings import Architecture, EncoderSettings, token_families
 from unmask.objectives.causal_lm import next_token_decoder
 
-FAMILIES: tuple[Architecture, ...] = get_args(Architecture)
+FAMILIES = tuple(token_families())
 SIZES: dict[str, Any] = {
     "vocab_size": 60,
     "hidden_size": 24,
@@ -92,7 +94,7 @@ def test_only_left_to_right_architectures_are_causal(family: Architecture) -> No
     """Tolerance: the same numbers in the same order where a token is not seen."""
     encoder = build(family).eval()
     one, other = encoder(pack([[5, 6, 7, 8]])), encoder(pack([[5, 6, 7, 9]]))
-    assert torch.equal(one[:3], other[:3]) == (family in LEFT_TO_RIGHT)
+    assert torch.equal(one[:3], other[:3]) == (ARCHITECTURES[family].left_to_right)
     assert not torch.equal(one[3], other[3])
 
 
@@ -116,7 +118,7 @@ def test_electra_projects_only_where_sizes_differ(embedding_size: int) -> None:
     assert encoder.word_embeddings.shape == (60, embedding_size)
     batch = batch_of([4, 2])
     hidden = encoder(batch)
-    assert new_generator_head(encoder.settings)(hidden[:3], encoder.word_embeddings).shape == (3, 60)
+    assert new_masked_lm_head(encoder.settings)(hidden[:3], encoder.word_embeddings).shape == (3, 60)
     assert new_discriminator_head(encoder.settings)(hidden).shape == (6,)
 
 

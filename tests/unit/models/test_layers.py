@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.models import layers
 from unmask.models.bert import BertEncoder
 from unmask.models.dropout import dropout
+from unmask.models.kernels import products
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
-from unmask.models.layers import ACTIVATIONS, FeedForward, Linear, initialise, pack_weights
+from unmask.models.kernels.products import Linear, pack_weights
+from unmask.models.layers import ACTIVATIONS, FeedForward, initialise
 from unmask.models.settings import Activation, EncoderSettings
 
 
@@ -102,7 +103,7 @@ def test_a_small_model_trains_alike_with_onednn_and_mkl(monkeypatch: pytest.Monk
     values = torch.randn(70, 64)
     outcomes = []
     for by_onednn in (False, True):
-        monkeypatch.setattr(layers, "_onednn_beats_mkl", lambda chosen=by_onednn: chosen)
+        monkeypatch.setattr(products, "_onednn_beats_mkl", lambda chosen=by_onednn: chosen)
         inputs = values.clone().requires_grad_()
         output = module(inputs)
         gradients = torch.autograd.grad(functional.gelu(output).sum(), [inputs, module.weight, module.bias])
@@ -117,7 +118,7 @@ def test_a_small_model_trains_alike_with_onednn_and_mkl(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_packed_weights_compute_the_same(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tolerance: sums of 64 and 48 products in another order; bf16 keeps 8 bits, and GELU's input is not rounded."""
-    monkeypatch.setattr(layers, "_packs", lambda _: True)
+    monkeypatch.setattr(products, "_packs", lambda _: True)
     torch.manual_seed(0)
     module = FeedForward(64, 48, "gelu").to(dtype).eval()
     for num_rows in (0, 1, 70):
@@ -131,7 +132,7 @@ def test_packed_weights_compute_the_same(dtype: torch.dtype, monkeypatch: pytest
 
 
 def test_packed_weights_are_for_reading_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "_packs", lambda _: True)
+    monkeypatch.setattr(products, "_packs", lambda _: True)
     module, values = Linear(16, 8).eval(), torch.randn(3, 16)
     pack_weights(module)
     assert not module.takes_packed(values)  # there are gradients
@@ -148,7 +149,7 @@ def test_packed_weights_are_for_reading_alone(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_weights_are_packed_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "_onednn_beats_mkl", lambda: False)
+    monkeypatch.setattr(products, "_onednn_beats_mkl", lambda: False)
     module = Linear(16, 8).eval()
     pack_weights(module)
     assert module.packed is None
@@ -172,7 +173,7 @@ def test_in_bfloat16_any_number_of_rows_comes_to_the_same(num_rows: int) -> None
     torch.manual_seed(0)
     layer, values, weights = Linear(24, 40), torch.randn(num_rows, 24), torch.randn(num_rows, 40)
     results = []
-    for product in (functional.linear, layers.linear_of_any_rows):
+    for product in (functional.linear, products.linear_of_any_rows):
         its_values = values.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16):
             outputs = product(its_values, layer.weight, layer.bias)
@@ -191,7 +192,7 @@ def test_numbers_of_rows_return_in_bfloat16_on_the_cpu_alone(monkeypatch: pytest
         seen.add(len(values))
         return product(values, *others)
 
-    monkeypatch.setattr(layers, "_onednn_beats_mkl", lambda: False)
+    monkeypatch.setattr(products, "_onednn_beats_mkl", lambda: False)
     monkeypatch.setattr(functional, "linear", record)
     numbers, layer = range(590, 640, 7), Linear(8, 12)
     for bf16 in (False, True):

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from unmask.batch import pack
 from unmask.errors import ModelError, SettingsError
-from unmask.models.bert import BertEncoder, new_masked_lm_head
+from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import HeadKind, needs_pooler, new_head
+from unmask.models.heads.heads import HeadKind, needs_pooler, new_head, new_masked_lm_head
 from unmask.models.hub.directory import (
     NUM_LABELS,
     load_causal_lm,

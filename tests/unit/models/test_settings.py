@@ -10,7 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from unmask.errors import SettingsError
-from unmask.models.settings import PRESETS, PRESETS_OF, Architecture, EncoderSettings, ModelSettings, Preset
+from unmask.models.families.table import ARCHITECTURES
+from unmask.models.family import PRESETS
+from unmask.models.settings import Architecture, EncoderSettings, ModelSettings, Preset, token_families
 
 
 def test_defaults_are_bert_base() -> None:
@@ -26,7 +28,7 @@ def test_every_preset_resolves_with_a_feed_forward_of_four_times_its_width() -> 
         assert settings.num_hidden_layers == sizes["num_hidden_layers"]
 
 
-EVERY_PRESET = [(architecture, preset) for architecture, presets in PRESETS_OF.items() for preset in presets]
+EVERY_PRESET = [(name, preset) for name, family in ARCHITECTURES.items() for preset in family.presets]
 
 
 @pytest.mark.parametrize(("architecture", "preset"), EVERY_PRESET)
@@ -52,7 +54,7 @@ def test_presets_are_the_papers() -> None:
             one.embedding_size,
         )
 
-    assert set(PRESETS_OF) == set(get_args(Architecture))
+    assert token_families() == ["bert", "roberta", "electra", "gpt1", "lstm"]
     assert of("roberta", "base") == (12, 768, 12, 3072, None)
     assert of("roberta", "large") == (24, 1024, 16, 4096, None)
     assert of("electra", "small") == (12, 256, 4, 1024, 128)
@@ -105,7 +107,7 @@ def test_a_preset_that_an_architecture_has_not_is_told() -> None:
     "given", [{"num_attention_heads": 4}, {"attention_probs_dropout_prob": 0.1}, {"hidden_act": "gelu"}]
 )
 def test_what_means_nothing_to_an_lstm_is_told(given: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"{next(iter(given))} .* means nothing to an LSTM"):
+    with pytest.raises(SettingsError, match=f"{next(iter(given))} .* means nothing to LSTM"):
         ModelSettings(architecture="lstm", preset="mini", **given).resolve(100)
 
 
@@ -199,13 +201,13 @@ def test_the_longest_sequence(given: dict[str, Any], num_positions: int) -> None
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"embedding_size": 128}, "only ELECTRA projects"),
+        ({"embedding_size": 128}, "embedding_size 128 means nothing to BERT"),
         ({"type_vocab_size": 0}, "bert has at least one segment"),
-        ({"embedding_dropout_prob": 0.2}, "only GPT-1 has both"),
+        ({"embedding_dropout_prob": 0.2}, "embedding_dropout_prob 0.2 means nothing to BERT"),
         ({"architecture": "roberta", "pad_token_id": None}, "counted from it"),
         ({"architecture": "roberta", "max_position_embeddings": 2}, "leaves no position"),
-        ({"architecture": "gpt1", "type_vocab_size": 2}, "no segments"),
-        ({"architecture": "gpt1", "intermediate_size": 100}, "4 x hidden_size 768"),
+        ({"architecture": "gpt1", "type_vocab_size": 2}, "type_vocab_size 2 means nothing to GPT-1: leave it out .0."),
+        ({"architecture": "gpt1", "intermediate_size": 100}, "leave it out .3072."),
         ({"architecture": "gpt1", "hidden_act": "gelu"}, "gelu_new"),
         ({"architecture": "bart"}, "architecture"),
     ],

@@ -13,10 +13,11 @@ import torch
 from unmask.batch import Batch
 from unmask.chance import key
 from unmask.errors import ModelError
-from unmask.models.elmo.directory import load_elmo, save_elmo
+from unmask.models.elmo.directory import save_elmo
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
 from unmask.models.elmo.projected_lstm import Memory
 from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.hub.directory import load_model
 from unmask.objectives.bilm import BiLM, BiLMModule
 from unmask.objectives.floors import by_figure
 from unmask.objectives.settings import BiLMSettings
@@ -253,7 +254,7 @@ def test_saved_models_give_their_softmax_to_new_runs(tmp_path: Path) -> None:
     module = new_module()
     saved = module.saved()[""]
     save_elmo(tmp_path / "model", saved.encoder, **saved.parts)  # type: ignore[arg-type]
-    other = BiLM(BiLMSettings(), VOCABULARY).build(load_elmo(tmp_path / "model").encoder)  # type: ignore[arg-type]
+    other = BiLM(BiLMSettings(), VOCABULARY).build(load_model(tmp_path / "model").encoder)  # type: ignore[arg-type]
     assert not torch.equal(other.softmax.weight, module.softmax.weight)
     new_objective().restore_heads(other, tmp_path / "model")  # type: ignore[arg-type]
     for one, value in zip(module.parameters(), other.parameters(), strict=True):

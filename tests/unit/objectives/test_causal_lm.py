@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from unmask.batch import Batch, pack
 from unmask.errors import SettingsError
-from unmask.models.bert import BertEncoder, new_masked_lm_head
+from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_causal_lm, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule

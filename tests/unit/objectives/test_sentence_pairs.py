@@ -12,7 +12,7 @@ from unmask.models.kernels.cross_entropy import SummedCrossEntropy
 from unmask.objectives.masked_lm import scores_of
 from unmask.objectives.sentence_pairs import SentencePairs
 from unmask.packing.pair_formats import IS_NEXT, NOT_NEXT
-from unmask.packing.segment_pairs import SentenceQuestion
+from unmask.packing.settings import SentenceQuestion
 
 BOTH = pytest.mark.parametrize("name", ["nsp", "sop"])
 

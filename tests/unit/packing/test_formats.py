@@ -12,9 +12,8 @@ from unmask.batch import Batch
 from unmask.errors import InputError, SettingsError
 from unmask.packing.formats import FORMATS, check_documents, documents_needed, open_loader
 from unmask.packing.loader import SequenceLoader
-from unmask.packing.planning import Split
-from unmask.packing.segment_pairs import LABEL_COLUMNS, PAIRED, SentenceObjective, SentenceQuestion
-from unmask.packing.settings import PackingSettings
+from unmask.packing.settings import LABEL_COLUMNS, PAIRED, PackingSettings, SentenceObjective, SentenceQuestion
+from unmask.packing.split import Split
 from unmask.packing.templates import SequenceFrame, bare_frame
 from unmask.store.store import TokenStore
 from unmask.tokenization.definition import Framing, Piece

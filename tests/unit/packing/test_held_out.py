@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from unmask.chance import Draws
-from unmask.packing.planning import Split
+from unmask.packing.split import Split
 from unmask.store.store import TokenStore
 
 Documents = list[list[list[int]]]

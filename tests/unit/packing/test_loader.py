@@ -19,10 +19,12 @@ from unmask.batch import Batch
 from unmask.chance import key
 from unmask.errors import InputError
 from unmask.packing import planning as packing
-from unmask.packing.loader import LoadedStep, Position, SequenceLoader, pack_sequences
+from unmask.packing.loader import LoadedStep, Position, SequenceLoader
 from unmask.packing.pair_formats import SegmentPairs
-from unmask.packing.planning import PlannedSequence, Planner, Span, Split
+from unmask.packing.planning import PlannedSequence, Planner, Span
+from unmask.packing.sequences import pack_sequences
 from unmask.packing.single_formats import DocSentences, FullSentences
+from unmask.packing.split import Split
 from unmask.packing.templates import SequenceFrame, bare_frame
 from unmask.store.store import TokenStore
 from unmask.tokenization.definition import Framing, Piece

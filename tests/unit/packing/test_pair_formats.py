@@ -14,7 +14,8 @@ from scipy import stats
 from unmask.chance import Draws
 from unmask.packing import pair_formats
 from unmask.packing.pair_formats import IN_ORDER, IS_NEXT, NOT_NEXT, SWAPPED, SegmentPairs, SentencePairs
-from unmask.packing.planning import SequenceFormat, Span, Split
+from unmask.packing.planning import SequenceFormat, Span
+from unmask.packing.split import Split
 from unmask.store.store import TokenStore
 
 MakeStore = Callable[..., TokenStore]

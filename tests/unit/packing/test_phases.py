@@ -15,8 +15,8 @@ from unmask.packing import planning as packing
 from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
 from unmask.packing.phases import phased_steps
-from unmask.packing.planning import Split
 from unmask.packing.settings import PackingSettings
+from unmask.packing.split import Split
 from unmask.packing.templates import bare_frame
 from unmask.store.store import TokenStore
 

@@ -19,7 +19,8 @@ from unmask.chance import Draws, Permutation, key, mix
 from unmask.packing import pair_formats
 from unmask.packing import planning as packing
 from unmask.packing.pair_formats import IS_NEXT, NOT_NEXT, SegmentPairs, truncate_pair
-from unmask.packing.planning import Planner, Span, Split, fitting_ends
+from unmask.packing.planning import Planner, Span, fitting_ends
+from unmask.packing.split import Split
 from unmask.store.store import TokenStore
 
 Documents = list[list[list[int]]]

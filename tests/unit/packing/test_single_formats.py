@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from unmask.chance import Draws
 from unmask.packing import planning as packing
-from unmask.packing.planning import PlannedSequence, Planner, SequenceFormat, Split
+from unmask.packing.planning import PlannedSequence, Planner, SequenceFormat
 from unmask.packing.single_formats import DocSentences, FullSentences, SingleSegments
+from unmask.packing.split import Split
 from unmask.store.store import TokenStore
 
 Documents = list[list[list[int]]]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from unmask.batch import Batch
 from unmask.errors import InputError, StoreError
 from unmask.packing.loader import LoadedStep, Position
-from unmask.packing.planning import Split
+from unmask.packing.split import Split
 from unmask.packing.stream import StreamLoader, target_counts
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer

@@ -14,13 +14,14 @@ from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import Interrupted
 from unmask.io.signals import Interruption
 from unmask.packing.loader import LoadedStep, Position
-from unmask.pretraining.run import stage_changer
+from unmask.pretraining.stages import stage_changer
 from unmask.training.device import Compute
 from unmask.training.memory import Cut
 from unmask.training.run.checkpoint import find_checkpoint
 from unmask.training.run.log import RunLog, read_metrics
-from unmask.training.session import run_session
+from unmask.training.session import RunContext, run_session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.steps import Learner
 
 
 class Staged(nn.Module):
@@ -48,6 +49,15 @@ class Staged(nn.Module):
 
 
 TRAIN = TrainSettings(steps=20, log_every=1, save_every=3)
+CPU = Compute(torch.device("cpu"), torch.float32, "a test")
+
+
+class Settings:
+    """The part of a recipe that a session reads."""
+
+    train = TRAIN
+    optimizer = OptimizerSettings(learning_rate=0.1)
+    schedule = ScheduleSettings(warmup_steps=2)
 
 
 def pretrain(run: Path, module: nn.Module, stop_at: int | None = None) -> None:
@@ -58,6 +68,8 @@ def pretrain(run: Path, module: nn.Module, stop_at: int | None = None) -> None:
     start = 0 if checkpoint is None else checkpoint.state["position"]["sequence"]
 
     class Steps:
+        longest = None
+
         def cut(self, position: Any, most_tokens: int | None) -> Cut:
             return Cut(1, 1, 3)
 
@@ -69,20 +81,10 @@ def pretrain(run: Path, module: nn.Module, stop_at: int | None = None) -> None:
 
     with RunLog(run) as log:
         run_session(
-            "testing",
-            run,
-            module=module,
-            steps=Steps(),
-            prepare=lambda batch: batch,
-            counts=lambda batch: {f"term{stage}": 5 for stage in range(3)},
-            settings=TRAIN,
-            optimizer=OptimizerSettings(learning_rate=0.1),
-            schedule=ScheduleSettings(warmup_steps=2),
-            checkpoint=checkpoint,
-            evaluate=None,
-            compute=Compute(torch.device("cpu"), torch.float32, "a test"),
-            log=log,
-            interruption=interruption,
+            Learner(module, lambda batch: {f"term{stage}": 5 for stage in range(3)}),
+            Steps(),
+            Settings(),
+            RunContext("testing", run, CPU, log, interruption, checkpoint),
             before_step=stage_changer(module, TRAIN),
         )
 

@@ -9,8 +9,8 @@ import yaml
 
 from unmask.config import changed_keys, dump_settings
 from unmask.errors import SettingsError
+from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
 from unmask.recipe.pairings import unusual_tokenizer
-from unmask.recipe.tree import load_finetune_recipe, load_pretrain_recipe
 from unmask.tokenization.settings import TokenizerSettings
 
 

@@ -15,7 +15,8 @@ from unmask.models.settings import ModelSettings, Preset
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.objectives.table import CALLED_OTHERWISE
 from unmask.packing.settings import PackingSettings, PhaseSettings
-from unmask.recipe.tree import ALTERNATIVES, FinetuneRecipe, PretrainRecipe, load_finetune_recipe, load_pretrain_recipe
+from unmask.recipe.loading import ALTERNATIVES, load_finetune_recipe, load_pretrain_recipe
+from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings

@@ -15,6 +15,7 @@ import pytest
 
 from unmask.errors import OutputError, StoreError
 from unmask.io.writing import sha256
+from unmask.store.manifest import DOCUMENT
 from unmask.store.shard_writer import (
     EncodedChunk,
     ShardWriter,
@@ -27,7 +28,7 @@ from unmask.store.shard_writer import (
     remove_unfinished,
     write_manifest,
 )
-from unmask.store.store import DOCUMENT, TokenStore
+from unmask.store.store import TokenStore
 
 U16 = np.dtype("<u2")
 

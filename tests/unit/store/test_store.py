@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from unmask.errors import StoreError
 from unmask.objectives.floors import unigram_entropy
-from unmask.store.store import TokenStore, manifest_checksum, token_dtype
+from unmask.store.manifest import manifest_checksum, token_dtype
+from unmask.store.store import TokenStore
 
 MakeStore = Callable[..., TokenStore]
 
@@ -158,7 +159,7 @@ def test_a_flipped_bit_of_the_tokenizer_is_found_before_it_is_opened(directory: 
 
 def test_each_file_is_verified_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[str] = []
-    monkeypatch.setattr("unmask.store.store.verify_file", lambda path, _: verified.append(path.name))
+    monkeypatch.setattr("unmask.store.shard.verify_file", lambda path, _: verified.append(path.name))
     store = TokenStore(directory)
     assert verified == []
     for _ in range(2):

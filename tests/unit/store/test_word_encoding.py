@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import StoreError
-from unmask.store.store import TokenStore, manifest_checksum
+from unmask.store.manifest import manifest_checksum
+from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
 
 MakeWordStore = Callable[..., TokenStore]

@@ -15,13 +15,23 @@ from unmask.batch import Batch
 from unmask.io.signals import Interruption
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training.device import Compute
-from unmask.training.loop import TrainState
 from unmask.training.memory import Cut
 from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.run.checkpoint import find_checkpoint
 from unmask.training.run.log import RunLog
-from unmask.training.session import run_session
+from unmask.training.session import RunContext, run_session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.state import TrainState
+from unmask.training.steps import Learner
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The part of a recipe that a session reads."""
+
+    train: TrainSettings
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class Whole:
     """Steps from a position on, in micro-batches that nobody changes."""
 
     open: Callable[[Callable[[], float], Position], Iterator[LoadedStep]]
+    longest: None = None
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         return Cut(1, 1, 8).at_most(most_tokens)
@@ -56,7 +67,7 @@ def sit() -> Callable[..., dict[str, float]]:
     ) -> dict[str, float]:
         """A signal arrives where `stops` says so of a batch that is prepared."""
         directory.mkdir(exist_ok=True)
-        interruption = Interruption()
+        interruption, compute = Interruption(), Compute(torch.device("cpu"), torch.float32, "a test")
 
         def prepare(batch: Batch) -> Batch:
             if stops(batch):
@@ -67,20 +78,11 @@ def sit() -> Callable[..., dict[str, float]]:
         torch.manual_seed(2)
         with RunLog(directory) as log:
             return run_session(
-                "testing",
-                directory,
-                module=module,
-                steps=Whole(steps),
-                prepare=prepare,
-                counts=lambda batch: {"task": batch.num_tokens},
-                settings=TrainSettings.model_validate(settings),
-                optimizer=optimizer,
-                schedule=schedule,
-                checkpoint=checkpoint,
+                Learner(module, lambda batch: {"task": batch.num_tokens}, prepare),
+                Whole(steps),
+                Settings(TrainSettings.model_validate(settings), optimizer, schedule),
+                RunContext("testing", directory, compute, log, interruption, checkpoint),
                 evaluate=evaluate,
-                compute=Compute(torch.device("cpu"), torch.float32, "a test"),
-                log=log,
-                interruption=interruption,
                 before_step=before_step,
             )
 

@@ -7,12 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch import nn
 
 from unmask.errors import SettingsError
-from unmask.models.bert import BertEncoder
-from unmask.models.fp8 import Fp8Linear
-from unmask.models.settings import EncoderSettings
 from unmask.training import device as device_module
 from unmask.training.device import Compute, choose_compute, has_kernels
 
@@ -226,71 +222,11 @@ def test_the_recipe_s_precision_holds(precision: str, dtype: torch.dtype) -> Non
     assert (weights @ weights).dtype == torch.float32
 
 
-@pytest.mark.parametrize(("capability", "fit"), [((8, 6), False), ((8, 9), True), ((9, 0), True), ((12, 0), True)])
-def test_fp8_from_ada_on(pretend_gpu: PretendGpu, capability: tuple[int, int], fit: bool) -> None:
-    pretend_gpu(name="NVIDIA GPU", capability=capability)
-    if not fit:
-        with pytest.raises(SettingsError, match=r"8\.9 or later .*, and NVIDIA GPU has 8\.6: set precision=bf16"):
-            choose_compute("auto", "fp8", training=True)
-        return
-    compute = choose_compute("auto", "fp8", training=True)
-    assert (compute.dtype, compute.fp8) == (torch.bfloat16, True)
-    assert "fp8 in the linear layers of blocks and bfloat16 elsewhere (as the recipe says)" in compute.describe()
-    assert not choose_compute("auto", "bf16", training=True).fp8
-
-
-@pytest.mark.usefixtures("without_cuda")
-@pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_fp8_on_the_processor_is_refused(device: str) -> None:
-    with pytest.raises(
-        SettingsError, match=r"^precision=fp8 needs an NVIDIA GPU.* computes on the CPU: set precision=bf"
-    ):
-        choose_compute(device, "fp8", training=True)
-
-
-def test_fp8_without_its_kernel_is_refused(pretend_gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_gpu()
-    monkeypatch.delattr(torch, "_scaled_mm")
-    with pytest.raises(SettingsError, match=r"^precision=fp8 needs torch\._scaled_mm, which torch .* lacks"):
-        choose_compute("cuda", "fp8", training=True)
-
-
-def test_fp8_on_another_maker_s_gpu_is_refused(pretend_gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_gpu(name="AMD Instinct MI300X", capability=(9, 4))
-    monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(SettingsError, match="this torch is built for other GPUs: set precision=bf16"):
-        choose_compute("cuda", "fp8", training=True)
-
-
-def test_fp8_is_for_training(pretend_gpu: PretendGpu) -> None:
-    pretend_gpu()
-    with pytest.raises(SettingsError, match="precision 'fp8': expected auto, fp32 or bf16"):
-        choose_compute("cuda", "fp8")
-
-
 def test_other_names_are_refused() -> None:
     with pytest.raises(SettingsError, match="device 'tpu': expected auto, cpu or cuda"):
         choose_compute("tpu")
-    with pytest.raises(SettingsError, match="precision 'fp16': expected auto, fp32, bf16 or fp8"):
-        choose_compute("cpu", "fp16", training=True)
-
-
-def test_a_module_is_placed_in_the_precision() -> None:
-    def new_encoder(hidden_size: int) -> BertEncoder:
-        sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-        return BertEncoder(EncoderSettings(vocab_size=20, hidden_size=hidden_size, **sizes))
-
-    cpu = torch.device("cpu")
-    in_8_bits = Compute(cpu, torch.bfloat16, "a test", fp8=True)
-    encoder = new_encoder(16)
-    assert Compute(cpu, torch.bfloat16, "a test").place(encoder) is encoder
-    assert not any(isinstance(part, Fp8Linear) for part in encoder.modules())
-    assert in_8_bits.place(encoder) is encoder
-    assert sum(isinstance(part, Fp8Linear) for part in encoder.modules()) == 4
-    with pytest.raises(SettingsError, match="hidden_size=24"):
-        in_8_bits.place(new_encoder(24))
-    with pytest.raises(SettingsError, match="has none"):
-        in_8_bits.place(nn.Linear(16, 16))
+    with pytest.raises(SettingsError, match="precision 'fp16': expected auto, fp32 or bf16"):
+        choose_compute("cpu", "fp16")
 
 
 # ---- What is told

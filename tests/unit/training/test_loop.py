@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
@@ -12,12 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
+from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
-from unmask.training.loop import StepResult, TrainState, set_training_mode, train
-from unmask.training.optimizers.optimizer import Schedule
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.settings import ScheduleSettings, TrainSettings
+from unmask.training.state import StepResult, TrainState
+from unmask.training.steps import Learner, set_training_mode
 
-CPU = torch.device("cpu")
+CPU = Compute(torch.device("cpu"), torch.float32, "a test")
 
 
 @dataclass(frozen=True)
@@ -82,21 +85,24 @@ def run(
     schedule: ScheduleSettings | None = None,
     state: TrainState | None = None,
     on_step: Callable[[TrainState, StepResult], None] = lambda state, result: None,
+    on_bad_step: Callable[[TrainState, BadStep], Iterator[Step] | None] | None = None,
+    counts: Callable[[Batch], dict[str, int]] = count,
+    optimizer: torch.optim.Optimizer | None = None,
+    prepares_ahead: bool = False,
 ) -> TrainState:
     module = Regressor() if module is None else module
     state = TrainState() if state is None else state
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01) if optimizer is None else optimizer
+    stepper = EagerStepper(module, optimizer, settings.max_grad_norm, CPU)
+    stepper.prepares_ahead = prepares_ahead
     train(
-        module,
+        Learner(module, counts),
         endless() if steps is None else steps,
-        lambda batch: batch,
-        count,
-        torch.optim.SGD(module.parameters(), lr=0.01),
-        Schedule(schedule or ScheduleSettings(name="constant")),
+        ScheduledOptimizer(optimizer, Schedule(schedule or ScheduleSettings(name="constant"))),
+        stepper,
         settings,
         state,
-        CPU,
-        nullcontext,
-        on_step,
+        Hooks(on_step, on_bad_step=on_bad_step),
     )
     return state
 
@@ -158,7 +164,7 @@ def test_a_batch_of_8192_sequences_is_256_micro_batches_of_32() -> None:
 def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> None:
     """They see the share done that they would have seen, and none is asked for after the last step."""
     ends, asked = [], []
-    for reads_ahead in (False, True):
+    for prepares_ahead in (False, True):
         module, state, shares = Regressor(), TrainState(), list[float]()
         settings = TrainSettings.model_validate(budget)
 
@@ -167,19 +173,13 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
                 shares.append(state.progress(settings))
                 yield step
 
-        train(
-            module,
-            steps(state, settings, shares),
-            lambda batch: batch,
-            count,
-            torch.optim.SGD(module.parameters(), lr=0.01),
-            Schedule(ScheduleSettings()),
+        run(
             settings,
-            state,
-            CPU,
-            nullcontext,
-            lambda state, result: None,
-            reads_ahead=reads_ahead,
+            module=module,
+            steps=steps(state, settings, shares),
+            schedule=ScheduleSettings(),
+            state=state,
+            prepares_ahead=prepares_ahead,
         )
         ends.append([parameter.tolist() for parameter in module.parameters()])
         asked.append(shares)
@@ -188,9 +188,9 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
 
 
 @pytest.mark.parametrize("is_made_anew", [True, False])
-@pytest.mark.parametrize("reads_ahead", [True, False])
+@pytest.mark.parametrize("prepares_ahead", [True, False])
 def test_after_a_bad_step_come_the_batches_that_the_hook_gives_or_those_that_were_next(
-    reads_ahead: bool, is_made_anew: bool, monkeypatch: pytest.MonkeyPatch
+    prepares_ahead: bool, is_made_anew: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that had been made ahead of it are dropped with the others."""
     faults = iter([None, None, "a fault", *[None] * 10])
@@ -202,20 +202,12 @@ def test_after_a_bad_step_come_the_batches_that_the_hook_gives_or_those_that_wer
         return (Step(step.batches, step.after + 100, step.epochs) for step in endless()) if is_made_anew else None
 
     module, positions = Regressor(), list[int]()
-    train(
-        module,
-        endless(),
-        lambda batch: batch,
-        count,
-        torch.optim.SGD(module.parameters(), lr=0.01),
-        Schedule(ScheduleSettings(name="constant")),
+    run(
         TrainSettings(steps=5),
-        TrainState(),
-        CPU,
-        nullcontext,
-        lambda state, result: positions.append(state.position),
+        module=module,
+        on_step=lambda state, result: positions.append(state.position),
         on_bad_step=on_bad_step,
-        reads_ahead=reads_ahead,
+        prepares_ahead=prepares_ahead,
     )
     assert positions == [1, 2, *([101, 102, 103] if is_made_anew else [4, 5, 6])]
 
@@ -235,19 +227,8 @@ def count_long(batch: Batch) -> dict[str, int]:
 @pytest.mark.parametrize(("rows", "num_targets"), [(slice(None), 3), (slice(1, 3), 0)], ids=["some", "none at all"])
 def test_micro_batches_without_a_target_are_fine(rows: slice, num_targets: int) -> None:
     module, state = LongOnly(), TrainState()
-    train(
-        module,
-        [Step([pack([row]) for row in sequences()[rows]], 1, 0.0)],
-        lambda batch: batch,
-        count_long,
-        torch.optim.SGD(module.parameters(), lr=0.01),
-        Schedule(ScheduleSettings(name="constant")),
-        TrainSettings(steps=1),
-        state,
-        CPU,
-        nullcontext,
-        lambda state, result: None,
-    )
+    steps = iter([Step([pack([row]) for row in sequences()[rows]], 1, 0.0)])
+    run(TrainSettings(steps=1), module=module, steps=steps, state=state, counts=count_long)
     assert state.counts == {"long": num_targets}
     assert torch.isfinite(module.embedding).all()
     assert torch.equal(module.embedding, Regressor().embedding) == (num_targets == 0)
@@ -297,10 +278,14 @@ def test_rates_follow_the_schedule_for_every_group() -> None:
         assert result.learning_rate == rates[-1][0]
 
     def go_on(state: TrainState, steps: int) -> None:
-        settings = TrainSettings(steps=steps)
-        schedule = Schedule(ScheduleSettings(name="linear", warmup_steps=2))
-        train(
-            module, endless(), lambda batch: batch, count, optimizer, schedule, settings, state, CPU, nullcontext, note
+        schedule = ScheduleSettings(name="linear", warmup_steps=2)
+        run(
+            TrainSettings(steps=steps),
+            module=module,
+            schedule=schedule,
+            state=state,
+            on_step=note,
+            optimizer=optimizer,
         )
 
     state = TrainState()

@@ -14,11 +14,11 @@ from torch import nn
 from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import Interrupted
 from unmask.packing.loader import LoadedStep, Position
-from unmask.training.loop import TrainState
 from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.state import TrainState
 
 
 def phases(progress: Callable[[], float], start: Position) -> Iterator[LoadedStep]:

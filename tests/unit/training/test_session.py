@@ -15,13 +15,16 @@ from torch import nn
 from unmask.errors import Interrupted
 from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
-from unmask.training.loop import StepResult, TrainState
-from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.run.checkpoint import find_checkpoint, restore
 from unmask.training.run.log import RunLog
-from unmask.training.session import Session
+from unmask.training.session import RunContext, Session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import Stepper
+from unmask.training.steps import Learner
 
 
 @dataclass
@@ -46,17 +49,16 @@ class Sitting:
         self.notes, self.interruption, self.modes = Notes(), Interruption(), list[bool]()
         self.module = nn.Linear(2, 2)
         optimizer = build_optimizer(self.module, OptimizerSettings())
+        compute = Compute(torch.device("cpu"), torch.float32, "a test")
         self.state = state or TrainState()
         self.session = Session(
-            directory=directory,
-            settings=TrainSettings.model_validate({"steps": 10, "save_every": None, **settings}),
-            module=self.module,
-            optimizer=optimizer,
-            schedule=Schedule(ScheduleSettings()),
-            log=cast(RunLog, self.notes),
-            progress=Progress("testing", stream=io.StringIO()),
-            interruption=self.interruption,
-            evaluate=self.evaluate,
+            RunContext("testing", directory, compute, cast(RunLog, self.notes), self.interruption),
+            TrainSettings.model_validate({"steps": 10, "save_every": None, **settings}),
+            Learner(self.module, lambda batch: {}),
+            ScheduledOptimizer(optimizer, Schedule(ScheduleSettings())),
+            EagerStepper(self.module, optimizer, None, compute),
+            Progress("testing", stream=io.StringIO()),
+            self.evaluate,
         )
         self.checkpoints = directory / "checkpoints"
         self.session.start(self.state)
@@ -152,7 +154,8 @@ def test_a_row_goes_over_a_stop(tmp_path: Path) -> None:
     assert [(row["step"], row["loss"]) for row in stopped.notes.figures] == [(4, 3.0), (6, 4.5)]
     found = find_checkpoint(stopped.checkpoints)
     assert found is not None
-    parts = stopped.session.module, stopped.session.optimizer, stopped.session.schedule
+    optimizer = stopped.session.optimizer
+    parts = stopped.module, optimizer.optimizer, optimizer.schedule
     resumed = Sitting(tmp_path, restore(found, *parts), log_every=4)
     resumed.take_steps(2, loss=6.0)
     [row] = resumed.notes.figures

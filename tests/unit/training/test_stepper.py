@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
-from unmask.training.loop import TrainState
-from unmask.training.stepper import EagerStepper, StepFigures, weigh
+from unmask.training.device import Compute
+from unmask.training.eager import EagerStepper, weigh
+from unmask.training.state import TrainState
+from unmask.training.stepper import StepFigures
 
-CPU = torch.device("cpu")
+CPU = Compute(torch.device("cpu"), torch.float32, "a test")
 
 
 class Toy(nn.Module):
@@ -43,7 +44,7 @@ def module() -> Toy:
 
 
 def stepper_of(module: Toy, max_grad_norm: float | None = None) -> EagerStepper:
-    return EagerStepper(module, torch.optim.SGD(module.parameters(), lr=0.1), max_grad_norm, CPU, nullcontext)
+    return EagerStepper(module, torch.optim.SGD(module.parameters(), lr=0.1), max_grad_norm, CPU)
 
 
 def answer(given: bool) -> Callable[[int, StepFigures], bool]:
@@ -122,7 +123,7 @@ def test_a_norm_that_does_not_fit_leaves_no_gradient_either(module: Toy, monkeyp
 
     stepper = stepper_of(module)
     with monkeypatch.context() as patched:
-        patched.setattr("unmask.training.stepper.clip_gradients", fail)
+        patched.setattr("unmask.training.eager.clip_gradients", fail)
         with pytest.raises(torch.OutOfMemoryError):
             stepper.launch(BATCHES, COUNTS)
     assert module.embedding.weight.grad is None

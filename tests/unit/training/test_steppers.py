@@ -21,14 +21,15 @@ from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.training.device import Compute
-from unmask.training.loop import TrainState
+from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.recorded.recording import Recorder
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.run.checkpoint import save_checkpoint
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
-from unmask.training.stepper import EagerStepper, StepFigures
+from unmask.training.state import TrainState
+from unmask.training.stepper import StepFigures
 from unmask.training.steppers import CautiousStepper, choose_stepper
 
 CPU = Compute(torch.device("cpu"), torch.float32, "a test")
@@ -70,7 +71,7 @@ def steppers(
     fillings: Fillings | None = module.fillings
     assert fillings is not None
     recorded = RecordedStepper(module, optimizer, 1.0, None, compute, fillings, 16, compiles)
-    return recorded, EagerStepper(module, optimizer, 1.0, compute.device, compute.autocast)
+    return recorded, EagerStepper(module, optimizer, 1.0, compute)
 
 
 def always(place: int, figures: StepFigures) -> bool:

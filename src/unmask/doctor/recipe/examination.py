@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -39,7 +40,7 @@ from unmask.doctor.store.checks import store_facts
 from unmask.doctor.store.floors import StoreFloors
 from unmask.io.progress import Progress, human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
-from unmask.pretraining.start import check_model
+from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute, choose_compute
 
@@ -69,15 +70,15 @@ def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_s
     settings, names_text = load_recipe(name, overrides)
     if settings.objective.reads == "words":
         return Diagnosis("recipe", name, (NOT_EXAMINED,), tables=(differences_table(settings),))
-    check_model(settings)
+    start = open_start(settings)
     findings = _check_phases(settings)
-    settings = largest_phase(settings)
-    compute = choose_compute(settings.device, settings.precision, training=True)
+    start = replace(start, recipe=largest_phase(settings))
+    compute = choose_compute(settings.device, settings.precision)
     with ExitStack() as stack, torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        text = open_text(settings, names_text, stack)
+        text = open_text(start, names_text, stack)
         findings += [text] if isinstance(text, Finding) else []
-        material = Material.of(settings, text if isinstance(text, Text) else None)
+        material = Material.of(start, text if isinstance(text, Text) else None)
         return _examine(name, material, findings, compute, probe_s, num_samples)
 
 
@@ -235,7 +236,7 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Tabl
         "heads": "used in pre-training; a decoder is the word embeddings",
     }
     further = "its blocks and its head, and embeddings that are not shared"
-    if sizes.architecture == "lstm":
+    if sizes.family.is_recurrent:
         about["blocks"] = f"{sizes.num_hidden_layers} LSTM of {inner} units"
     rows = [
         (part, f"{count:,}", f"{count / total:.1%}", about.get(part, further)) for part, count in parameters.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
@@ -18,17 +18,16 @@ from unmask.doctor.recipe.estimates import any_vocabulary
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
 from unmask.doctor.samples import FirstStep, first_step
 from unmask.errors import InputError, SettingsError, StoreError
-from unmask.io.paths import model_directory
 from unmask.io.progress import human_bytes
 from unmask.models.encoder import new_encoder
-from unmask.models.hub.source import read_settings
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective
 from unmask.objectives.table import new_objective
 from unmask.pretraining.inputs import open_store
-from unmask.pretraining.start import build_module, trained_architecture
+from unmask.pretraining.start import Start, build_module
 from unmask.pretraining.steps import build_loader
-from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -82,7 +81,7 @@ class Text:
     step: FirstStep
 
 
-def open_text(settings: PretrainRecipe, names_text: bool, stack: ExitStack) -> Text | Finding:
+def open_text(start: Start, names_text: bool, stack: ExitStack) -> Text | Finding:
     """The recipe's text, or a finding that says why there is none.
 
     Args:
@@ -92,6 +91,7 @@ def open_text(settings: PretrainRecipe, names_text: bool, stack: ExitStack) -> T
     Raises:
         UserError: the corpus cannot be read.
     """
+    settings = start.recipe
     if not names_text:
         advice = "give store=DIR or corpus=FILE for floors, decoded samples and exact figures"
         return Finding("no-text", "note", "the recipe names no text: random tokens are measured", advice)
@@ -100,9 +100,9 @@ def open_text(settings: PretrainRecipe, names_text: bool, stack: ExitStack) -> T
         return Finding("text-not-read", "note", f"the corpus is {why}: random tokens are measured in its place", advice)
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unmask-doctor-")))
     try:
-        store = open_store(settings, directory, workers=1)
+        store = open_store(start, directory, workers=1)
         tokenizer = load_tokenizer(store.tokenizer_directory)
-        return Text(store, tokenizer, first_step(settings, store, tokenizer))
+        return Text(store, tokenizer, first_step(start, store, tokenizer))
     except (StoreError, InputError) as error:
         if settings.store is None:
             raise
@@ -127,21 +127,21 @@ class Material:
         text: None if random tokens stand in for it.
     """
 
-    settings: PretrainRecipe
+    start: Start
     objective: Objective
     sizes: EncoderSettings
     text: Text | None
 
     @classmethod
-    def of(cls, settings: PretrainRecipe, text: Text | None) -> Material:
+    def of(cls, start: Start, text: Text | None) -> Material:
         """Brings a recipe and its text together.
 
         Raises:
-            UserError: `init_from` or the tokenizer does not load, or the sizes contradict each other.
+            UserError: the tokenizer does not load, or the sizes contradict each other.
         """
-        if settings.init_from is not None:
-            sizes = read_settings(model_directory(settings.init_from))
-            given = {"architecture": trained_architecture(settings)}
+        settings, sizes = start.recipe, start.sizes
+        if sizes is not None:
+            given = {"architecture": start.family.name}
             widened = {} if text is None else {"vocab_size": text.tokenizer.vocab_size}
             sizes = sizes.model_copy(update=given | widened)
         elif text is not None:
@@ -150,9 +150,13 @@ class Material:
             sizes = settings.model.resolve(settings.model.vocab_size or _vocab_size(settings.tokenizer))
         assert isinstance(sizes, EncoderSettings), "recipes of ELMo are not examined"
         if text is not None:
-            return cls(settings, text.step.objective, sizes, text)
+            return cls(start, text.step.objective, sizes, text)
         objective = new_objective(settings.objective, any_vocabulary(sizes.vocab_size))
-        return cls(settings, objective, sizes, None)
+        return cls(start, objective, sizes, None)
+
+    @property
+    def settings(self) -> PretrainRecipe:
+        return self.start.recipe
 
     @property
     def tokens_per_step(self) -> float:
@@ -171,8 +175,8 @@ class Material:
             yield from random_batches(self.settings, self.sizes.vocab_size, sequences)
             return
         train = self.settings.train.model_copy(update={"batch_size": sequences, "micro_batch_size": None})
-        settings = self.settings.model_copy(update={"train": train})
-        for step in build_loader(settings, self.text.store, self.text.tokenizer, held_out=False).steps():
+        start = replace(self.start, recipe=self.settings.model_copy(update={"train": train}))
+        for step in build_loader(start, self.text.store, self.text.tokenizer, held_out=False).steps():
             yield step.batches[0]
 
     def prepared(self, sequences: int) -> Batch:
@@ -182,7 +186,7 @@ class Material:
     def module(self) -> nn.Module:
         """The module that a run would train, with its initial weights."""
         if self.text is not None:
-            module = build_module(self.settings, self.objective, self.text.tokenizer)
+            module = build_module(self.start, self.objective, self.text.tokenizer)
         else:
             module = self.objective.build(new_encoder(self.sizes, pooler=self.objective.needs_pooler))
         assert isinstance(module, nn.Module)

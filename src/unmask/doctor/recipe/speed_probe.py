@@ -24,8 +24,11 @@ from unmask.objectives.base import Objective
 from unmask.packing.loader import LoadedStep, Position
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
-from unmask.training.loop import StepResult, TrainState, train
-from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
+from unmask.training.state import StepResult, TrainState
+from unmask.training.steps import Learner
 
 FEWEST_STEPS = 4
 """The number of measured steps that there should be time for."""
@@ -141,17 +144,13 @@ class _Timer:
         batches = chain([next(batches)], batches)
         self._step_began = self._now()
         train(
-            module,
+            Learner(module, objective.counts, objective.prepare),
             self._steps(batches, num_steps, until),
-            objective.prepare,
-            objective.counts,
-            self.optimizer,
-            Schedule(settings.schedule),
+            ScheduledOptimizer(self.optimizer, Schedule(settings.schedule)),
+            EagerStepper(module, self.optimizer, settings.train.max_grad_norm, self.compute),
             settings.train.model_copy(update={"steps": None, "tokens": None, "epochs": None, "minutes": 1e9}),
             TrainState(),
-            self.compute.device,
-            self.compute.autocast,
-            self._on_step,
+            Hooks(self._on_step),
         )
 
     def _steps(self, batches: Iterator[Batch], num_steps: int, until: float) -> Iterator[LoadedStep]:

@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.batch import Batch, pack
-from unmask.packing.segment_pairs import LABEL_COLUMNS, PAIRED
-from unmask.recipe.pairings import BARE
+from unmask.packing.settings import LABEL_COLUMNS, PAIRED
 from unmask.recipe.tree import PretrainRecipe
 
 SPECIAL_ID = 0
@@ -21,7 +20,7 @@ ANNOTATED = ("entity", "noun_phrase")
 
 def num_specials(settings: PretrainRecipe) -> int:
     """How many special tokens a sequence has: `[CLS]` and a `[SEP]` after each segment, or none."""
-    if settings.model.architecture in BARE:
+    if settings.model.family.reads_bare_text:
         return 0
     return 3 if settings.packing.format in PAIRED else 2
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,15 +16,14 @@ from torch import nn
 from unmask.batch import Batch
 from unmask.doctor.floors import Row
 from unmask.errors import CheckpointError
-from unmask.io.paths import MODEL, model_directory
+from unmask.io.paths import MODEL
 from unmask.models.hub.files import CONFIG
-from unmask.models.hub.source import read_settings
 from unmask.objectives.base import Objective
 from unmask.objectives.floors import Floor
 from unmask.objectives.table import new_objective
-from unmask.packing.planning import Split
+from unmask.packing.split import Split
 from unmask.pretraining.inputs import prepare_held_out
-from unmask.pretraining.start import build_module
+from unmask.pretraining.start import Start, build_module, open_start
 from unmask.pretraining.steps import build_loader, count_targets
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
@@ -125,10 +123,11 @@ def gather_evidence(record: Record) -> Evidence:
     tokenizer = open_tokenizer(store.tokenizer_directory)
     objective = new_objective(recipe.objective, tokenizer.vocabulary)
     is_held_out = Split(store, recipe.held_out, is_held_out=True).num_documents >= 2
+    start = open_start(recipe)
     if is_held_out:
-        batches = prepare_held_out(recipe, store, tokenizer, objective)
+        batches = prepare_held_out(start, store, tokenizer, objective)
     else:
-        loader = build_loader(recipe, store, tokenizer, held_out=False)
+        loader = build_loader(start, store, tokenizer, held_out=False)
         batches = [objective.prepare(batch) for batch in loader.sample(recipe.train.eval_sequences)]
     evaluation = {name: value for row in record.evaluations for name, value in row.items() if value is not None}
     model = record.directory / MODEL
@@ -139,34 +138,27 @@ def gather_evidence(record: Record) -> Evidence:
         open_tokenizer(model) if has_tokenizer(model) else None,
         is_held_out,
         objective.floors(count_targets(store, tokenizer), batches, evaluation) if batches else [],
-        _growth(record, tokenizer),
-        _start_loss(recipe, objective, tokenizer, batches),
+        _growth(record, start, tokenizer),
+        _start_loss(start, objective, tokenizer, batches),
     )
 
 
 @torch.no_grad()
-def _start_loss(
-    recipe: PretrainRecipe, objective: Objective, tokenizer: Tokenizer, batches: list[Batch]
-) -> float | None:
-    if recipe.init_from is None or has_tokenizer(model_directory(recipe.init_from)):
+def _start_loss(start: Start, objective: Objective, tokenizer: Tokenizer, batches: list[Batch]) -> float | None:
+    if start.source is None or start.tokenizer is not None:
         return None
     with torch.random.fork_rng(devices=[]):
-        module = build_module(recipe, objective, tokenizer)
+        module = build_module(start, objective, tokenizer)
     assert isinstance(module, nn.Module)
     module.eval()
-    scores = [module.scores(batch)[f"{recipe.objective.main_term}_loss"] for batch in batches[:_BATCHES_ASKED]]
+    scores = [module.scores(batch)[f"{start.recipe.objective.main_term}_loss"] for batch in batches[:_BATCHES_ASKED]]
     count = sum(number for _, number in scores)
     return sum(float(total) for total, _ in scores) / count if count else None
 
 
-def _growth(record: Record, tokenizer: Tokenizer) -> float | None:
-    """The median over the encoder's weight matrices of their root mean square relative to that of initial ones."""
-    recipe = record.recipe
-    sizes: Any = (
-        recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
-        if recipe.init_from is None
-        else read_settings(model_directory(recipe.init_from))
-    )
+def _growth(record: Record, start: Start, tokenizer: Tokenizer) -> float | None:
+    """The median over the weight matrices of their root mean square relative to that of initial ones."""
+    sizes = start.sizes or start.recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
     spread = getattr(sizes, "initializer_range", None)
     path = record.directory / MODEL / "model.safetensors"
     if record.checkpoint is not None and not path.is_file():

@@ -21,12 +21,16 @@ from unmask.finetuning.inputs import Inputs, open_inputs
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.windows import Window
 from unmask.io.progress import human_count, human_duration
-from unmask.recipe.tree import FinetuneRecipe, load_finetune_recipe
+from unmask.recipe.loading import load_finetune_recipe
+from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.splitting import SPLITS
 from unmask.training.device import Compute, choose_compute
-from unmask.training.loop import StepResult, TrainState, train
-from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
+from unmask.training.state import StepResult, TrainState
+from unmask.training.steps import Learner
 
 USUAL_LEARNING_RATES = {192: (1e-4, 2e-3), 384: (5e-5, 1e-3), 640: (2e-5, 5e-4), 10**9: (5e-6, 1e-4)}
 """The largest hidden size -> usual peak rates of fine-tuning up to there: BERT 2e-5 to 5e-5, ELECTRA-Small (256 wide)
@@ -56,7 +60,7 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
         findings.append(Finding("search-without-dev", "fault", "search compares runs on dev", "give data.dev=FILE"))
     if missing:
         return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(settings, trials),))
-    compute = choose_compute(settings.device, settings.precision, training=True)
+    compute = choose_compute(settings.device, settings.precision)
     with tempfile.TemporaryDirectory(prefix="unmask-doctor-") as directory, torch.random.fork_rng(devices=[]):
         try:
             run = open_inputs(settings, Path(directory))
@@ -156,20 +160,17 @@ def _can_be_measured(settings: FinetuneRecipe) -> bool:
 
 def _measure_step(run: Inputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
     """The median seconds of some real steps, without the first."""
-    module: Any = run.module
+    module: Any = compute.place(run.module)  # type: ignore[type-var]
+    optimizer = build_optimizer(module, settings.optimizer)
     timer = _Timer()
     train(
-        compute.place(module).train(),
+        Learner(module, run.module.counts),
         run.loader.steps(run.loader.start()),
-        lambda batch: batch,
-        run.module.counts,
-        build_optimizer(module, settings.optimizer),
-        Schedule(settings.schedule),
+        ScheduledOptimizer(optimizer, Schedule(settings.schedule)),
+        EagerStepper(module, optimizer, settings.train.max_grad_norm, compute),
         settings.train.model_copy(update={"steps": None, "tokens": None, "epochs": None, "minutes": limit_s / 60}),
         TrainState(),
-        compute.device,
-        compute.autocast,
-        timer,
+        Hooks(timer),
     )
     return statistics.median(timer.steps_s[1:] or timer.steps_s)
 

@@ -13,9 +13,9 @@ from unmask.doctor.store.statistics import Duplicates, LengthCounts, StoreStatis
 from unmask.io.progress import human_bytes, human_count
 from unmask.objectives.settings import ObjectiveSettings
 from unmask.packing.formats import documents_needed
-from unmask.packing.segment_pairs import PAIRED
-from unmask.packing.settings import PackingSettings
-from unmask.store.store import TokenStore, verify_file
+from unmask.packing.settings import PAIRED, PackingSettings
+from unmask.store.manifest import verify_file
+from unmask.store.store import TokenStore
 from unmask.store.unknown_tokens import MUCH, MUCH_OF_WORDS, NOTABLE, NOTABLE_OF_WORDS, TOO_MUCH
 from unmask.tokenization.opening import Tokenizer
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.store.store import Shard, TokenStore
+from unmask.store.shard import Shard
+from unmask.store.store import TokenStore
 
 _PIECE = 1 << 22
 """How many numbers are read at once."""

@@ -38,7 +38,7 @@ from unmask.finetuning.estimators.inputs import (
     tags_of_texts,
 )
 from unmask.finetuning.inputs import build_module
-from unmask.finetuning.lengths import trained_length, warn_of_untrained_positions
+from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import encode_windows, run_module
@@ -47,6 +47,7 @@ from unmask.io.rows import Row
 from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
+from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import ExampleLoader, concatenate
@@ -55,8 +56,11 @@ from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.training.device import Compute, choose_compute
-from unmask.training.loop import StepResult, TrainState, train
-from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
+from unmask.training.state import StepResult, TrainState
+from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
@@ -173,8 +177,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
     def _train(self, settings: FinetuneRecipe, rows: Sequence[Row], targets: Sequence[Any]) -> None:
         compute = choose_compute(settings.device, settings.precision)
-        source = model_directory(settings.init_from)
-        tokenizer, new_entries = load_framed_tokenizer(source)
+        source = open_source(model_directory(settings.init_from))
+        tokenizer, new_entries = load_framed_tokenizer(source.directory)
         task = open_task(settings.task, settings.data.columns)
         examples = [replace(task.read(row), label=target) for row, target in zip(rows, targets, strict=True)]
         with torch.random.fork_rng([compute.device] if compute.device.type == "cuda" else []):
@@ -186,22 +190,21 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             training = concatenate([window.encoded.without_alignment() for window in windows])
             if counts.anything_mended:
                 logger.warning("X: %s", counts.summary())
-            self._trained_length = settings.task.max_length if settings.from_scratch else trained_length(source)
-            warn_of_untrained_positions(int(training.row_lengths.max()), self._trained_length, source, "max_length")
+            self._trained_length = settings.task.max_length if settings.from_scratch else source.trained_length
+            warn_of_untrained_positions(
+                int(training.row_lengths.max()), self._trained_length, source.directory, "max_length"
+            )
             loader = ExampleLoader(training, settings.seed, settings.train.batch_size, settings.train.batch_size)
+            optimizer = build_optimizer(module.to(compute.device), settings.optimizer)
             progress = _LossCurve()
             train(
-                module.to(compute.device),
+                Learner(module, module.counts),
                 loader.steps(loader.start()),
-                lambda batch: batch,
-                module.counts,
-                build_optimizer(module, settings.optimizer),
-                Schedule(settings.schedule),
+                ScheduledOptimizer(optimizer, Schedule(settings.schedule)),
+                EagerStepper(module, optimizer, settings.train.max_grad_norm, compute),
                 settings.train,
                 TrainState(),
-                compute.device,
-                compute.autocast,
-                progress,
+                Hooks(progress),
             )
         in_fp32 = Compute(compute.device, torch.float32, "so that figures are the same everywhere")
         self.predictor_ = Predictor(task, module.eval(), tokenizer, in_fp32)

@@ -149,7 +149,7 @@ def run_trials(
             recipe=recipe,
             command=sys.argv,
             seed=settings.seed,
-            device=choose_compute(settings.device, settings.precision, training=True).describe(),
+            device=choose_compute(settings.device, settings.precision).describe(),
             num_threads=torch.get_num_threads(),
         )
     try:

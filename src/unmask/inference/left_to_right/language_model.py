@@ -19,7 +19,6 @@ from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_causal_lm
 from unmask.models.hub.uses import CAUSAL, check_entries, check_kind
 from unmask.models.kernels.decoder_loss import score_decoder
-from unmask.models.settings import LEFT_TO_RIGHT
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.tasks.encoded import BATCH_TOKENS
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -98,7 +97,7 @@ def load_language_model(model: str | Path, *, device: str = "auto", precision: s
     loaded = load_causal_lm(directory)
     tokenizer = load_tokenizer(directory)
     check_entries(tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
-    reads_bare_text = loaded.encoder.settings.architecture in LEFT_TO_RIGHT
+    reads_bare_text = loaded.encoder.settings.family.reads_bare_text
     prefix = () if reads_bare_text else tokenizer.framing.single[0].ids
     head = None if loaded.masked_lm_head is None else loaded.masked_lm_head.to(compute.device).eval()
     window = usual_length(loaded.encoder.settings, loaded.config or {})

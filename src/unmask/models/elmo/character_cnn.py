@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from unmask.chance import key
 from unmask.models.elmo.settings import NUM_CHARACTERS, ElmoSettings
-from unmask.models.layers import Linear, compute_dtype, linear
+from unmask.models.kernels.products import Linear, compute_dtype, linear
 
 PADDING = NUM_CHARACTERS - 1
 """The id of the character that fills a word up; the last one, as in the released model."""

@@ -16,7 +16,8 @@ from unmask.models.dropout import dropout
 from unmask.models.elmo.encoder import text_lengths
 from unmask.models.heads.bilstm import BiLstm
 from unmask.models.heads.layer_mixture import LayerMixture
-from unmask.models.layers import Linear, initialise
+from unmask.models.kernels.products import Linear
+from unmask.models.layers import initialise
 from unmask.models.settings import Sizes
 
 _COMPARED = 4

@@ -13,31 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 
-from unmask.errors import ModelError
 from unmask.io.writing import write_json
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
+from unmask.models.families.elmo import ELMO
 from unmask.models.hub.config import HEAD_KIND, head_kind_apart, labels_of, problem_type_of
 from unmask.models.hub.files import (
     CONFIG,
     HEAD_WEIGHTS,
     WEIGHTS,
-    read_config,
     read_head_weights,
-    read_weights,
     write_weights,
 )
-from unmask.models.hub.loaded_model import LoadedModel
+from unmask.models.hub.source import LoadedModel, Source
 from unmask.models.hub.weight_filling import fill
 from unmask.models.hub.weight_names import Place
-from unmask.models.settings import reasons
 
-MODEL_TYPE = "elmo"
-BARE, WITH_SOFTMAX = "ElmoModel", "ElmoForPreTraining"
 _SOFTMAX = "softmax."
 
 
@@ -59,8 +53,8 @@ def save_elmo(
         OutputError: the disk is full, or the place cannot be written.
     """
     config = {
-        "architectures": [BARE if softmax is None else WITH_SOFTMAX],
-        "model_type": MODEL_TYPE,
+        "architectures": [ELMO.class_with(frozenset() if softmax is None else frozenset({"softmax"}))],
+        "model_type": ELMO.model_type,
         **encoder.settings.model_dump(mode="json", exclude={"architecture"}),
         "dtype": "float32",
     }
@@ -73,81 +67,44 @@ def save_elmo(
     write_weights(directory / WEIGHTS, _named(encoder, softmax))
 
 
-def is_elmo(config: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is that of an ELMo."""
-    return config.get("model_type") == MODEL_TYPE
-
-
-def holds_elmo(directory: Path) -> bool:
-    """Whether a directory holds an ELMo.
-
-    Raises:
-        ModelError: its `config.json` is damaged.
-    """
-    return (directory / CONFIG).is_file() and is_elmo(read_config(directory))
-
-
-def load_elmo(directory: Path) -> LoadedModel:
+def load_elmo(source: Source) -> LoadedModel:
     """Everything in a directory; of a fine-tuned head, only the weights.
 
     Raises:
-        ModelError: a file is missing or damaged, a setting is missing or not possible, or a weight is missing, left
-            over or of another shape; the message names it.
+        ModelError: a file is missing or damaged, or a weight is missing, left over or of another shape; the message
+            names it.
     """
-    config, path = read_config(directory), directory / CONFIG
-    settings = elmo_settings_of(path, config)
-    classes = config.get("architectures")
-    if classes not in ([BARE], [WITH_SOFTMAX]):
-        raise ModelError(f"{path}: architectures is {classes!r}: expected [{BARE!r}] or [{WITH_SOFTMAX!r}]")
+    assert isinstance(source.settings, ElmoSettings), "an ELMo's"
     with torch.device("meta"):
-        encoder = ElmoEncoder(settings)
-        softmax = WordSoftmax(settings) if classes == [WITH_SOFTMAX] else None
+        encoder = ElmoEncoder(source.settings)
+        softmax = WordSoftmax(source.settings) if "softmax" in source.model_class.parts else None
     places = {weight: Place((name,)) for name, weight in _named(encoder, softmax).items()}
     modules: list[nn.Module] = [encoder] if softmax is None else [encoder, softmax]
-    fill(modules, places, read_weights(directory), directory, ())
-    loaded = LoadedModel(classes[0], encoder, softmax=softmax, config=config)
-    if HEAD_KIND not in config:
+    fill(modules, places, source.read(), source.directory, ())
+    loaded = LoadedModel(source.class_name, encoder, softmax=softmax, config=source.config)
+    if HEAD_KIND not in source.config:
         return loaded
-    kind = head_kind_apart(path, config)
     return replace(
         loaded,
-        head_kind=kind,
-        head_weights=read_head_weights(directory),
-        labels=labels_of(path, config) if "id2label" in config else None,
-        problem_type=problem_type_of(path, config),
+        head_kind=head_kind_apart(source.config_path, source.config),
+        head_weights=read_head_weights(source.directory),
+        labels=labels_of(source.config_path, source.config) if "id2label" in source.config else None,
+        problem_type=problem_type_of(source.config_path, source.config),
     )
 
 
-def load_elmo_encoder(directory: Path) -> LoadedModel:
+def load_elmo_encoder(source: Source) -> LoadedModel:
     """The encoder alone, as `unmask.models.hub.directory.load_encoder` gives one.
 
     Raises:
         ModelError: as in `load_elmo`.
     """
-    loaded = load_elmo(directory)
+    loaded = load_elmo(source)
     of_softmax = (
         [] if loaded.softmax is None else [f"{_SOFTMAX}{name}" for name, _ in loaded.softmax.named_parameters()]
     )
     of_head = [] if loaded.head_kind is None else [HEAD_WEIGHTS]
     return LoadedModel(loaded.architecture, loaded.encoder, config=loaded.config, unused=(*of_softmax, *of_head))
-
-
-def elmo_settings_of(path: Path, config: Mapping[str, Any]) -> ElmoSettings:
-    """The sizes of the encoder.
-
-    Raises:
-        ModelError: a key is missing, or its value not possible.
-    """
-    if not is_elmo(config):
-        raise ModelError(f"{path}: model_type is {config.get('model_type')!r}: expected {MODEL_TYPE!r}")
-    fields = set(ElmoSettings.model_fields) - {"architecture"}
-    missing = sorted(fields - config.keys())
-    if missing:
-        raise ModelError(f"{path} lacks {', '.join(missing)}: expected every size of an ELMo, as they are saved")
-    try:
-        return ElmoSettings(**{name: config[name] for name in fields})
-    except ValidationError as error:
-        raise ModelError(f"{path}: {reasons(error)}: mend it, or get the directory again") from error
 
 
 def _named(encoder: ElmoEncoder, softmax: WordSoftmax | None) -> dict[str, nn.Parameter]:

@@ -8,7 +8,7 @@ here the same text has the same features.)
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -70,6 +70,8 @@ class ElmoEncoder(nn.Module):
     Args:
         settings: every size; kept as `encoder.settings`.
     """
+
+    reads_words: Literal[True] = True
 
     def __init__(self, settings: ElmoSettings) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.models.layers import compute_dtype, linear
+from unmask.models.kernels.products import compute_dtype, linear
 
 _FORGET_BIAS = 1.0
 """Added to the forget gate beside its learned bias, as in the released code's cell."""

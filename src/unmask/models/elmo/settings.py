@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from unmask.errors import SettingsError
+from unmask.models.families.elmo import ELMO
+from unmask.models.family import Family
 from unmask.models.settings import Count, ModelSettings, Probability, Scale, reasons
 
 NUM_CHARACTERS = 261
@@ -64,6 +66,11 @@ class ElmoSettings(BaseModel):
         if widest > self.max_characters:
             raise ValueError(f"filters of width {widest} are wider than max_characters {self.max_characters}")
         return self
+
+    @property
+    def family(self) -> Family:
+        """What there is to know about the architecture."""
+        return ELMO
 
     @property
     def causal(self) -> bool:
@@ -140,6 +147,11 @@ class ElmoModelSettings(BaseModel):
     residual: bool | None = None
     hidden_dropout_prob: Probability | None = None
     initializer_range: Scale | None = None
+
+    @property
+    def family(self) -> Family:
+        """What there is to know about the architecture."""
+        return ELMO
 
     @property
     def causal(self) -> bool:

@@ -1,11 +1,11 @@
 """Reading TensorFlow's checkpoints (tensor bundles, "V2") without TensorFlow.
 
-A checkpoint `NAME` is `NAME.index`, a table from the names of variables to where their bytes lie, and one or more
-shards `NAME.data-00000-of-00001` that hold the bytes. The entries are protocol buffers (`tensor_bundle.proto`). Shards
-are memory-mapped: what is not asked for is not read.
+A checkpoint `NAME` is `NAME.index`, which says where the bytes of each variable lie, and one or more shards
+`NAME.data-00000-of-00001` that hold them. The index is a table in LevelDB's format (its `doc/table_format.md`),
+uncompressed; its values are protocol buffers (`tensor_bundle.proto`). Shards are memory-mapped: what is not asked for
+is not read.
 
-Checksums cover the whole index and the bytes of every tensor that is read. Bytes of a shard between tensors and after
-the last one are neither covered nor read.
+Every block of the index that is used, and every tensor that is read, must match its checksum (CRC-32C).
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import ModelError
-from unmask.models.google.crc32c import masked_crc32c
-from unmask.models.google.leveldb_table import Damaged, read_table, read_varint
+
+MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
+"""The end of every table."""
+FOOTER_BYTES = 48
+TRAILER_BYTES = 5
+"""After each block: one byte of compression, four of checksum."""
 
 HEADER_KEY = b""
 SLICE_MARK = b"\0"
 """Keys with this prefix are of slices of a partitioned variable; the variable has an entry of its own, too."""
-
-FORMAT_VERSION = 1
-LITTLE_ENDIAN = 0
 
 DTYPES: dict[int, torch.dtype] = {
     1: torch.float32,
@@ -40,28 +42,8 @@ DTYPES: dict[int, torch.dtype] = {
 }
 """TensorFlow's numbers (`types.proto`) of what may be read."""
 
-
-@dataclass(frozen=True)
-class Entry:
-    """Where a tensor lies.
-
-    Attributes:
-        dtype: TensorFlow's number.
-        shape: of the whole tensor.
-        shard: the number of its file.
-        offset: of its first byte in that file.
-        size: in bytes.
-        checksum: masked CRC-32C of its bytes.
-        is_partitioned: True where it is kept in slices under other keys, and has no bytes of its own.
-    """
-
-    dtype: int
-    shape: tuple[int, ...]
-    shard: int
-    offset: int
-    size: int
-    checksum: int
-    is_partitioned: bool
+Fields = dict[int, list[int | bytes]]
+"""The values of a protocol buffer by the numbers of their fields."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +52,13 @@ class TensorBundle:
 
     Attributes:
         index: its `.index` file.
-        entries: by name, in alphabetical order.
+        entries: the BundleEntryProto of each variable, in alphabetical order.
         shards: the bytes of each data file, mapped.
     """
 
     index: Path
-    entries: Mapping[str, Entry]
-    shards: tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], ...]
+    entries: Mapping[str, Fields]
+    shards: tuple[NDArray[np.uint8], ...]
 
     def read(self, name: str) -> Tensor:
         """A tensor, over the mapped file: valid as long as the file is left alone. Writing to it changes no file.
@@ -85,35 +67,35 @@ class TensorBundle:
             name: a key of `entries`.
 
         Raises:
-            ModelError: its checksum does not match, or it is of a kind that is not read: partitioned, or of a dtype
-                that is not in `DTYPES`.
+            ModelError: its bytes are missing or do not match their checksum, or it is of a kind that is not read:
+                partitioned, or of a dtype that is not in `DTYPES`.
         """
-        entry = self.entries[name]
-        dtype = DTYPES.get(entry.dtype)
-        if entry.is_partitioned:
+        fields = self.entries[name]
+        number, shard, offset, size, checksum = (_number(fields, key) for key in (1, 3, 4, 5, 6))
+        if 7 in fields:
             raise ModelError(
                 f"{self.index}: {name} is partitioned, kept in slices, which is not read here: save the checkpoint "
                 "again from variables without a partitioner"
             )
-        if dtype is None:
-            raise ModelError(
-                f"{self.index}: {name} is of TensorFlow's dtype number {entry.dtype}; expected "
-                f"{', '.join(str(known).removeprefix('torch.') for known in DTYPES.values())}"
-            )
-        if math.prod(entry.shape) * dtype.itemsize != entry.size:
-            raise _damaged(self.index, f"{name} has the shape {entry.shape} and {entry.size} bytes")
-        data = self.shards[entry.shard][entry.offset : entry.offset + entry.size]
-        if masked_crc32c(data) != entry.checksum:
-            shard = _shard_path(self.index, entry.shard, len(self.shards))
-            raise _damaged(
-                shard, f"the bytes of {name}, {entry.size:,} from {entry.offset:,}, do not match their checksum"
-            )
-        if not entry.size:
-            return torch.empty(entry.shape, dtype=dtype)
+        if number not in DTYPES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES.values())
+            raise ModelError(f"{self.index}: {name} is of TensorFlow's dtype number {number}; expected {known}")
+        dtype = DTYPES[number]
+        sizes = _fields(_message(fields, 2)).get(2, [])
+        shape = tuple(_number(_fields(each), 1) for each in sizes if isinstance(each, bytes))
+        if shard >= len(self.shards) or math.prod(shape) * dtype.itemsize != size:
+            raise _damaged(self.index, f"{name} has the shape {shape} and {size} bytes in shard {shard}")
+        data, path = self.shards[shard][offset : offset + size], _shard_path(self.index, shard, len(self.shards))
+        if len(data) < size:
+            raise _damaged(path, f"it has {len(self.shards[shard]):,} bytes, and {name} ends at {offset + size:,}")
+        if masked_crc32c(data.tobytes()) != checksum:
+            raise _damaged(path, f"the bytes of {name}, {size:,} from {offset:,}, do not match their checksum")
+        if not size:
+            return torch.empty(shape, dtype=dtype)
         flat = torch.from_numpy(data)
-        if entry.offset % dtype.itemsize:
+        if offset % dtype.itemsize:
             flat = flat.clone()  # TensorFlow does not align what it writes
-        return flat.view(dtype).reshape(entry.shape)
+        return flat.view(dtype).reshape(shape)
 
 
 def open_bundle(index: Path) -> TensorBundle:
@@ -123,43 +105,51 @@ def open_bundle(index: Path) -> TensorBundle:
         index: `NAME.index`.
 
     Raises:
-        ModelError: the index is missing or damaged, of a later format or a big-endian machine, or a shard is missing or
-            cut short.
+        ModelError: the index or a shard is missing, the index is damaged or was written on a big-endian machine, or
+            google-crc32c is not installed.
     """
     try:
-        file = index.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{index}: cannot be read ({error.strerror}): expected the index of a checkpoint") from error
-    try:
-        table = read_table(file)
+        table = dict(_read_table(index.read_bytes()))
         if HEADER_KEY not in table:
-            raise Damaged("it has no header: it is not the index of a checkpoint")
-        num_shards = _read_header(index, table[HEADER_KEY])
+            raise ValueError("it has no header: it is not the index of a checkpoint")
+        header = _fields(table[HEADER_KEY])
         entries = {
-            key.decode("utf-8"): _read_entry(value)
+            key.decode(): _fields(value)
             for key, value in table.items()
             if key != HEADER_KEY and not key.startswith(SLICE_MARK)
         }
-    except (Damaged, UnicodeDecodeError) as error:
+        num_shards, is_big_endian = _number(header, 1), _number(header, 2)
+    except OSError as error:
+        raise ModelError(f"{index}: cannot be read ({error.strerror}): expected the index of a checkpoint") from error
+    except (ValueError, KeyError, IndexError) as error:
         raise _damaged(index, str(error)) from error
-    for name, entry in entries.items():
-        if entry.shard >= num_shards:
-            raise _damaged(index, f"{name} lies in shard {entry.shard}, and there are {num_shards}")
+    if is_big_endian:
+        raise ModelError(f"{index}: written on a big-endian machine, which is not read here: save it again on another")
     shards = tuple(_map_shard(_shard_path(index, number, num_shards)) for number in range(num_shards))
-    for name, entry in entries.items():
-        if not entry.is_partitioned and entry.offset + entry.size > len(shards[entry.shard]):
-            raise _damaged(
-                _shard_path(index, entry.shard, num_shards),
-                f"it has {len(shards[entry.shard]):,} bytes, and {name} ends at byte {entry.offset + entry.size:,}",
-            )
     return TensorBundle(index, entries, shards)
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum as LevelDB and TensorFlow store it among its data: rotated by 15 bits, plus a constant.
+
+    Raises:
+        ModelError: google-crc32c is not installed.
+    """
+    try:
+        import google_crc32c
+    except ImportError as error:
+        raise ModelError(
+            "reading a TensorFlow checkpoint needs google-crc32c: pip install 'unmask[tensorflow]'"
+        ) from error
+    checksum = int(google_crc32c.value(data))
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _shard_path(index: Path, number: int, num_shards: int) -> Path:
     return index.with_name(f"{index.name.removesuffix('.index')}.data-{number:05d}-of-{num_shards:05d}")
 
 
-def _map_shard(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def _map_shard(path: Path) -> NDArray[np.uint8]:
     try:
         if path.stat().st_size == 0:  # nothing that could be mapped
             return np.empty(0, np.uint8)
@@ -175,84 +165,83 @@ def _damaged(path: Path, what: str) -> ModelError:
     return ModelError(f"{path} is cut short or damaged ({what}): get it again from where it came")
 
 
-def _read_header(index: Path, message: bytes) -> int:
-    """The number of shards, from a BundleHeaderProto."""
-    header = _read_message(message)
-    if _number(header, 2) != LITTLE_ENDIAN:
-        raise ModelError(f"{index}: written on a big-endian machine, which is not read here: save it again on another")
-    oldest_reader = _number(_read_message(_message(header, 3)), 2)
-    if oldest_reader > FORMAT_VERSION:
-        raise ModelError(
-            f"{index}: for readers of version {oldest_reader} or later of the format; expected {FORMAT_VERSION}: save "
-            "the checkpoint again with an earlier TensorFlow"
-        )
-    num_shards = _number(header, 1)
-    if not 0 < num_shards < 100_000:
-        raise Damaged(f"it tells of {num_shards} shards")
-    return num_shards
+def _read_table(file: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The keys and values of a table of LevelDB. Its footer says where the index block is, which lists the others."""
+    if len(file) < FOOTER_BYTES or not file.endswith(MAGIC):
+        raise ValueError("its end is not that of an index")
+    _, position = _read_handle(file, len(file) - FOOTER_BYTES)  # of a block that is not needed
+    index, _ = _read_handle(file, position)
+    for _, handle in _read_entries(_read_block(file, *index)):
+        yield from _read_entries(_read_block(file, *_read_handle(handle, 0)[0]))
 
 
-def _read_entry(message: bytes) -> Entry:
-    """A BundleEntryProto."""
-    fields = _read_message(message)
-    dimensions = _read_message(_message(fields, 2)).get(2, [])
-    return Entry(
-        dtype=_number(fields, 1),
-        shape=tuple(_number(_read_message(_as_bytes(dimension)), 1) for dimension in dimensions),
-        shard=_number(fields, 3),
-        offset=_number(fields, 4),
-        size=_number(fields, 5),
-        checksum=_number(fields, 6),
-        is_partitioned=7 in fields,
-    )
+def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
+    """Offset and size of a block, and the position after them."""
+    offset, position = _read_varint(data, position)
+    size, position = _read_varint(data, position)
+    return (offset, size), position
 
 
-Fields = dict[int, list[int | bytes]]
-"""The values of a protocol buffer by the numbers of their fields."""
+def _read_block(file: bytes, offset: int, size: int) -> bytes:
+    end = offset + size
+    if masked_crc32c(file[offset : end + 1]) != int.from_bytes(file[end + 1 : end + TRAILER_BYTES], "little"):
+        raise ValueError(f"the block at byte {offset} does not match its checksum")
+    if file[end]:
+        raise ValueError("its blocks are compressed, as TensorFlow 1.1 wrote them, which is not read here")
+    return file[offset:end]
 
 
-def _read_message(message: bytes) -> Fields:
+def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a block. A key is written without what it shares with the key before it; the block ends with
+    the places where whole keys stand and their number (4 bytes each)."""
+    end = len(block) - 4 * (int.from_bytes(block[-4:], "little") + 1)
+    position, key = 0, b""
+    while position < end:
+        shared, position = _read_varint(block, position)
+        key_bytes, position = _read_varint(block, position)
+        value_bytes, position = _read_varint(block, position)
+        value_at = position + key_bytes
+        key = key[:shared] + block[position:value_at]
+        position = value_at + value_bytes
+        yield key, block[value_at:position]
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """An unsigned number of 7 bits a byte, the lowest first, and the position after it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return value, position
+
+
+def _fields(message: bytes) -> Fields:
+    """The fields of a protocol buffer."""
     fields: Fields = {}
-    for number, value in _read_fields(message):
-        fields.setdefault(number, []).append(value)
-    return fields
-
-
-def _read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     position = 0
     while position < len(message):
-        key, position = read_varint(message, position)
+        key, position = _read_varint(message, position)
         number, wire_type = key >> 3, key & 7
+        value: int | bytes
         if wire_type == 0:
-            value, position = read_varint(message, position)
-            yield number, value
-            continue
-        if wire_type == 2:
-            size, position = read_varint(message, position)
-        elif wire_type in (1, 5):
-            size = 8 if wire_type == 1 else 4
+            value, position = _read_varint(message, position)
         else:
-            raise Damaged(f"an entry has a field of the unknown kind {wire_type}")
-        data = message[position : position + size]
-        position += size
-        if len(data) < size:
-            raise Damaged("an entry is cut short")
-        yield number, data if wire_type == 2 else int.from_bytes(data, "little")
+            size, position = _read_varint(message, position) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], position)
+            value = message[position : position + size]
+            value = value if wire_type == 2 else int.from_bytes(value, "little")
+            position += size
+        fields.setdefault(number, []).append(value)
+    return fields
 
 
 def _number(fields: Fields, number: int) -> int:
     """A field's value; 0 where it is left out, as the format has it."""
     value = fields.get(number, [0])[-1]
-    if not isinstance(value, int):
-        raise Damaged(f"field {number} of an entry is not a number")
-    return value
+    return value if isinstance(value, int) else 0
 
 
 def _message(fields: Fields, number: int) -> bytes:
-    return _as_bytes(fields.get(number, [b""])[-1])
-
-
-def _as_bytes(value: int | bytes) -> bytes:
-    if not isinstance(value, bytes):
-        raise Damaged("an entry has a number where a message should be")
-    return value
+    value = fields.get(number, [b""])[-1]
+    return value if isinstance(value, bytes) else b""

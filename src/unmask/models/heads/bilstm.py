@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from unmask.models.dropout import dropout
 from unmask.models.heads.layer_mixture import LayerMixture, find_choice
 from unmask.models.kernels.lstm_sequences import read_sequences
-from unmask.models.layers import Linear, initialise
+from unmask.models.kernels.products import Linear
+from unmask.models.layers import initialise
 from unmask.models.settings import Sizes
 
 HIDDEN_SIZE = 768

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from unmask.models.dropout import dropout
 from unmask.models.heads.bilstm import HIDDEN_SIZE, BiLstm
 from unmask.models.heads.heads import HeadKind
-from unmask.models.layers import Linear, initialise
+from unmask.models.kernels.products import Linear
+from unmask.models.layers import initialise
 from unmask.models.settings import Sizes
 
 

@@ -7,18 +7,17 @@ needs. The heads of fine-tuning are those of `transformers`, family by family, s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from unmask.models.dropout import dropout
+from unmask.models.family import HeadKind as HeadKind
+from unmask.models.family import HeadStyle
+from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
-from unmask.models.layers import ACTIVATIONS, Linear, initialise
-from unmask.models.settings import Activation, AnyArchitecture, Architecture, Sizes
-
-HeadKind = Literal["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
-"""What a fine-tuned model answers, as in the names of `transformers`' classes."""
+from unmask.models.layers import ACTIVATIONS, initialise
+from unmask.models.settings import Activation, EncoderSettings, Sizes
 
 
 class MaskedLMHead(nn.Module):
@@ -213,51 +212,21 @@ def _gelu_summary(settings: Sizes, num_labels: int, prob: float) -> Head:
     return DeepClassifier(settings.hidden_size, num_labels, "gelu", 0.0, prob, settings.initializer_range)
 
 
-HEADS: dict[AnyArchitecture, dict[HeadKind, HeadBuilder]] = {
-    "bert": {
-        "sequence_classification": _linear,
-        "token_classification": _linear,
-        "question_answering": _linear_without_dropout,
-        "multiple_choice": _linear,
-    },
-    "roberta": {
-        "sequence_classification": _deep_with_tanh,
-        "token_classification": _linear,
-        "question_answering": _linear_without_dropout,
-        "multiple_choice": _linear,
-    },
-    "electra": {
-        "sequence_classification": _deep_with_gelu,
-        "token_classification": _linear,
-        "question_answering": _linear_without_dropout,
-        "multiple_choice": _gelu_summary,
-    },
-    "gpt1": {
-        "sequence_classification": _linear_without_bias,
-        "token_classification": _linear,
-        "question_answering": _linear_without_dropout,
-        "multiple_choice": _linear_without_bias,
-    },
-    "lstm": {
-        "sequence_classification": _linear_without_bias,
-        "token_classification": _linear,
-        "question_answering": _linear_without_dropout,
-        "multiple_choice": _linear_without_bias,
-    },
-    "elmo": {"token_classification": _linear},
+BUILDERS: dict[HeadStyle, HeadBuilder] = {
+    "linear": _linear,
+    "linear_without_bias": _linear_without_bias,
+    "linear_without_dropout": _linear_without_dropout,
+    "deep_tanh": _deep_with_tanh,
+    "deep_gelu": _deep_with_gelu,
+    "deep_gelu_summary": _gelu_summary,
 }
-"""The head of each kind on each family; an LSTM has GPT-1's. Texts read by ELMo have an `ElmoClassifier`. Question
-answering has no dropout, as in the released code of BERT."""
-
-POOLED: frozenset[tuple[Architecture, HeadKind]] = frozenset(
-    {("bert", "sequence_classification"), ("bert", "multiple_choice"), ("roberta", "multiple_choice")}
-)
-"""Where the head reads the pooled first token."""
+"""How the heads are built that a `Family` names. Texts read by ELMo have an `ElmoClassifier`. Question answering has no
+dropout, as in the released code of BERT."""
 
 
 def needs_pooler(settings: Sizes, kind: HeadKind) -> bool:
     """Whether an encoder of these settings must have a pooler for this kind of head; else it must have none."""
-    return (settings.architecture, kind) in POOLED and not settings.causal
+    return kind in settings.family.pooled and not settings.causal
 
 
 def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: float | None = None) -> Head:
@@ -271,5 +240,17 @@ def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: flo
         dropout_prob: None takes the encoder's.
     """
     prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
-    assert kind in HEADS[settings.architecture], f"{settings.architecture} has no head for {kind}"
-    return HEADS[settings.architecture][kind](settings, num_labels, prob)
+    assert kind in settings.family.heads, f"{settings.family.title} has no head for {kind}"
+    return BUILDERS[settings.family.heads[kind]](settings, num_labels, prob)
+
+
+def new_masked_lm_head(settings: EncoderSettings) -> MaskedLMHead:
+    """A fresh masked-LM head for an encoder of these sizes, down to the width of the embeddings."""
+    return MaskedLMHead(
+        settings.hidden_size,
+        settings.vocab_size,
+        settings.family.masked_lm_activation or settings.hidden_act,
+        settings.layer_norm_eps,
+        settings.initializer_range,
+        settings.embedding_width,
+    )

@@ -16,8 +16,9 @@ from torch.nn import functional
 
 from unmask.errors import ModelError
 from unmask.io.writing import writing
+from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
-from unmask.models.layers import Linear, initialise, new_embedding
+from unmask.models.layers import initialise, new_embedding
 from unmask.models.settings import EncoderSettings
 
 SPAN_BOUNDARY_WEIGHTS = "span_boundary.safetensors"

@@ -7,7 +7,7 @@ beside its encoder; `transformers` opens the encoder alone. Google's own checkpo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from unmask.errors import ModelError
 from unmask.io.paths import MODEL
 from unmask.io.writing import write_json
-from unmask.models.bert import Pooler, new_masked_lm_head, new_next_sentence_head
-from unmask.models.electra import new_discriminator_head, new_generator_head
-from unmask.models.elmo.directory import holds_elmo, load_elmo, load_elmo_encoder, save_elmo
-from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.bert import Pooler, new_next_sentence_head
+from unmask.models.electra import new_discriminator_head
+from unmask.models.elmo.directory import load_elmo, load_elmo_encoder, save_elmo
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
+from unmask.models.family import ModelClass, Part
 from unmask.models.heads.heads import (
     Classifier,
     DeepClassifier,
@@ -33,19 +33,16 @@ from unmask.models.heads.heads import (
     NextSentenceHead,
     needs_pooler,
     new_head,
+    new_masked_lm_head,
 )
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead, write_span_boundary
 from unmask.models.hub.config import (
-    DROPOUT_KEYS,
     HEAD_CLASS,
     HEAD_KIND,
-    MODEL_TYPES,
     ProblemType,
-    class_with,
     classes_with,
     config_of,
     dropout_of,
-    has_class,
     head_kind_apart,
     head_kind_in,
     label_config,
@@ -54,11 +51,11 @@ from unmask.models.hub.config import (
     problem_type_of,
 )
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
-from unmask.models.hub.loaded_model import LoadedModel as LoadedModel
-from unmask.models.hub.source import Source, read_source, untie
+from unmask.models.hub.source import LoadedModel as LoadedModel
+from unmask.models.hub.source import Source, open_source
 from unmask.models.hub.weight_filling import fill
-from unmask.models.hub.weight_names import FAMILIES, Part, Place, hub_names, split
-from unmask.models.settings import Architecture, EncoderSettings
+from unmask.models.hub.weight_names import Place, hub_names, split
+from unmask.models.settings import EncoderSettings
 
 LABELLED: tuple[HeadKind, ...] = ("sequence_classification", "token_classification")
 """Kinds of heads whose logits have names."""
@@ -87,7 +84,7 @@ def weights_of(
     named: dict[str, Tensor] = {}
     for parameter, place in hub_names(encoder, *heads, head_kind).items():
         named |= split(place, parameter.detach())
-    prefix = "" if prefixed else FAMILIES[encoder.settings.architecture].prefix
+    prefix = "" if prefixed else encoder.settings.family.weights.prefix
     return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
 
 
@@ -126,16 +123,14 @@ def save_model(
         OutputError: the disk is full, or the place cannot be written.
     """
     assert (head is None) == (head_kind is None), "a head and its kind belong together"
-    if isinstance(encoder, ElmoEncoder):
-        config = {} if head is None else _head_config(head, head_kind, "", labels, problem_type)
+    if encoder.reads_words:
+        config = {} if head is None else _head_config(head, head_kind, ModelClass(), labels, problem_type)
         config |= {} if head is None else {HEAD_KIND: head_kind, HEAD_CLASS: type(head).__name__}
         save_elmo(directory, encoder, softmax, config | dict(extra_config or {}), head)
         return
     settings = encoder.settings
     is_apart = head_kind is not None and not (
-        isinstance(head, Classifier | DeepClassifier)
-        and has_class(settings.architecture, head_kind)
-        and not settings.causal
+        isinstance(head, Classifier | DeepClassifier) and settings.family.has(head_kind) and not settings.causal
     )
     present: dict[Part, bool] = {
         "pooler": encoder.pooler is not None,
@@ -146,16 +141,16 @@ def save_model(
     }
     if head_kind is not None and not is_apart:
         present[head_kind] = True
-    class_name = class_with(settings.architecture, frozenset(part for part, there in present.items() if there))
+    class_name = settings.family.class_with(frozenset(part for part, there in present.items() if there))
     config = {
         "architectures": [class_name],
-        "model_type": MODEL_TYPES[settings.architecture],
+        "model_type": settings.family.model_type,
         **config_of(settings),
         "dtype": "float32",
         "tie_word_embeddings": True,
     }
     if head is not None:
-        config |= _head_config(head, head_kind, class_name, labels, problem_type)
+        config |= _head_config(head, head_kind, settings.family.classes[class_name], labels, problem_type)
     if is_apart:
         config |= {HEAD_KIND: head_kind, HEAD_CLASS: type(head).__name__}
     inside = None if is_apart else head
@@ -181,7 +176,7 @@ def save_model(
 def _head_config(
     head: nn.Module,
     kind: HeadKind | None,
-    class_name: str,
+    its: ModelClass,
     labels: Sequence[str] | None,
     problem_type: str | None,
 ) -> dict[str, Any]:
@@ -193,45 +188,45 @@ def _head_config(
         assert num_labels in (None, len(names)), "one name a logit"
         config |= label_config(names)
     if isinstance(head, Classifier | DeepClassifier) and kind != "question_answering":
-        config["classifier_dropout"] = head.dropout_prob
-        if class_name in DROPOUT_KEYS:
-            config[DROPOUT_KEYS[class_name][0]] = head.dropout_prob
+        config["classifier_dropout"] = config[its.dropout_key[0]] = head.dropout_prob
     if problem_type is not None:
         config["problem_type"] = problem_type
     return config
 
 
-def load_model(directory: str | Path) -> LoadedModel:
+def load_model(directory: str | Path | Source) -> LoadedModel:
     """Everything in a directory, by `architectures[0]`. A bare encoder may be without a pooler.
 
     Args:
-        directory: a model's, or that of the run that made it.
+        directory: a model's, or that of the run that made it, or what `open_source` gave for it.
 
     Raises:
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, or a weight is
             missing, left over or of another shape; the message names it.
     """
-    directory = Path(directory)
-    if not (directory / CONFIG).exists() and (directory / MODEL / CONFIG).is_file():
-        directory = directory / MODEL
-    if holds_elmo(directory):
-        return load_elmo(directory)
-    source = read_source(directory)
-    parts = source.model_class.parts
-    may_be_left = left_prefixes(source.model_class)
+    if not isinstance(directory, Source):
+        directory = Path(directory)
+        is_run = not (directory / CONFIG).exists() and (directory / MODEL / CONFIG).is_file()
+        directory = open_source(directory / MODEL if is_run else directory)
+    source = directory
+    if source.family.reads_words:
+        return load_elmo(source)
+    weights, parts = source.weights(), source.model_class.parts
+    may_be_left = left_prefixes(source.family, source.model_class)
     # `transformers` gives a bare causal encoder a pooler too, which cannot learn.
-    if parts == {"pooler"} and source.settings().causal:
-        parts, may_be_left = frozenset(), (*may_be_left, source.family.pooler_prefix)
-    elif parts == {"pooler"} and not source.has_pooler:
+    if parts == {"pooler"} and source.settings.causal:
+        parts, may_be_left = frozenset(), (*may_be_left, source.family.weights.pooler_prefix)
+    elif parts == {"pooler"} and not _has_pooler(source, weights):
         parts = frozenset()
-    loaded = _assemble(source, parts, may_be_left)
+    loaded = _assemble(source, weights, parts, may_be_left)
     return _with_head_apart(source, loaded) if HEAD_KIND in source.config else loaded
 
 
-def load_encoder(directory: Path, head: HeadKind | None = None, *, pooler: bool = True) -> LoadedModel:
+def load_encoder(directory: Path | Source, head: HeadKind | None = None, *, pooler: bool = True) -> LoadedModel:
     """The encoder of a directory of any class, for fine-tuning; its heads are not loaded, but named in `unused`.
 
     Args:
+        directory: a path, or what `open_source` gave for it.
         head: the kind of head that will stand on it: it decides whether the encoder has a pooler.
         pooler: whether the encoder gets a pooler, if no `head` is given and its family has them. If the directory has
             none, it is freshly initialised from PyTorch's default generator, and named in `fresh`.
@@ -239,20 +234,23 @@ def load_encoder(directory: Path, head: HeadKind | None = None, *, pooler: bool 
     Raises:
         ModelError: as in `load_model`.
     """
-    if holds_elmo(directory):
-        return load_elmo_encoder(directory)
-    source = read_source(directory)
+    source = directory if isinstance(directory, Source) else open_source(directory)
+    if source.family.reads_words:
+        return load_elmo_encoder(source)
+    weights = source.weights()
     if head is not None:
-        pooler = needs_pooler(source.settings(), head)
-    pooler = pooler and "pooler" in source.family.parts and not source.settings().causal
-    parts: frozenset[Part] = frozenset({"pooler"}) if pooler and source.has_pooler else frozenset()
-    loaded = _assemble(source, parts, (*source.family.head_prefixes, source.family.pooler_prefix))
+        pooler = needs_pooler(source.settings, head)
+    pooler = pooler and source.family.has("pooler") and not source.settings.causal
+    parts: frozenset[Part] = frozenset({"pooler"}) if pooler and _has_pooler(source, weights) else frozenset()
+    loaded = _assemble(
+        source, weights, parts, (*source.family.weights.head_prefixes, source.family.weights.pooler_prefix)
+    )
     if HEAD_KIND in source.config:
         loaded = replace(loaded, unused=(*loaded.unused, HEAD_WEIGHTS))
     if not pooler or parts:
         return loaded
     encoder = loaded.encoder
-    assert not isinstance(encoder, ElmoEncoder), "its directory is another"
+    assert not encoder.reads_words, "its directory is another"
     encoder.pooler = Pooler(encoder.settings.hidden_size, encoder.settings.initializer_range)
     places = hub_names(encoder)
     fresh = tuple(name for weight in encoder.pooler.parameters() for name in places[weight].names)
@@ -289,7 +287,7 @@ def load_causal_lm(directory: Path) -> LoadedModel:
     return loaded
 
 
-def load_finetuned(directory: Path) -> LoadedModel:
+def load_finetuned(directory: Path | Source) -> LoadedModel:
     """`load_model` for a directory that must have a head of fine-tuning, in `head` or `head_weights`.
 
     Raises:
@@ -297,28 +295,28 @@ def load_finetuned(directory: Path) -> LoadedModel:
     """
     loaded = load_model(directory)
     if loaded.head_kind is None:
+        where = directory.directory if isinstance(directory, Source) else directory
         raise ModelError(
-            f"{directory} is a {loaded.architecture}; expected a fine-tuned model, as `unmask finetune` saves it "
+            f"{where} is a {loaded.architecture}; expected a fine-tuned model, as `unmask finetune` saves it "
             f"(such as {classes_with('sequence_classification')})"
         )
     return loaded
 
 
-MASKED_LM_HEADS: dict[Architecture, Callable[[EncoderSettings], MaskedLMHead]] = {
-    "bert": new_masked_lm_head,
-    "roberta": new_masked_lm_head,
-    "electra": new_generator_head,
-}
-"""The families that have a masked-LM head."""
+def _has_pooler(source: Source, weights: Mapping[str, Tensor]) -> bool:
+    return any(name.startswith(source.family.weights.pooler_prefix) for name in weights)
 
 
-def _assemble(source: Source, parts: frozenset[Part], may_be_left: tuple[str, ...]) -> LoadedModel:
+def _assemble(
+    source: Source, weights: Mapping[str, Tensor], parts: frozenset[Part], may_be_left: tuple[str, ...]
+) -> LoadedModel:
     """Builds the encoder and `parts` without initialising them, and gives them the weights.
 
     Args:
         may_be_left: name prefixes of weights that may be left over.
     """
-    settings = source.settings()
+    settings = source.settings
+    assert isinstance(settings, EncoderSettings), "an ELMo is loaded otherwise"
     kind = head_kind_in(parts)
     labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     with torch.device("meta"):
@@ -326,10 +324,10 @@ def _assemble(source: Source, parts: frozenset[Part], may_be_left: tuple[str, ..
         model = LoadedModel(
             architecture=source.class_name,
             encoder=encoder,
-            masked_lm_head=MASKED_LM_HEADS[settings.architecture](settings) if "masked_lm_head" in parts else None,
+            masked_lm_head=new_masked_lm_head(settings) if "masked_lm_head" in parts else None,
             next_sentence_head=new_next_sentence_head(settings) if "next_sentence_head" in parts else None,
             discriminator_head=new_discriminator_head(settings) if "discriminator_head" in parts else None,
-            head=None if kind is None else _blank_head(source, settings, kind, labels),
+            head=None if kind is None else _blank_head(source, kind, labels),
             head_kind=kind,
             labels=labels,
             problem_type=None if kind is None else problem_type_of(source.config_path, source.config),
@@ -337,16 +335,13 @@ def _assemble(source: Source, parts: frozenset[Part], may_be_left: tuple[str, ..
         )
     heads = (model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
     places = hub_names(encoder, *heads, model.head_kind)
-    untie(source)
     modules = [module for module in (model.encoder, *heads) if module is not None]
-    return replace(model, unused=fill(modules, places, source.weights, source.directory, may_be_left))
+    return replace(model, unused=fill(modules, places, weights, source.directory, may_be_left))
 
 
-def _blank_head(
-    source: Source, settings: EncoderSettings, kind: HeadKind, labels: tuple[str, ...] | None
-) -> Classifier | DeepClassifier:
-    prob = dropout_of(source.config_path, source.config, source.class_name)
-    return new_head(kind, settings, NUM_LABELS[kind] if labels is None else len(labels), prob)
+def _blank_head(source: Source, kind: HeadKind, labels: tuple[str, ...] | None) -> Classifier | DeepClassifier:
+    prob = dropout_of(source.config_path, source.config, source.model_class)
+    return new_head(kind, source.settings, NUM_LABELS[kind] if labels is None else len(labels), prob)
 
 
 def _with_head_apart(source: Source, model: LoadedModel) -> LoadedModel:
@@ -357,7 +352,7 @@ def _with_head_apart(source: Source, model: LoadedModel) -> LoadedModel:
     weights = read_head_weights(source.directory)
     labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     with torch.device("meta"):
-        head = _blank_head(source, source.settings(), kind, labels)
+        head = _blank_head(source, kind, labels)
     model = replace(
         model,
         head_kind=kind,

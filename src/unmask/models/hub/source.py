@@ -1,9 +1,11 @@
-"""A model directory as it was read: its class, its sizes, its weights under their names."""
+"""A model directory, opened: its class, its sizes and, when they are asked for, its weights under their names; and what
+loading all of it gives."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,83 +13,122 @@ import torch
 from torch import Tensor
 
 from unmask.errors import ModelError
-from unmask.models.elmo.directory import elmo_settings_of, is_elmo
 from unmask.models.elmo.settings import ElmoSettings
-from unmask.models.hub.config import CLASSES, ModelClass, class_named, settings_of
+from unmask.models.elmo.word_softmax import WordSoftmax
+from unmask.models.encoder import Encoder
+from unmask.models.family import Family, HeadKind, ModelClass
+from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
+from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, class_named, elmo_settings_of, find_class, settings_of
 from unmask.models.hub.files import CONFIG, read_config, read_weights
-from unmask.models.hub.weight_names import FAMILIES, FamilyNames, modernise
+from unmask.models.hub.weight_names import modernise
 from unmask.models.settings import EncoderSettings
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model directory as it was read, with the names of its weights modernised."""
+    """A model directory, opened once and passed on.
+
+    Attributes:
+        directory: where it is.
+        config: all of `config.json`.
+        class_name, family, model_class: `architectures[0]`, and what is known of it.
+        settings: the sizes of the encoder.
+        read: gives the weights as the files have them.
+    """
 
     directory: Path
     config: Mapping[str, Any]
     class_name: str
-    weights: dict[str, Tensor]
+    family: Family
+    model_class: ModelClass
+    settings: EncoderSettings | ElmoSettings
+    read: Callable[[], Mapping[str, Tensor]]
 
     @property
     def config_path(self) -> Path:
         return self.directory / CONFIG
 
     @property
-    def model_class(self) -> ModelClass:
-        return CLASSES[self.class_name]
+    def trained_length(self) -> int | None:
+        """The longest sequence that the model has seen, in tokens; None: as long as it has positions."""
+        trained = self.config.get(TRAINED_LENGTH)
+        return trained if type(trained) is int else None
 
-    @property
-    def family(self) -> FamilyNames:
-        return FAMILIES[self.model_class.family]
+    def weights(self) -> dict[str, Tensor]:
+        """All weights, their names modernised, without the second copies of tied ones.
 
-    @property
-    def has_pooler(self) -> bool:
-        return any(name.startswith(self.family.pooler_prefix) for name in self.weights)
-
-    def settings(self) -> EncoderSettings:
-        return settings_of(self.config_path, self.config, self.class_name)
-
-
-def read_source(directory: Path) -> Source:
-    """Reads a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout.
-
-    Raises:
-        ModelError: a file is missing or damaged, or the class is not supported.
-    """
-    if directory.is_dir() and not (directory / CONFIG).exists():
-        from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint
-
-        if is_google_checkpoint(directory):
-            return _source(directory, *read_google_checkpoint(directory))
-    return _source(directory, read_config(directory), read_weights(directory))
+        Raises:
+            ModelError: a file is missing or damaged, or a copy differs from its original.
+        """
+        weights = modernise(self.read(), self.family.weights)
+        for copy, original in self.family.weights.tied.items():
+            if copy not in weights:
+                continue
+            duplicate = weights.pop(copy)
+            if not torch.equal(weights.setdefault(original, duplicate), duplicate):
+                raise ModelError(
+                    f"{self.directory}: {copy} differs from {original}; expected the same weight: they are tied"
+                )
+        return weights
 
 
-def read_settings(directory: Path) -> EncoderSettings | ElmoSettings:
-    """The sizes of the encoder in a directory, without reading its weights.
+def open_source(directory: Path) -> Source:
+    """Opens a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout.
 
     Raises:
         ModelError: `config.json` is missing or damaged, or its class or one of its settings is not supported.
     """
+    read: Callable[[], Mapping[str, Tensor]] = partial(read_weights, directory)
     if directory.is_dir() and not (directory / CONFIG).exists():
-        return read_source(directory).settings()
-    config = read_config(directory)
-    if is_elmo(config):
-        return elmo_settings_of(directory / CONFIG, config)
-    return settings_of(directory / CONFIG, config, class_named(directory / CONFIG, config))
+        from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint
+
+        if is_google_checkpoint(directory):
+            config, weights = read_google_checkpoint(directory)
+            return _source(directory, config, lambda: weights)
+    return _source(directory, read_config(directory), read)
 
 
-def _source(directory: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Source:
-    class_name = class_named(directory / CONFIG, config, weights)
-    return Source(directory, config, class_name, modernise(weights, FAMILIES[CLASSES[class_name].family]))
+def _source(directory: Path, config: Mapping[str, Any], read: Callable[[], Mapping[str, Tensor]]) -> Source:
+    path = directory / CONFIG
+    name, family, its = class_named(path, config, lambda: read().keys())
+    settings = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config, name, family, its)
+    return Source(directory, config, name, family, its, settings, read)
 
 
-def untie(source: Source) -> None:
-    """Removes the second copies of tied weights, which must be equal to the first (else ModelError)."""
-    for copy, original in source.family.tied.items():
-        if copy not in source.weights:
-            continue
-        duplicate = source.weights.pop(copy)
-        if not torch.equal(source.weights.setdefault(original, duplicate), duplicate):
-            raise ModelError(
-                f"{source.directory}: {copy} differs from {original}; expected the same weight: they are tied"
-            )
+@dataclass(frozen=True)
+class LoadedModel:
+    """What was in a model directory; parts that its class does not have are None.
+
+    Attributes:
+        architecture: `architectures[0]` of its `config.json`.
+        softmax: over words, of ELMo's language models.
+        head: the one it was fine-tuned with, as `new_head` builds it.
+        head_kind: of the head, or of `head_weights`.
+        head_weights: of a head that `new_head` does not build but the task that saved it does, by our names.
+        labels: in the order of the head's logits, from `id2label`; None where it has none.
+        problem_type: of a sequence classifier, where the directory says it.
+        config: all of `config.json`.
+        unused: names of weights in the directory that were not asked for.
+        fresh: names of weights that the directory does not have and that were newly initialised.
+    """
+
+    architecture: str
+    encoder: Encoder
+    masked_lm_head: MaskedLMHead | None = None
+    next_sentence_head: NextSentenceHead | None = None
+    discriminator_head: DiscriminatorHead | None = None
+    softmax: WordSoftmax | None = None
+    head: Classifier | DeepClassifier | None = None
+    head_kind: HeadKind | None = None
+    head_weights: Mapping[str, Tensor] | None = None
+    labels: tuple[str, ...] | None = None
+    problem_type: ProblemType | None = None
+    config: Mapping[str, Any] | None = None
+    unused: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = ()
+
+    @property
+    def is_causal_lm(self) -> bool:
+        """Whether it predicts the next token, with a decoder tied to the word embeddings."""
+        found = find_class(self.architecture)
+        return found is not None and "causal_lm" in found[1].parts

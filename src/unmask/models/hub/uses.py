@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
-
-HEAD_KIND = "unmask_head"
-"""The key of `config.json` for a fine-tuned head in a file of its own (the architecture is then a bare encoder's). Also
-in `unmask.models.hub.config`, which imports torch."""
+from unmask.models.hub.config import HEAD_KIND
 
 CAUSAL = "a left-to-right language model"
 MASKED = "a masked language model"

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
+from unmask.models.kernels.products import linear, linear_of_any_rows, recurring_rows, reuses_shapes
 from unmask.models.kernels.vocabulary_logits import padded_vocabulary
-from unmask.models.layers import linear, linear_of_any_rows, recurring_rows, reuses_shapes
 
 _SLICE_LOGITS = {"cpu": 2**23, "cuda": 2**27}
 """Logits of a slice, by the type of device: 32 MB in float32 (as fast there as all at once), and 512 MB on a GPU,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.models.layers import linear_of_any_rows
+from unmask.models.kernels.products import linear_of_any_rows
 
 _MULTIPLE = 128
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
-from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm_head import bilstm_head
 from unmask.models.heads.heads import HeadKind, new_head
@@ -271,7 +270,7 @@ class Tagging:
             prob = self.classifier_dropout
             top = bilstm_head(self.head_kind, encoder.settings, len(self.labels), prob, self.bilstm_size)
             return TaggingModule(encoder, top if head is None else head)
-        if self.has_predicates and (encoder.settings.is_causal or isinstance(encoder, ElmoEncoder)):
+        if self.has_predicates and (encoder.settings.is_causal or encoder.reads_words):
             what = "a causal encoder" if encoder.settings.is_causal else "an encoder that reads two texts apart"
             raise ModelError(
                 f"semantic roles cannot be learned with {what} ({encoder.settings.architecture}): each predicate is "

@@ -21,7 +21,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,7 @@ class WordTokenizer:
     """Text to words, and the facts about the output vocabulary; offers what `TextTokenizer` does, and more.
 
     Attributes:
+        reads_words: True: an id is of a whole word, which is read by its characters.
         kind: "word".
         segmenter: "none".
         vocab_size: words of the output vocabulary; higher ids are those of other words met so far.
@@ -90,6 +91,7 @@ class WordTokenizer:
         table: ids to characters.
     """
 
+    reads_words: Literal[True] = True
     kind = "word"
     segmenter = "none"
     marks_words = True

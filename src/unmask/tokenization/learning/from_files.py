@@ -7,9 +7,9 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from unmask.corpus.corpora import find_corpora, read_corpora
 from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.files import STANDARD_INPUT
+from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, TooLittleTextError
@@ -44,7 +44,7 @@ def train_tokenizer(
     `transformers.AutoTokenizer` opens (it does not know tokenizers of words).
 
     Args:
-        text: files, folders and globs, or a mixture, as `unmask.corpus.corpora.find_corpora` takes them.
+        text: files, folders and globs, or a mixture, as `unmask.corpus.pipeline.find_corpora` takes them.
         out: the tokenizer's directory.
         settings: kind, size, casing ...
         seed: of the sample that is taken if the text exceeds `settings.sample_bytes`.

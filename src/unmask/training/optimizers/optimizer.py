@@ -238,6 +238,26 @@ class Schedule:
         return min(1.0, (share - begin) / max(1e-12, self.stage.until - begin))
 
 
+@dataclass(frozen=True)
+class ScheduledOptimizer:
+    """An optimizer, whose groups have their peak rates at first, with the schedule that sets their rates."""
+
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+
+    def set_rate(self, done: Mapping[str, float], budget: TrainSettings) -> float:
+        """Sets the learning rates of the step about to be taken, and returns that of the first group.
+
+        Args:
+            done, budget: as in `Schedule.factor`.
+        """
+        factor = self.schedule.factor(done, budget)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
+
+
 def _linear(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
     return 1 - _rest(progress, warmup_end)
 

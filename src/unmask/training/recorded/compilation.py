@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.models.attention import Layout, choose_backend
+from unmask.models.kernels.attention_backends import choose_backend
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy
+from unmask.models.kernels.row_layout import Layout
 from unmask.models.transformer import Block
 
 _COMPILED: tuple[type[nn.Module], ...] = (Block, SummedCrossEntropy)

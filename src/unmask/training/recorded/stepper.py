@@ -23,18 +23,19 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm
 from unmask.models.buckets import Fillings, Shape, Shapes, fill, only_padding
 from unmask.training.device import Compute
+from unmask.training.divergence import RecentLosses
+from unmask.training.eager import weigh
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.flat_parameters import FlatParameters
 from unmask.training.optimizers.optimizer import clipping_divisor
-from unmask.training.recent_losses import RecentLosses
 from unmask.training.recorded.recording import Recorder
 from unmask.training.recorded.restoring import random_state, restoring, set_random_state
-from unmask.training.stepper import Judge, StepFigures, weigh
+from unmask.training.stepper import Judge, StepFigures
 
 logger = logging.getLogger("unmask")
 
-_MOST_LAUNCHED = 512
-"""Steps whose figures can be held until they are read."""
+_MOST_LAUNCHED = 256
+"""Steps that may be launched before their figures are read."""
 
 _STEPS_BETWEEN_RETRIES = 100
 """Recordings that do not fit into the memory together would otherwise push each other out at every step."""
@@ -67,7 +68,7 @@ class RecordedStepper:
         compiles: whether the encoder's blocks are compiled before they are recorded.
     """
 
-    runs_ahead = True
+    prepares_ahead = True
 
     def __init__(
         self,
@@ -105,6 +106,11 @@ class RecordedStepper:
         self._counts: dict[str, Tensor] = {}
         self._totals = torch.zeros(0)
         self._records = torch.zeros(0)
+
+    @property
+    def runs_ahead(self) -> bool:
+        """See `Stepper`."""
+        return self._num_launched < _MOST_LAUNCHED
 
     @property
     def num_recordings(self) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from unmask.errors import SettingsError
+
+logger = logging.getLogger("unmask")
 
 LOWER_IS_BETTER = frozenset({"loss", "mse"})
 """Of any other metric, more is better."""
@@ -64,3 +67,24 @@ def is_better(metric: str, value: float, than: float) -> bool:
     if math.isnan(value) or math.isnan(than):
         return not math.isnan(value)
     return value < than if metric in LOWER_IS_BETTER else value > than
+
+
+def newest_best(best: Best | None, step: int, evaluation: Mapping[str, float], metric: str, module: nn.Module) -> Best:
+    """The best evaluation after a new one: that one with the module's weights, or the one before, older by one.
+
+    Args:
+        best: before it; None if it is the first.
+        step: the one after which it was made.
+        evaluation: its figures, by name.
+        metric: the figure to compare by.
+    """
+    if best is None or is_better(metric, evaluation[metric], best.evaluation[metric]):
+        return Best(step, evaluation, copy_weights(module))
+    return replace(best, evaluations_since=best.evaluations_since + 1)
+
+
+def restore_best(module: nn.Module, best: Best) -> dict[str, float]:
+    """Gives the module the weights of the best evaluation, and returns its figures."""
+    module.load_state_dict(best.weights)
+    logger.info("the model is that of step %s, the best evaluation", f"{best.step:,}")
+    return dict(best.evaluation)

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 
 from unmask.errors import CheckpointError, OutputError
 from unmask.io.writing import UNFINISHED, sha256, write_json, writing_directory
-from unmask.training.loop import StepResult, TrainState
 from unmask.training.optimizers.optimizer import Schedule, Stage
 from unmask.training.run.best import Best
+from unmask.training.state import StepResult, TrainState
 
 WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
 BEST = "best.safetensors"

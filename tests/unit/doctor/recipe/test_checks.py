@@ -19,7 +19,8 @@ from unmask.doctor.recipe.checks import (
 from unmask.doctor.recipe.estimates import Memory, count_parameters
 from unmask.doctor.recipe.material import largest_phase
 from unmask.models.settings import EncoderSettings
-from unmask.recipe.tree import PretrainRecipe, load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.tree import PretrainRecipe
 
 FOLDER = Path(__file__).parents[3] / "recipes" / "pretrain"
 RECIPES = [path.stem for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.startswith(("elmo", "continued"))]

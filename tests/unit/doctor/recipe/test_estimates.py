@@ -43,10 +43,10 @@ from unmask.objectives.settings import (
 from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import choose_compute
-from unmask.training.loop import TrainState
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, save_checkpoint
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.state import TrainState
 
 SIZES = EncoderSettings(
     vocab_size=120, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=48,

@@ -20,7 +20,7 @@ from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.sentence_pairs import SentencePairs
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.span_boundary import SpanBoundary
-from unmask.recipe.tree import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.vocabulary import Vocabulary
 
 FLOOR = Floor("mlm-unigram-floor", "loss/mlm", "unigram entropy", "knowing frequencies", 5.0)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from unmask.doctor.store import statistics as store_statistics
 from unmask.doctor.store.statistics import Duplicates, LengthCounts, count_store, find_duplicates
 from unmask.errors import StoreError
-from unmask.store.store import DOCUMENT, TokenStore
+from unmask.store.manifest import DOCUMENT
+from unmask.store.store import TokenStore
 
 Documents = Sequence[Sequence[Sequence[int]]]
 """Documents of sentences of ids."""

@@ -13,8 +13,9 @@ import torch
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.left_to_right.generation import Sampling, generate, readable
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
-from unmask.models.bert import BertEncoder, new_masked_lm_head
+from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tokenization.learning.train import train_tokenizer

@@ -9,10 +9,11 @@ import torch
 
 from unmask.batch import pack
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import HEADS, POOLED, DeepClassifier, HeadKind, needs_pooler, new_head
-from unmask.models.settings import Architecture, EncoderSettings
+from unmask.models.families.table import ARCHITECTURES
+from unmask.models.heads.heads import DeepClassifier, HeadKind, needs_pooler, new_head
+from unmask.models.settings import Architecture, EncoderSettings, token_families
 
-FAMILIES: tuple[Architecture, ...] = get_args(Architecture)
+FAMILIES = tuple(token_families())
 KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
 PER_SEQUENCE = ("sequence_classification", "multiple_choice")
 
@@ -31,9 +32,8 @@ def sizes(family: Architecture) -> EncoderSettings:
 
 def test_every_family_has_every_kind() -> None:
     """But for ELMo, whose texts have a `ElmoClassifier`, and which is asked no questions."""
-    assert set(HEADS) == {*FAMILIES, "elmo"}
-    assert all(set(HEADS[family]) == set(KINDS) for family in FAMILIES)
-    assert set(HEADS["elmo"]) == {"token_classification"}
+    assert all(set(ARCHITECTURES[family].heads) == set(KINDS) for family in FAMILIES)
+    assert set(ARCHITECTURES["elmo"].heads) == {"sequence_classification", "token_classification"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,14 +84,13 @@ def test_families_without_a_pooled_token_have_a_layer_more(family: Architecture,
 
 def test_only_what_is_pooled_in_the_papers_needs_a_pooler() -> None:
     needing = {(family, kind) for family in FAMILIES for kind in KINDS if needs_pooler(sizes(family), kind)}
-    assert needing == POOLED
-    assert ("roberta", "sequence_classification") not in needing
+    assert needing == {("bert", "sequence_classification"), ("bert", "multiple_choice"), ("roberta", "multiple_choice")}
 
 
 @pytest.mark.parametrize("rows", [3, 200])
 def test_no_bias_is_no_bias_on_every_path_of_the_processor(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Tolerance: fp32 sums of 12 products in another order."""
-    monkeypatch.setattr("unmask.models.layers._onednn_beats_mkl", lambda: True)
+    monkeypatch.setattr("unmask.models.kernels.products._onednn_beats_mkl", lambda: True)
     head = new_head("multiple_choice", sizes("gpt1"), 1).eval()
     hidden = torch.randn(rows, 12, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(head(hidden), hidden @ head.dense.weight.T, rtol=1e-5, atol=1e-6)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from unmask.batch import Batch, pack
-from unmask.models.bert import BertEncoder, new_masked_lm_head
-from unmask.models.electra import ElectraEncoder, generator_settings, new_generator_head, share_embeddings
+from unmask.models.bert import BertEncoder
+from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.encoder import TokenEncoder, new_encoder
+from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.conversion import bert_as_electra, widen_vocabulary
 from unmask.models.settings import Architecture, EncoderSettings
 
@@ -152,7 +153,7 @@ def test_embeddings_shared_with_a_generator_stay_shared() -> None:
     assert isinstance(discriminator, ElectraEncoder)
     generator = ElectraEncoder(generator_settings(discriminator.settings, 1 / 3, tied=True))
     share_embeddings(generator, discriminator)
-    head = new_generator_head(generator.settings)
+    head = new_masked_lm_head(generator.settings)
     widen_vocabulary(discriminator, [head], VOCAB_SIZE + 1, [[10]])
     assert generator.word_embeddings is discriminator.word_embeddings
     assert head(generator(pack([[VOCAB_SIZE]])), generator.word_embeddings).shape == (1, VOCAB_SIZE + 1)

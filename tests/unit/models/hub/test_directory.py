@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unmask.errors import ModelError
-from unmask.models.bert import BertEncoder, new_masked_lm_head, new_next_sentence_head
-from unmask.models.heads.heads import new_head
+from unmask.models.bert import BertEncoder, new_next_sentence_head
+from unmask.models.heads.heads import new_head, new_masked_lm_head
 from unmask.models.hub.directory import (
     LoadedModel,
     load_encoder,

@@ -13,12 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from unmask.errors import ModelError
-from unmask.models.bert import new_masked_lm_head
-from unmask.models.electra import new_discriminator_head, new_generator_head
+from unmask.models.electra import new_discriminator_head
 from unmask.models.encoder import new_encoder
+from unmask.models.families.table import ARCHITECTURES
 from unmask.models.google import checkpoint as google_checkpoint
-from unmask.models.heads.heads import HeadKind, needs_pooler, new_head
-from unmask.models.hub.config import has_class
+from unmask.models.heads.heads import HeadKind, needs_pooler, new_head, new_masked_lm_head
 from unmask.models.hub.directory import (
     NUM_LABELS,
     load_encoder,
@@ -28,9 +27,9 @@ from unmask.models.hub.directory import (
     save_model,
     weights_of,
 )
-from unmask.models.settings import LEFT_TO_RIGHT, Architecture, EncoderSettings
+from unmask.models.settings import Architecture, EncoderSettings, token_families
 
-FAMILIES: tuple[Architecture, ...] = get_args(Architecture)
+FAMILIES = tuple(token_families())
 KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
 
 
@@ -54,7 +53,7 @@ def save_pretrained(directory: Path, family: Architecture, pooler: bool = False)
     encoder = new_encoder(settings, pooler)
     if family == "electra":
         save_model(directory, encoder, discriminator_head=new_discriminator_head(settings))
-    elif family in LEFT_TO_RIGHT:
+    elif ARCHITECTURES[family].left_to_right:
         save_model(directory, encoder, causal_lm=True)
     else:
         save_model(directory, encoder, masked_lm_head=new_masked_lm_head(settings))
@@ -95,7 +94,7 @@ def test_a_finetuned_model_comes_back(tmp_path: Path, family: Architecture, kind
     assert type(loaded.head) is type(head)
     for name, weight in head.state_dict().items():
         assert torch.equal(loaded.head.state_dict()[name], weight)
-    files = {"config.json", "model.safetensors"} | (set() if has_class(family, kind) else {"head.safetensors"})
+    files = {"config.json", "model.safetensors"} | (set() if ARCHITECTURES[family].has(kind) else {"head.safetensors"})
     assert {path.name for path in tmp_path.iterdir()} == files
 
 
@@ -146,7 +145,7 @@ def test_the_head_decides_about_the_pooler(tmp_path: Path, family: Architecture,
     assert set(loaded.fresh) == fresh
     heads = {"bert": "cls.", "roberta": "lm_head.", "electra": "discriminator_predictions."}
     assert all(name.startswith(heads[family]) for name in loaded.unused)
-    assert bool(loaded.unused) == (family not in LEFT_TO_RIGHT)
+    assert bool(loaded.unused) == (not ARCHITECTURES[family].left_to_right)
 
 
 def test_a_pooler_that_is_not_needed_is_left_and_named(tmp_path: Path) -> None:
@@ -201,7 +200,7 @@ def test_gpt1s_released_layout_loads(tmp_path: Path) -> None:
 
 def test_a_generator_is_a_masked_lm(tmp_path: Path) -> None:
     settings = sizes("electra", embedding_size=6)
-    save_model(tmp_path, new_encoder(settings), masked_lm_head=new_generator_head(settings))
+    save_model(tmp_path, new_encoder(settings), masked_lm_head=new_masked_lm_head(settings))
     loaded = load_masked_lm(tmp_path)
     assert loaded.architecture == "ElectraForMaskedLM"
     assert loaded.masked_lm_head is not None
@@ -335,5 +334,5 @@ def test_googles_checkpoints_go_through_their_reader(tmp_path: Path, monkeypatch
     with pytest.raises(ModelError, match=r"google: .*bert\.embeddings\.LayerNorm\.bias \(12,\) is missing"):
         load_model(google)
     (google / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"no model\.safetensors"):
+    with pytest.raises(ModelError, match=r"config\.json: architectures is None"):
         load_model(google)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from unmask.models.kernels.cross_entropy import summed_cross_entropy
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
+from unmask.models.kernels.products import linear
 from unmask.models.kernels.vocabulary_logits import padded_vocabulary, vocabulary_logits
-from unmask.models.layers import linear
 
 
 def parts(vocab_size: int, has_bias: bool, device: str = "cpu") -> tuple[list[Tensor], Tensor]:

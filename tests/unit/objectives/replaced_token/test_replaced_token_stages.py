@@ -18,7 +18,7 @@ from unmask.models.electra import ElectraEncoder
 from unmask.models.hub.directory import load_encoder, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
-from unmask.training.loop import set_training_mode
+from unmask.training.steps import set_training_mode
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

@@ -25,6 +25,7 @@ class Sequences:
     batch_size: int = 8
     micro_batch_size: int = 8
     opened: list[tuple[int, int | None]] = field(default_factory=list)
+    longest: None = None
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         return Cut(self.batch_size, self.micro_batch_size, LONGEST).at_most(most_tokens)

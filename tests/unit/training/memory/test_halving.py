@@ -14,13 +14,16 @@ from torch import Tensor
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import UserError
 from unmask.training.device import Compute
-from unmask.training.loop import TrainState, train
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
 from unmask.training.memory import Cut, MicroBatches
 from unmask.training.optimizers.adamw import AdamW
-from unmask.training.optimizers.optimizer import Schedule
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, ScheduleSettings, TrainSettings
-from unmask.training.stepper import EagerStepper, Stepper
+from unmask.training.state import TrainState
+from unmask.training.stepper import Stepper
+from unmask.training.steps import Learner
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
 LONGEST = 32
@@ -29,10 +32,14 @@ TRIES = {"eager": 1, "recorded": 2}
 """Of a step, before its micro-batches are halved: recordings that there are are forgotten, and it is tried without."""
 
 
-def new_stepper(name: str, module: Any, optimizer: Any) -> Stepper:
+def new_stepper(name: str, module: Any, optimizer: Any, prepares_ahead: bool) -> Stepper:
+    stepper: EagerStepper | RecordedStepper
     if name == "eager":
-        return EagerStepper(module, optimizer, 1.0, COMPUTE.device, COMPUTE.autocast)
-    return RecordedStepper(module, optimizer, 1.0, None, COMPUTE, module.fillings, LONGEST, False)
+        stepper = EagerStepper(module, optimizer, 1.0, COMPUTE)
+    else:
+        stepper = RecordedStepper(module, optimizer, 1.0, None, COMPUTE, module.fillings, LONGEST, False)
+    stepper.prepares_ahead = prepares_ahead
+    return stepper
 
 
 @dataclass
@@ -42,28 +49,25 @@ class Outcome:
     state: TrainState
 
 
-def run(name: str, module: Any, source: Any, reads_ahead: bool = False) -> Outcome:
+def run(name: str, module: Any, source: Any, prepares_ahead: bool = False) -> Outcome:
     """Six steps by the loop."""
     settings, state, losses = TrainSettings(steps=6), TrainState(), list[float]()
     optimizer = AdamW([{"params": list(module.parameters())}], 0.01, (0.9, 0.999), 1e-6)
-    micro_batches = MicroBatches(source, module, COMPUTE, lambda: state.progress(settings))
+    learner = Learner(module, lambda batch: {"task": batch.num_tokens})
+    micro_batches = MicroBatches(source, learner, COMPUTE, lambda: state.progress(settings))
     train(
-        module,
+        learner,
         micro_batches.steps(state),
-        lambda batch: batch,
-        lambda batch: {"task": batch.num_tokens},
-        optimizer,
-        Schedule(ScheduleSettings(name="constant")),
+        ScheduledOptimizer(optimizer, Schedule(ScheduleSettings(name="constant"))),
+        new_stepper(name, module, optimizer, prepares_ahead),
         settings,
         state,
-        COMPUTE.device,
-        COMPUTE.autocast,
-        lambda state, result: losses.append(state.take_means()["task"]),
-        before_step=lambda state, schedule: micro_batches.begin_step(),
-        on_out_of_memory=micro_batches.halve,
-        stepper=new_stepper(name, module, optimizer),
-        is_due=lambda state: state.step % 4 == 0,
-        reads_ahead=reads_ahead,
+        Hooks(
+            lambda state, result: losses.append(state.take_means()["task"]),
+            before_step=lambda state, schedule: micro_batches.begin_step(),
+            is_due=lambda state: state.step % 4 == 0,
+            on_out_of_memory=micro_batches.halve,
+        ),
     )
     return Outcome(losses, [parameter.detach().clone() for parameter in module.parameters()], state)
 
@@ -74,11 +78,11 @@ FOUR_FIT = 165
 
 @pytest.mark.parametrize("name", STEPPERS)
 @pytest.mark.parametrize("in_backward", [False, True])
-@pytest.mark.parametrize("reads_ahead", [False, True])
+@pytest.mark.parametrize("prepares_ahead", [False, True])
 def test_halved_a_run_is_that_of_small_micro_batches(
     name: str,
     in_backward: bool,
-    reads_ahead: bool,
+    prepares_ahead: bool,
     caplog: pytest.LogCaptureFixture,
     sequences: type[Any],
     tagger: type[Any],
@@ -86,7 +90,7 @@ def test_halved_a_run_is_that_of_small_micro_batches(
     small = run(name, tagger(), sequences(micro_batch_size=4))
     source, module = sequences(), tagger(FOUR_FIT, in_backward)
     with caplog.at_level(logging.WARNING, "unmask"):
-        halved = run(name, module, source, reads_ahead)
+        halved = run(name, module, source, prepares_ahead)
     assert module.num_failures == TRIES[name]
     assert source.opened == [(0, None), (0, 4 * LONGEST)]
     assert halved.losses == small.losses
@@ -117,7 +121,7 @@ def test_what_a_step_had_summed_before_it_broke_off_is_forgotten(
             return super().forward(batch)
 
     module, reference = Breaking(), tagger()
-    halved, small = run(name, module, source, reads_ahead=True), run(name, reference, sequences(micro_batch_size=2))
+    halved, small = run(name, module, source, prepares_ahead=True), run(name, reference, sequences(micro_batch_size=2))
     assert module.num_failures == TRIES[name]
     assert source.opened[-1] == (8 * number, 2 * LONGEST)
     assert halved.losses == pytest.approx(small.losses, rel=1e-5)  # steps before it were summed in another order
@@ -140,19 +144,16 @@ def test_a_single_sequence_that_does_not_fit_ends_the_run(name: str, sequences: 
 
 def test_without_the_hook_the_error_is_raised(sequences: type[Any], tagger: type[Any]) -> None:
     module = tagger(10)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     with pytest.raises(torch.OutOfMemoryError):
         train(
-            module,
+            Learner(module, lambda batch: {"task": batch.num_tokens}),
             sequences().steps(float, None, None),
-            lambda batch: batch,
-            lambda batch: {"task": batch.num_tokens},
-            torch.optim.SGD(module.parameters(), lr=0.1),
-            Schedule(ScheduleSettings()),
+            ScheduledOptimizer(optimizer, Schedule(ScheduleSettings())),
+            EagerStepper(module, optimizer, None, COMPUTE),
             TrainSettings(steps=1),
             TrainState(),
-            COMPUTE.device,
-            COMPUTE.autocast,
-            lambda state, result: None,
+            Hooks(lambda state, result: None),
         )
 
 

@@ -21,11 +21,24 @@ from unmask.training.memory import GpuMemory
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.run.checkpoint import WEIGHTS, find_checkpoint
 from unmask.training.run.log import RunLog, read_metrics
-from unmask.training.session import run_session
+from unmask.training.session import RunContext, run_session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.steps import Learner
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
 LONGEST = 32
+
+
+class Settings:
+    """The part of a recipe that a session reads."""
+
+    optimizer = OptimizerSettings(learning_rate=0.01)
+    schedule = ScheduleSettings(warmup_steps=2)
+
+    def __init__(self, micro_batch_size: Any, steps: int) -> None:
+        self.train = TrainSettings(
+            steps=steps, batch_size=8, log_every=1, save_every=3, micro_batch_size=micro_batch_size
+        )
 
 
 @pytest.fixture
@@ -67,22 +80,12 @@ def sit(sequences: type[Any], tagger: type[Any]) -> Callable[..., Any]:
         torch.manual_seed(5)
         with RunLog(directory) as log:
             run_session(
-                "testing",
-                directory,
-                module=module,
-                steps=source or sequences(),
-                prepare=lambda batch: batch,
-                counts=lambda batch: {"task": batch.num_tokens},
-                settings=TrainSettings(
-                    steps=steps, batch_size=8, log_every=1, save_every=3, micro_batch_size=micro_batch_size
+                Learner(module, lambda batch: {"task": batch.num_tokens}),
+                source or sequences(),
+                Settings(micro_batch_size, steps),
+                RunContext(
+                    "testing", directory, COMPUTE, log, interruption, find_checkpoint(directory / "checkpoints")
                 ),
-                optimizer=OptimizerSettings(learning_rate=0.01),
-                schedule=ScheduleSettings(warmup_steps=2),
-                checkpoint=find_checkpoint(directory / "checkpoints"),
-                evaluate=None,
-                compute=COMPUTE,
-                log=log,
-                interruption=interruption,
             )
         return module
 

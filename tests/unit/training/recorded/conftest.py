@@ -20,12 +20,15 @@ from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
 from unmask.models.dropout import dropout
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
-from unmask.training.loop import StepResult, TrainState, train
+from unmask.training.eager import EagerStepper
+from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.adamw import AdamW
-from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
-from unmask.training.stepper import EagerStepper, Stepper
+from unmask.training.state import StepResult, TrainState
+from unmask.training.stepper import Stepper
+from unmask.training.steps import Learner
 
 CPU = Compute(torch.device("cpu"), torch.float32, "a test")
 LONGEST = 12
@@ -162,21 +165,17 @@ class Run:
                 self.rows.append((state.step, state.tokens, state.epochs, state.position, result, state.take_means()))
 
         train(
-            self.module,
+            Learner(self.module, count_targets, prepare),
             endless_steps() if steps is None else steps,
-            prepare,
-            count_targets,
-            self.optimizer,
-            self.schedule,
+            ScheduledOptimizer(self.optimizer, self.schedule),
+            self.stepper,
             TrainSettings.model_validate(settings),
             self.state,
-            CPU.device,
-            CPU.autocast,
-            note,
-            on_bad_step=on_bad_step or note_bad,
-            stepper=self.stepper,
-            is_due=lambda state: state.step % log_every == 0 or is_due(state),
-            reads_ahead=True,
+            Hooks(
+                note,
+                is_due=lambda state: state.step % log_every == 0 or is_due(state),
+                on_bad_step=on_bad_step or note_bad,
+            ),
         )
 
 
@@ -197,7 +196,8 @@ def new_run(
     assert isinstance(optimizer, AdamW)
     stepper: Stepper
     if kind == "eager":
-        stepper = EagerStepper(module, optimizer, max_grad_norm, CPU.device, CPU.autocast)
+        stepper = EagerStepper(module, optimizer, max_grad_norm, CPU)
+        stepper.prepares_ahead = True
     else:
         stepper = RecordedStepper(
             module, optimizer, max_grad_norm, spike_factor, CPU, module.fillings, LONGEST, compiles=False

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from unmask.batch import Batch
-from unmask.training.divergence import WINDOW, BadStep, find_fault
-from unmask.training.loop import TrainState
-from unmask.training.recent_losses import RecentLosses
+from unmask.training.divergence import WINDOW, BadStep, RecentLosses, find_fault
 from unmask.training.settings import ScheduleSettings
+from unmask.training.state import TrainState
 from unmask.training.stepper import StepFigures
 
 

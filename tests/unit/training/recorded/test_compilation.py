@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.models.attention import Layout
+from unmask.models.kernels.row_layout import Layout
+from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import Block
 from unmask.training.recorded.compilation import compiled_parts
 
-SIZES = (64, 2, 128, "gelu", 0.1, 0.1, 1e-12)
-"""Hidden size, heads, intermediate size, activation, two dropouts, epsilon."""
+SIZES = EncoderSettings(vocab_size=9, hidden_size=64, num_attention_heads=2, intermediate_size=128)
 
 
 def block() -> Block:
     torch.manual_seed(0)
-    return Block(*SIZES).train()  # type: ignore[arg-type]
+    return Block(SIZES).train()
 
 
 @pytest.mark.filterwarnings("ignore")  # of PyTorch's compiler about itself

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from unmask.errors import Interrupted
-from unmask.training.loop import TrainState
 from unmask.training.run.best import Best, copy_weights
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint, restore, save_checkpoint
 from unmask.training.settings import ScheduleSettings
+from unmask.training.state import TrainState
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_device_is_not_ahead_of_what_is_known_without_end(
     """After so many steps the loop looks, whether one is due or not."""
     plain, looking = begin("recorded"), begin("recorded")
     plain.train({"steps": 20}, log_every=10)
-    monkeypatch.setattr("unmask.training.loop._MOST_LAUNCHED", 3)
+    monkeypatch.setattr("unmask.training.recorded.stepper._MOST_LAUNCHED", 3)
     known: list[int] = []
     looking.train({"steps": 20}, log_every=10, on_step=lambda state: known.append(state.step))
     assert known == [3, 6, 9, 10, 13, 16, 19, 20]

@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from torch import nn
 
 from unmask.errors import CheckpointError, OutputError
-from unmask.training.loop import StepResult, TrainState
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.run import checkpoint as module_under_test
 from unmask.training.run.checkpoint import (
@@ -31,6 +30,7 @@ from unmask.training.run.checkpoint import (
     save_checkpoint,
 )
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.state import StepResult, TrainState
 
 OPTIMIZERS = {
     "adamw": OptimizerSettings(),

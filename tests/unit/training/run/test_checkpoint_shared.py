@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from unmask.training.loop import TrainState
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer, clip_gradients
 from unmask.training.run.best import Best, copy_weights
 from unmask.training.run.checkpoint import BEST, WEIGHTS, find_checkpoint, restore, save_checkpoint
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.state import TrainState
 
 
 class Tied(nn.Module):

@@ -1,0 +1,98 @@
+"""Draws the picture of the README from a finished run: texts as the model sees them, its predictions, its curve.
+
+unmask tokenizer train enwiki-2015-core.jsonl.zst --kind byte_bpe --vocab-size 8192 --out runs/tokenizer
+unmask prepare enwiki-2015-core.jsonl.zst --tokenizer runs/tokenizer --out runs/store
+unmask pretrain pretrain/roberta_mini store=runs/store --out runs/roberta_mini
+python docs/images/first_screen.py runs/roberta_mini
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from html import escape
+from pathlib import Path
+
+import unmask
+
+TEXTS = (
+    "The film was directed <mask> John Ford",
+    "She studied at the University <mask> Cambridge",
+    "The album was <mask> by the band in 1998.",
+)
+PICTURE = Path(__file__).parent / "first-screen.svg"
+STYLE = """
+text { font: 14px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e }
+.mask { fill: #1f6feb } .shown { fill: #fff; font-weight: 600 } .bar { fill: #1f6feb; opacity: .75 }
+.curve { stroke: #1f6feb; stroke-width: 2.5; fill: none } .floor { stroke: #bc4c00; stroke-dasharray: 5 4 }
+.axis { stroke: #8c959f } .dot { fill: #1f6feb } .floor-text { font-size: 12px; fill: #bc4c00 }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3 } .small { fill: #9198a1 } .mask, .bar, .dot { fill: #4493f8 } .shown { fill: #0d1117 }
+.curve { stroke: #4493f8 } .floor { stroke: #f0883e } .floor-text { fill: #f0883e } .axis { stroke: #6e7681 } }
+"""
+
+
+def predictions(model: Path) -> str:
+    """Each text with its mask, and below it the three likeliest tokens with their probabilities."""
+    drawn, y = [], 24
+    for text in TEXTS:
+        before, after = text.split("<mask>")
+        width = 7 * len(before.strip())
+        x = 14 + width
+        drawn.append(f'<text x="8" y="{y}" textLength="{width}">{escape(before.strip())}</text>')
+        drawn.append(f'<rect class="mask" x="{x:.0f}" y="{y - 15}" width="64" height="20" rx="4"/>')
+        drawn.append(f'<text class="shown" x="{x + 32:.0f}" y="{y}" text-anchor="middle">&lt;mask&gt;</text>')
+        drawn.append(f'<text x="{x + 71:.0f}" y="{y}">{escape(after.strip())}</text>')
+        for place, answer in enumerate(unmask.fill_mask(model, text.replace(" <mask>", "<mask>"), 3)):
+            line = y + 22 + 18 * place
+            drawn.append(f'<text x="100" y="{line}" text-anchor="end">{escape(answer["token_str"].strip())}</text>')
+            bar = 200 * answer["score"]
+            drawn.append(f'<rect class="bar" x="108" y="{line - 11}" width="{bar:.1f}" height="12" rx="2"/>')
+            drawn.append(f'<text class="small" x="{114 + bar:.0f}" y="{line}">{answer["score"]:.2f}</text>')
+        y += 92
+    return "\n".join(drawn)
+
+
+def curve(run: Path) -> str:
+    """Held-out masked loss over tokens, with what is had without any context."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    tokens = {row["step"]: row["tokens"] for row in rows if "tokens" in row}
+    points = [(tokens[row["step"]], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
+    floor = json.loads((run / "results.json").read_text("utf-8"))["floors"]["loss/mlm"]["no context"]
+    left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 4.0, 7.0
+    most = points[-1][0]
+
+    def at(count: float, loss: float) -> tuple[float, float]:
+        across, down = count / most, (highest - loss) / (highest - lowest)
+        return left + (right - left) * across, top + (bottom - top) * down
+
+    places = [at(*point) for point in points]
+    last = points[-1][1]
+    parts = [f'<text x="{left}" y="20">held-out masked loss (nats) over tokens read</text>']
+    parts += [f'<path class="axis" d="M{left} {top}V{bottom}H{right}" fill="none"/>']
+    for loss in (7, 6, 5, 4):
+        parts.append(f'<text class="small" x="{left - 8}" y="{at(0, loss)[1] + 4:.0f}" text-anchor="end">{loss}</text>')
+    for share in (0.5, 1.0):
+        x, words = at(share * most, lowest)[0], f"{share * most / 1e6:.0f} million"
+        parts.append(f'<text class="small" x="{x:.0f}" y="{bottom + 18}" text-anchor="middle">{words}</text>')
+    y = at(0, floor)[1]
+    parts.append(f'<path class="floor" d="M{left} {y:.1f}H{right}"/>')
+    parts.append(
+        f'<text class="floor-text" x="{right}" y="{y - 6:.0f}" text-anchor="end">without context: {floor:.2f}</text>'
+    )
+    parts.append('<path class="curve" d="M' + " L".join(f"{x:.1f} {y:.1f}" for x, y in places) + '"/>')
+    parts += [f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in places]
+    parts.append(f'<text x="{places[-1][0]:.0f}" y="{places[-1][1] + 22:.0f}" text-anchor="end">{last:.2f}</text>')
+    return "\n".join(parts)
+
+
+def main() -> None:
+    run = Path(sys.argv[1])
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 282" role="img" font-size="14">'
+    title = "<title>Masked texts with a model's predictions, and its held-out loss over tokens</title>"
+    picture = f"{head}\n{title}\n<style>{STYLE}</style>\n{predictions(run)}\n{curve(run)}\n</svg>\n"
+    PICTURE.write_text(picture, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Plain text: the simplest corpus reader. Every reader is a function from an opened file to its documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unmask.corpus.documents import Document
+from unmask.corpus.source import Source
+
+
+def read_txt(source: Source) -> Iterator[Document]:
+    """Plain text; `ReadingSettings.txt_documents` says what separates documents."""
+    by_file = source.settings.txt_documents == "file"
+    lines: list[str] = []
+    begin = 1
+    for number, line in source.lines():
+        line = line.rstrip("\r\n")
+        if by_file or (line and not line.isspace()):
+            if not lines:
+                begin = number
+            lines.append(line)
+        elif lines:
+            yield Document("\n".join(lines), f"{source.name}:{begin}")
+            lines = []
+    if lines:
+        yield Document("\n".join(lines), f"{source.name}:{begin}")

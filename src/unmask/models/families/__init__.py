@@ -1,0 +1,1 @@
+"""The architectures: one file with a `Family` each, and their table."""

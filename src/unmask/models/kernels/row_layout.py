@@ -1,0 +1,225 @@
+"""Where the sequences of a packed batch lie, and the rows that layers compute for them on the processor.
+
+There, sequences of equal length need only a reshape; others are sorted into groups of similar length and padded:
+inside attention only, or from the first layer to the last where the padding is next to nothing. What follows from the
+bounds is computed once per batch, in a `Layout`, and used by every layer.
+
+An example: sequences of 5, 4 and 30 tokens make two groups, the longest first: one of 30, and one of two that are
+padded to 5. Its `slots` say where each of the 39 tokens stands among the 30 + 2 x 5 = 40 padded rows:
+
+>>> layout = Layout(torch.tensor([0, 5, 9, 39]), (5, 4, 30), max_length=30)
+>>> [(group.num_sequences, group.length) for group in layout.groups]
+[(1, 30), (2, 5)]
+>>> layout.slots[:9].tolist()  # the first two sequences stand behind the 30 rows of the third
+[30, 31, 32, 33, 34, 35, 36, 37, 38]
+>>> layout.slots[9:12].tolist()  # the third begins at row 0
+[0, 1, 2]
+>>> layout.pads.tolist()  # the second has a fifth row
+[39]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.batch import Batch
+from unmask.models.kernels.products import extend, recurring_rows, reuses_shapes, rounded_up
+
+_GROUP_SLACK = 16
+"""A group includes sequences shorter than its longest by up to this many tokens, or up to an eighth if that is more."""
+
+_SMALL_SHARE = 10
+"""Padding of at most one token to this many is carried along: nothing is moved before and after attention then."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sequences that are attended in one call.
+
+    Attributes:
+        num_sequences: how many there are.
+        length: the tokens of the longest, or rounded up from that; all are padded to it.
+        padding: (sequences, 1, 1, length) bool, True where there is no token; None where no sequence is padded.
+    """
+
+    num_sequences: int
+    length: int
+    padding: Tensor | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the sequences of a batch lie, and how they are grouped, which is computed on demand.
+
+    Attributes:
+        bounds: (sequences + 1,) int32, as in `Batch`, on the device where attention will run.
+        lengths: (sequences,), their lengths as Python integers; empty for a filled batch, whose lengths only the device
+            knows.
+        max_length: upper bound on the tokens of a sequence.
+        reuses_shapes: True: the numbers of rows and of the groups' sequences and tokens are rounded, so that batch
+            after batch has shapes that were there before.
+    """
+
+    bounds: Tensor
+    lengths: tuple[int, ...]
+    max_length: int
+    reuses_shapes: bool = False
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """In the order of their slots."""
+        return self._grouping[0]
+
+    @property
+    def slots(self) -> Tensor | None:
+        """(tokens,) int64, the place of each token among the groups' padded rows; None where all sequences have one
+        length, so that the tokens are in place already."""
+        return self._grouping[1]
+
+    @property
+    def num_slots(self) -> int:
+        return sum(group.num_sequences * group.length for group in self.groups)
+
+    @cached_property
+    def keeps_padding(self) -> bool:
+        """Whether layers compute the groups' padded rows, padding included, in place of the packed tokens."""
+        if self.bounds.device.type != "cpu" or not self.lengths or self.slots is None:
+            return False
+        return _is_small(self.num_slots - len(self.slots), len(self.slots))
+
+    @cached_property
+    def num_rows(self) -> int:
+        """How many rows layers compute: tokens, padding if it is kept, and with `reuses_shapes` a few of zeros."""
+        used = self.num_slots if self.keeps_padding else sum(self.lengths)
+        return recurring_rows(used) if self.reuses_shapes else used
+
+    def enter(self, packed: Tensor) -> Tensor:
+        """The rows that layers compute, (rows, ...), from those of the packed tokens, (tokens, ...)."""
+        if not self.lengths:
+            return packed
+        return extend(self.spread(packed) if self.keeps_padding else packed, self.num_rows)
+
+    def leave(self, rows: Tensor) -> Tensor:
+        """The packed tokens' rows, (tokens, ...), of those that layers compute, (rows, ...)."""
+        if not self.keeps_padding:
+            return rows[: sum(self.lengths)] if self.lengths else rows
+        return _Gather.apply(rows, self.slots)  # type: ignore[no-untyped-call, no-any-return]
+
+    def rows_of(self, tokens: Tensor) -> Tensor:
+        """(positions,) int64: where these tokens of the batch are among the rows that layers compute; with
+        `reuses_shapes` then a few times the first row."""
+        rows = self.slots[tokens] if self.keeps_padding and self.slots is not None else tokens
+        return extend(rows, recurring_rows(len(rows))) if self.reuses_shapes else rows
+
+    def spread(self, packed: Tensor) -> Tensor:
+        """(slots, ...), each token in its slot, zero where there is padding."""
+        assert self.slots is not None, "sequences of one length are in place"
+        spread = packed.new_empty((self.num_slots, *packed.shape[1:])).index_fill_(0, self.pads, 0)
+        return spread.index_copy_(0, self.slots, packed)
+
+    def split(self, rows: Tensor) -> list[tuple[Group, Tensor]]:
+        """Each group with its rows, (sequences, length, ...), of those that layers compute, (rows, ...)."""
+        rows = rows[: self.num_slots if self.keeps_padding else sum(self.lengths)]
+        if self.slots is not None and not self.keeps_padding:
+            rows = self.spread(rows)
+        parts = torch.split(rows, [group.num_sequences * group.length for group in self.groups])
+        return [
+            (group, part.view(group.num_sequences, group.length, *rows.shape[1:]))
+            for group, part in zip(self.groups, parts, strict=True)
+        ]
+
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """The rows that layers compute, (rows, ...), from those of each group, (sequences, length, ...)."""
+        flat = [part.flatten(0, 1) for part in parts]
+        joined = torch.cat(flat) if len(flat) > 1 else flat[0]
+        if self.slots is not None and not self.keeps_padding:
+            joined = _Gather.apply(joined, self.slots)  # type: ignore[no-untyped-call]
+        return extend(joined, self.num_rows)
+
+    @cached_property
+    def pads(self) -> Tensor:
+        """(pads,) int64, the slots that hold no token."""
+        assert self.slots is not None, "sequences of one length have no padding"
+        is_pad = torch.ones(self.num_slots, dtype=torch.bool, device=self.slots.device)
+        return is_pad.index_fill_(0, self.slots, False).nonzero().squeeze(1)
+
+    @cached_property
+    def _grouping(self) -> tuple[tuple[Group, ...], Tensor | None]:
+        return _group_sequences(self.bounds, self.lengths, self.reuses_shapes)
+
+
+def lay_out(batch: Batch, embedded: Tensor) -> Layout:
+    """The layout of a batch whose embeddings these are."""
+    rounds = reuses_shapes(embedded) and bool(batch.lengths)
+    return Layout(batch.bounds, batch.lengths, batch.max_length, reuses_shapes=rounds)
+
+
+def _group_sequences(bounds: Tensor, lengths: tuple[int, ...], rounds: bool) -> tuple[tuple[Group, ...], Tensor | None]:
+    """The groups and their slots; lengths are rounded up if that is asked, unless all are the same."""
+    longest = max(lengths)
+    if min(lengths) == longest:
+        return (Group(len(lengths), longest, None),), None
+    longest = rounded_up(longest) if rounds else longest
+    if _is_small(len(lengths) * longest - sum(lengths), sum(lengths)):
+        places = torch.arange(longest) < torch.tensor(lengths)[:, None]  # (sequences, longest)
+        group = Group(len(lengths), longest, ~places[:, None, None].to(bounds.device))
+        return (group,), places.flatten().nonzero().squeeze(1).to(bounds.device)
+    groups = []
+    shifts = torch.empty(len(lengths), dtype=torch.int64)  # from a token's place in the batch to its slot
+    starts = torch.tensor((0, *lengths)).cumsum(0)
+    next_slot = 0
+    for members in _group(lengths, in_powers_of_two=rounds):
+        length = rounded_up(lengths[members[0]]) if rounds else lengths[members[0]]
+        sizes = torch.tensor([lengths[member] for member in members])
+        shifts[members] = next_slot + length * torch.arange(len(members)) - starts[members]
+        padding = torch.arange(length) >= sizes[:, None, None, None]
+        groups.append(Group(len(members), length, padding.to(bounds.device) if int(sizes[-1]) < length else None))
+        next_slot += length * len(members)
+    slots = torch.arange(sum(lengths)) + torch.repeat_interleave(shifts, torch.tensor(lengths))
+    return tuple(groups), slots.to(bounds.device)
+
+
+def _is_small(num_pads: int, num_tokens: int) -> bool:
+    return num_pads * _SMALL_SHARE <= num_tokens
+
+
+def _group(lengths: tuple[int, ...], in_powers_of_two: bool) -> list[list[int]]:
+    """Sequence numbers by descending length, cut where the next would be padded by more than the slack; and then, if so
+    wanted, into parts of 1, 2, 4, ... sequences, the largest first."""
+    groups: list[list[int]] = []
+    for sequence in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        longest = lengths[groups[-1][0]] if groups else 0
+        if longest - lengths[sequence] > max(_GROUP_SLACK, longest // 8) or not groups:
+            groups.append([])
+        groups[-1].append(sequence)
+    return [part for group in groups for part in _powers_of_two(group)] if in_powers_of_two else groups
+
+
+def _powers_of_two(group: list[int]) -> list[list[int]]:
+    parts = []
+    while group:
+        size = 1 << (len(group).bit_length() - 1)
+        parts.append(group[:size])
+        group = group[size:]
+    return parts
+
+
+class _Gather(torch.autograd.Function):
+    """Selects rows, none of them twice, so that the gradient can be copied to its rows where PyTorch would add it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.num_rows = rows.shape[0]
+        return rows.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        gradient = gradients[0]
+        return gradient.new_zeros((ctx.num_rows, *gradient.shape[1:])).index_copy_(0, places, gradient), None

@@ -1,0 +1,170 @@
+"""The files of a token store, and its manifest: their types, sizes and checksums.
+
+    manifest.json           sizes, checksums, counts, provenance; written last: a directory without it is unfinished
+    tokens-00000.bin        token ids, uint16 (vocabulary up to 65,536) or uint32
+    sentences-00000.bin     uint32, one per sentence: where it ends among the shard's tokens
+    documents-00000.bin     one record per document: where it ends among the shard's sentences, and a hash of its text
+    tokenizer/              the tokenizer that made the ids
+
+Special tokens are not stored: packing adds them. All numbers are little-endian.
+
+The store of a word tokenizer (ELMo) also keeps the bytes of each word, since its model reads characters. Its manifest
+declares two side arrays with their types, under `side_arrays`:
+
+    tokens-00000.bin        the UTF-8 of the words, one after another
+    word_ends-00000.bin     uint32, one per word: where it ends among the shard's bytes
+    word_ids-00000.bin      ids in the output vocabulary, uint16 or uint32: what `tokens` holds in other stores
+
+In both kinds of store a token is an id, and sentence ends count ids: code that reads only ids works on either.
+
+If documents came with annotations, a store of ids declares one more side array:
+
+    spans-00000.bin         uint32, three per span: its first token in the shard, the token after its last, its kind (by
+                            `unmask.corpus.annotations.KINDS`); in order; a shard without spans has no such file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.corpus.annotations import KINDS
+from unmask.errors import StoreError
+from unmask.io.writing import sha256
+
+FORMAT_VERSION = 1
+DOCUMENT = np.dtype([("sentence_end", "<u4"), ("text_hash", "<u4")])
+"""A document: its end among the shard's sentences, and the first 32 bits of the SHA-256 of its text."""
+SENTENCE = np.dtype("<u4")
+PARTS = ("tokens", "sentences", "documents")
+WORD_END = np.dtype("<u4")
+WORD_PARTS = ("word_ends", "word_ids")
+"""The additional parts of a store of words."""
+SPAN = np.dtype("<u4")
+SPAN_ARRAYS = {"spans": SPAN.str}
+"""`side_arrays` of the manifest of a store with annotations."""
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The narrowest type that holds every id of a vocabulary: 2 bytes up to 65,536 entries, else 4."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def word_arrays(vocab_size: int) -> dict[str, str]:
+    """`side_arrays` of the manifest of a store of words: name -> type."""
+    return {"word_ends": WORD_END.str, "word_ids": token_dtype(vocab_size).str}
+
+
+def part_name(part: str, shard: int) -> str:
+    """The file of one part of a shard: `tokens-00003.bin`."""
+    return f"{part}-{shard:05d}.bin"
+
+
+def manifest_checksum(manifest: dict[str, Any]) -> str:
+    """The SHA-256, in hexadecimal, of a manifest's content without its checksum; layout does not matter."""
+    said = {name: value for name, value in manifest.items() if name != "sha256"}
+    canonical = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Reads and checks a store's manifest and the sizes of its files.
+
+    Raises:
+        StoreError: see `TokenStore`.
+    """
+    path = directory / "manifest.json"
+    if not directory.is_dir():
+        raise StoreError(
+            f"{directory}: no such store: make one with `unmask prepare TEXT --tokenizer DIR --out {directory}`"
+        )
+    if not path.is_file():
+        if any(directory.glob("tokens-*.bin")):
+            raise StoreError(
+                f"{directory}: an unfinished store (no manifest.json): `unmask prepare ... --resume` goes on with it"
+            )
+        has_one = (directory / "store" / "manifest.json").is_file()  # a run that made a store of its corpus
+        expected = f"its store is {directory / 'store'}" if has_one else "expected the --out of `unmask prepare`"
+        raise StoreError(f"{directory}: not a token store (no manifest.json): {expected}")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = manifest["format_version"]
+        if version != FORMAT_VERSION:
+            raise StoreError(
+                f"{path}: store format {version}, this version reads {FORMAT_VERSION}: prepare the store again"
+            )
+        contradiction = _contradiction(manifest)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path}: damaged ({type(error).__name__}: {error}): prepare the store again") from error
+    if contradiction:
+        raise StoreError(f"{path}: damaged ({contradiction}): prepare the store again")
+    for name, expected in manifest["files"].items():
+        size = _file_size(f"{directory}{os.sep}{name}")  # no Path objects: a large store has thousands of files
+        if size is None:
+            raise StoreError(
+                f"{directory / name}: missing: the store is damaged; restore the file or prepare the store again"
+            )
+        if size != expected["bytes"]:
+            raise StoreError(
+                f"{directory / name}: {size} bytes, the manifest says {expected['bytes']}: the store is damaged; "
+                "restore the file or prepare the store again"
+            )
+    return manifest
+
+
+def _file_size(path: str) -> int | None:
+    """The size of a file in bytes; None if there is no such file."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _contradiction(manifest: dict[str, Any]) -> str | None:
+    """The first contradiction in a manifest, or None: counts, sizes and names have to agree."""
+    shards, files = manifest["shards"], manifest["files"]
+    if not isinstance(manifest["vocab_size"], int):
+        return "vocab_size is no whole number"
+    token_bytes = token_dtype(manifest["vocab_size"]).itemsize
+    item_bytes = {"tokens": token_bytes, "sentences": SENTENCE.itemsize, "documents": DOCUMENT.itemsize}
+    side_arrays = manifest.get("side_arrays", {})
+    of_words = word_arrays(manifest["vocab_size"])
+    if side_arrays not in ({}, of_words, SPAN_ARRAYS):
+        return f"its side arrays {side_arrays} are none that are known"
+    for part, size in item_bytes.items():
+        if manifest[part] != sum(shard[part] for shard in shards):
+            return f"its {part} are not the sum of those of the shards"
+        are_words = part == "tokens" and side_arrays == of_words
+        sizes = {"word_ids": size, "word_ends": WORD_END.itemsize} if are_words else {part: size}
+        for number, shard in enumerate(shards):
+            for name, item_size in sizes.items():
+                if files[part_name(name, number)]["bytes"] != item_size * shard[part]:
+                    return f"the size of {part_name(name, number)} is not that of its {part}"
+    for number, shard in enumerate(shards if "spans" in side_arrays else ()):
+        num_spans = sum(shard[f"{kind}_spans"] for kind in KINDS)
+        size = files[part_name("spans", number)]["bytes"] if num_spans else 0
+        if size != 3 * SPAN.itemsize * num_spans:
+            return f"the size of {part_name('spans', number)} is not that of its spans"
+    if not all(isinstance(each["sha256"], str) and isinstance(each["bytes"], int) for each in files.values()):
+        return "a size or a checksum is missing"
+    return None
+
+
+def verify_file(path: Path, expected: dict[str, Any]) -> None:
+    """Compares a file's checksum with its manifest entry.
+
+    Raises:
+        StoreError: the file differs from what was written.
+    """
+    if sha256(path) != expected["sha256"]:
+        raise StoreError(
+            f"{path}: its checksum is not the manifest's, so at least one byte has changed: "
+            "restore the file or prepare the store again"
+        )

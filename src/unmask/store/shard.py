@@ -1,0 +1,119 @@
+"""One shard of a token store: a document's tokens and sentences from flat arrays on disk.
+
+    tokens-00000.bin        the ids of all documents, one after another
+    sentences-00000.bin     where each sentence ends among these tokens
+    documents-00000.bin     where each document ends among these sentences
+
+So document i is sentences `documents[i - 1]` to `documents[i]`, and its tokens end where the last of them ends. The
+arrays are memory-mapped: nothing is read but what is asked for. A store of words (ELMo) keeps their bytes too, and one
+with annotations their spans; see `unmask.store.manifest`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.store.manifest import DOCUMENT, SENTENCE, SPAN, WORD_END, part_name, verify_file
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """One document as token ids.
+
+    Attributes:
+        tokens: (tokens,) unsigned, all sentences one after another.
+        sentence_ends: (sentences,) int64, where each sentence ends in `tokens`; the last is the number of tokens.
+    """
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    sentence_ends: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StoredWords:
+    """The UTF-8 of some tokens of a document, in a store of words.
+
+    Attributes:
+        utf8: (bytes,) uint8, one word after another.
+        ends: (words,) int64, where each word ends in `utf8`.
+    """
+
+    utf8: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+
+
+class Shard:
+    """One shard; each of its files is verified and memory-mapped once, on first use."""
+
+    def __init__(
+        self, directory: Path, number: int, files: dict[str, dict[str, Any]], dtype: np.dtype[Any], ids: str = "tokens"
+    ) -> None:
+        self._directory = directory
+        self._number = number
+        self._files = files
+        self._dtype = dtype
+        self._ids = ids
+
+    def document(self, index: int) -> StoredDocument:
+        start = self.first_token(index)
+        ends = self.sentences[self._first_sentence(index) : self._first_sentence(index + 1)].astype(np.int64)
+        return StoredDocument(self.tokens[start : int(ends[-1])], ends - start)
+
+    def first_token(self, index: int) -> int:
+        sentence = self._first_sentence(index)
+        return int(self.sentences[sentence - 1]) if sentence else 0
+
+    def _first_sentence(self, index: int) -> int:
+        return int(self.documents["sentence_end"][index - 1]) if index else 0
+
+    def words(self, start: int, end: int) -> StoredWords:
+        """Tokens `start` to `end` of the shard, in a store of words."""
+        first = int(self.word_ends[start - 1]) if start else 0
+        ends = self.word_ends[start:end].astype(np.int64)
+        return StoredWords(self.utf8[first : int(ends[-1])] if len(ends) else self.utf8[:0], ends - first)
+
+    def spans_of(self, index: int, start: int, end: int, kind: int) -> NDArray[np.int64]:
+        """(spans, 2) int64: the spans of one kind in tokens `start` to `end` of document `index`, clipped."""
+        first = self.first_token(index)
+        bounds = np.array([first, first + end], dtype=np.uint32)  # any other type would convert the whole column
+        rows = self.spans[slice(*np.searchsorted(self.spans[:, 0], bounds))].astype(np.int64)
+        places = rows[(rows[:, 2] == kind) & (rows[:, 1] > first + start), :2] - first
+        return places.clip(start, end)
+
+    @cached_property
+    def tokens(self) -> NDArray[np.unsignedinteger[Any]]:
+        return self._map(self._ids, self._dtype)
+
+    @cached_property
+    def utf8(self) -> NDArray[np.uint8]:
+        return self._map("tokens", np.dtype(np.uint8))
+
+    @cached_property
+    def word_ends(self) -> NDArray[np.uint32]:
+        return self._map("word_ends", WORD_END)
+
+    @cached_property
+    def sentences(self) -> NDArray[np.uint32]:
+        return self._map("sentences", SENTENCE)
+
+    @cached_property
+    def spans(self) -> NDArray[np.uint32]:
+        has_spans = part_name("spans", self._number) in self._files
+        return (self._map("spans", SPAN) if has_spans else np.zeros(0, SPAN)).reshape(-1, 3)
+
+    @cached_property
+    def documents(self) -> NDArray[Any]:
+        return self._map("documents", DOCUMENT)
+
+    def _map(self, part: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        name = part_name(part, self._number)
+        verify_file(self._directory / name, self._files[name])
+        if not self._files[name]["bytes"]:
+            return np.zeros(0, dtype)  # an empty file cannot be mapped
+        return np.memmap(self._directory / name, dtype=dtype, mode="r").view(np.ndarray)

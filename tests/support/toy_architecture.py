@@ -1,0 +1,79 @@
+"""An architecture in one file: each token's embedding, mixed with the mean of its sequence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch
+from unmask.models.family import Family, ModelClass, WeightNames
+from unmask.models.layers import Linear, initialise, new_embedding
+from unmask.models.settings import EncoderSettings
+
+TOY = Family(
+    name="toy",
+    title="Toy",
+    encoder=f"{__name__}:ToyEncoder",
+    model_type="unmask-toy",
+    classes={
+        "ToyModel": ModelClass(),
+        "ToyForMaskedLM": ModelClass(frozenset({"masked_lm_head"})),
+        "ToyForSequenceClassification": ModelClass(frozenset({"sequence_classification"})),
+    },
+    weights=WeightNames(
+        prefix="toy.",
+        embeddings={"embeddings.word": ("embeddings.word",)},
+        layer="layers.",
+        block={"mixer": ("mixer",)},
+        parts={
+            "masked_lm_head": {"dense": ("lm_head.dense",), "norm": ("lm_head.norm",), "": ("lm_head",)},
+            "sequence_classification": {"dense": ("classifier",)},
+        },
+    ),
+    tokenizer="wordpiece",
+    presets={"tiny": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 1}},
+)
+
+
+class ToyBlock(nn.Module):
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.mixer = Linear(2 * hidden_size, hidden_size)
+
+    def forward(self, hidden: Tensor, sequences: Tensor) -> Tensor:
+        sums = hidden.new_zeros(int(sequences[-1]) + 1, hidden.shape[1]).index_add(0, sequences, hidden)
+        means = sums / torch.bincount(sequences)[:, None]
+        mixed: Tensor = self.mixer(torch.cat([hidden, means[sequences]], 1))
+        return torch.tanh(mixed)
+
+
+class ToyEncoder(nn.Module):
+    reads_words: Literal[False] = False
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embeddings = nn.ModuleDict({"word": new_embedding(settings.vocab_size, settings.hidden_size)})
+        self.blocks = nn.ModuleList(ToyBlock(settings.hidden_size) for _ in range(settings.num_hidden_layers))
+        initialise(self, settings.initializer_range)
+        self.pooler = None
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        weight: Tensor = self.embeddings["word"].weight
+        return weight
+
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        hidden = self.hidden_states(batch)[-1]
+        return hidden if positions is None else hidden[positions]
+
+    def summary(self, batch: Batch) -> Tensor:
+        return self(batch, batch.first_tokens)
+
+    def hidden_states(self, batch: Batch) -> list[Tensor]:
+        states = [self.embeddings["word"](batch.input_ids)]
+        for block in self.blocks:
+            states.append(block(states[-1], batch.sequence_of_token()))
+        return states
