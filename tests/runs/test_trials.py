@@ -183,7 +183,7 @@ def stopping(session, state, result):
             time.sleep(0.01)
         if session.context.directory.name.endswith("seed1"):
             os.kill(os.getppid(), signal.SIGTERM)
-        while session.interruption.signal_number is None:
+        while session.context.interruption.signal_number is None:
             time.sleep(0.01)
     after_step(session, state, result)
 

@@ -21,7 +21,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives import operations
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
-from unmask.objectives.settings import ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
 

@@ -32,7 +32,7 @@ from unmask.doctor.store.statistics import count_store, find_duplicates
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.info import KINDS
 from unmask.io.progress import Progress, human_count
-from unmask.objectives.settings import ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import OBJECTIVES, new_objective
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.pretraining.start import open_start

@@ -28,9 +28,9 @@ from unmask.models.kernels.products import linear
 from unmask.models.settings import EncoderSettings
 from unmask.objectives import operations
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved
-from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.settings import CausalLMSettings
+from unmask.objectives.table import why_not_trained
 from unmask.tokenization.vocabulary import Vocabulary
 
 _ROWS = 512

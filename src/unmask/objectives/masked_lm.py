@@ -29,13 +29,13 @@ from unmask.models.kernels.cross_entropy import SummedCrossEntropy
 from unmask.models.settings import EncoderSettings
 from unmask.objectives import operations
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
-from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets, predict_masked, tell_masking
 from unmask.objectives.sentence_pairs import SentencePairs
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.span_boundary import SpanBoundary
 from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans, tell_span_lengths, tell_spans
+from unmask.objectives.table import why_not_trained
 from unmask.tokenization.vocabulary import Vocabulary
 
 SPAN_MASKINGS = ("span", "entity", "noun_phrase")

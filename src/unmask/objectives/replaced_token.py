@@ -43,7 +43,6 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives import operations
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
 from unmask.objectives.drawing import sample_from_softmax
-from unmask.objectives.encoders import why_not_trained
 from unmask.objectives.floors import (
     Floor,
     NoContext,
@@ -54,6 +53,7 @@ from unmask.objectives.floors import (
 )
 from unmask.objectives.masking import choose_tokens, mask_targets, predict_masked, tell_masking
 from unmask.objectives.settings import GENERATOR, ReplacedTokenSettings
+from unmask.objectives.table import why_not_trained
 from unmask.tokenization.vocabulary import Vocabulary
 
 _ANSWERS = ("original", "replaced")  # the discriminator's labels 0 and 1

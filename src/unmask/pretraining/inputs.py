@@ -22,7 +22,7 @@ from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, SettingsError
 from unmask.io.paths import model_directory
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.objectives.settings import AnnotationKind
+from unmask.objectives.settings_base import AnnotationKind
 from unmask.objectives.table import new_objective
 from unmask.packing.annotation_columns import check_annotations, without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unmask.models.settings import ARCHITECTURES
-from unmask.objectives.encoders import why_not_trained
-from unmask.objectives.settings import ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.table import why_not_trained
 from unmask.packing.settings import PAIRED, PackingSettings, PhaseSettings
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, TrainSettings
 
@@ -27,7 +27,7 @@ def contradiction(
 
     Args:
         objective, packing: of the recipe.
-        architecture, is_causal, init_from: see `unmask.objectives.encoders.why_not_trained`.
+        architecture, is_causal, init_from: see `unmask.objectives.table.why_not_trained`.
     """
     told = why_not_trained(objective, architecture, is_causal, init_from) or _why_not_packed(
         objective, architecture, packing, init_from

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import Architecture, EncoderSettings
-from unmask.objectives.settings import ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import OBJECTIVES, AnyObjective, new_objective
 from unmask.packing.loader import Position
 from unmask.packing.stream import StreamLoader

@@ -14,9 +14,9 @@ from unmask.objectives.settings import (
     BiLMSettings,
     CausalLMSettings,
     MaskedLMSettings,
-    ObjectiveSettings,
     ReplacedTokenSettings,
 )
+from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import OBJECTIVES
 
 

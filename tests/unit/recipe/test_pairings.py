@@ -10,9 +10,8 @@ from pydantic import TypeAdapter
 
 from unmask.errors import SettingsError
 from unmask.models.families.table import ARCHITECTURES
-from unmask.objectives.encoders import families_of, why_not_trained
-from unmask.objectives.settings import ObjectiveSettings
-from unmask.objectives.table import OBJECTIVES, AnyObjective
+from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.table import OBJECTIVES, AnyObjective, families_of, why_not_trained
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.pairings import contradiction, unasked_pairs

@@ -11,7 +11,7 @@ from unmask.doctor.findings import Finding, Histogram, Level, Table
 from unmask.doctor.samples import read_entry
 from unmask.doctor.store.statistics import Duplicates, LengthCounts, StoreStatistics
 from unmask.io.progress import human_bytes, human_count
-from unmask.objectives.settings import ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.packing.formats import documents_needed
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.store.manifest import verify_file

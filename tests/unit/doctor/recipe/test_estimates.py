@@ -23,23 +23,17 @@ from unmask.doctor.recipe.estimates import (
     run_bytes,
 )
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
-from unmask.models import layers
 from unmask.models.bert import BertEncoder
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import new_encoder
-from unmask.models.kernels import decoder_loss
+from unmask.models.kernels import decoder_loss, products
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective
 from unmask.objectives.bilm import BiLM
 from unmask.objectives.masked_lm import MaskedLM
-from unmask.objectives.settings import (
-    BiLMSettings,
-    CausalLMSettings,
-    MaskedLMSettings,
-    ObjectiveSettings,
-    ReplacedTokenSettings,
-)
+from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
+from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import choose_compute
@@ -328,7 +322,7 @@ def test_random_sequences_of_other_formats(name: str, num_specials: int) -> None
 def test_operations_of_elmo_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """For distinct words as long as words may be, and the full softmax as a sample of all other words. What one product
     of all filters computes for nothing is not necessary: narrow filters as if wide, wide ones past the end."""
-    monkeypatch.setattr(layers, "_onednn_beats_mkl", lambda: False)  # PyTorch does not count oneDNN's products
+    monkeypatch.setattr(products, "_onednn_beats_mkl", lambda: False)  # PyTorch does not count oneDNN's products
     sizes = ElmoSettings(
         vocab_size=30, max_characters=9, character_size=3, filters=((1, 4), (3, 5)), projection_size=6, cell_size=7
     )

@@ -20,7 +20,8 @@ from unmask.doctor.store.checks import (
 )
 from unmask.doctor.store.floors import StoreFloors
 from unmask.doctor.store.statistics import StoreStatistics, count_store, find_duplicates
-from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ObjectiveSettings, ReplacedTokenSettings
+from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
+from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import new_objective
 from unmask.packing.settings import PackingSettings
 from unmask.store.preparation import prepare

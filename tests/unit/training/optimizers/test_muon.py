@@ -18,7 +18,7 @@ from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.sentence_pairs import SentencePairs
-from unmask.objectives.settings import ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import AnyObjective, new_objective
 from unmask.tokenization.vocabulary import Vocabulary
 from unmask.training.optimizers.muon import MuonWithAdamW
