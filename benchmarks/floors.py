@@ -221,8 +221,8 @@ def last_evaluation(run: Path) -> dict[str, float]:
 def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str, float]) -> tuple[list[Row], str]:
     """Every row, and a note on what they were measured on."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.objectives.floors import NoContext
-    from unmask.objectives.table import OBJECTIVES
+    from unmask.objectives.floors import NoContext, by_figure, vocabulary_floors
+    from unmask.objectives.table import new_objective
     from unmask.packing.split import Split
     from unmask.pretraining.inputs import prepare_held_out
     from unmask.pretraining.start import open_start
@@ -230,7 +230,7 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
 
     store = TokenStore(store_path)
     tokenizer = load_tokenizer(store.tokenizer_directory)
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    objective = new_objective(settings.objective, tokenizer.vocabulary)
     held_out = prepare_held_out(open_start(settings), store, tokenizer, objective)
     num_targets = sum(len(batch.columns["target_positions"]) for batch in held_out)
     neighbours = Neighbours(Split(store, settings.held_out, is_held_out=False))
@@ -239,7 +239,7 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     what = "held-out masked-LM loss"
     shares = settings.objective.mask_token_prob, settings.objective.random_token_prob
     best = NoContext.of(store.token_counts(), *shares, tokenizer.mask_id, tokenizer.special_ids)
-    of_corpus = best.floors("mlm")["loss/mlm"]
+    of_corpus = by_figure(vocabulary_floors("mlm", best))["loss/mlm"]
     rows = [Row(what, loss, f"{name} of the corpus", value, unit="nats") for name, value in of_corpus.items()]
     floors = masked_floors(neighbours, held_out, best.mask_id, best.kept, best.random)
     rows += [Row(what, loss, name, floor.loss, unit="nats") for name, floor in floors.items()]

@@ -106,8 +106,7 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
     from unmask import load_tokenizer
     from unmask.models.encoder import new_encoder
     from unmask.models.settings import ModelSettings
-    from unmask.objectives.settings import ObjectiveSettings
-    from unmask.objectives.table import OBJECTIVES
+    from unmask.objectives.table import AnyObjective, new_objective
     from unmask.packing.loader import LoadedStep, Position
     from unmask.training.device import choose_compute
     from unmask.training.eager import EagerStepper
@@ -120,9 +119,9 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
     torch.set_num_threads(threads)
     torch.manual_seed(SEED)
     system = SYSTEMS[name]
-    settings = TypeAdapter(ObjectiveSettings).validate_python(system.objective)
+    settings = TypeAdapter(AnyObjective).validate_python(system.objective)
     vocabulary = load_tokenizer(directory / "store" / "tokenizer").vocabulary
-    objective = OBJECTIVES[settings.name](settings, vocabulary)
+    objective = new_objective(settings, vocabulary)
     sizes = ModelSettings(preset="mini", **system.model).resolve(vocabulary.size)
     module = objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
     assert isinstance(module, torch.nn.Module)

@@ -134,11 +134,10 @@ def make_objective(case: Case) -> Objective:
     from pydantic import TypeAdapter
 
     from unmask import load_tokenizer
-    from unmask.objectives.settings import ObjectiveSettings
-    from unmask.objectives.table import OBJECTIVES
+    from unmask.objectives.table import AnyObjective, new_objective
 
-    settings: Any = TypeAdapter(ObjectiveSettings).validate_python(SYSTEMS[case.objective].objective)
-    return OBJECTIVES[settings.name](settings, load_tokenizer(case.folder / "store" / "tokenizer").vocabulary)
+    settings: Any = TypeAdapter(AnyObjective).validate_python(SYSTEMS[case.objective].objective)
+    return new_objective(settings, load_tokenizer(case.folder / "store" / "tokenizer").vocabulary)
 
 
 def build_module(case: Case) -> Any:
@@ -170,7 +169,10 @@ def make_weights(case: Case) -> Path:
     directory = case.folder / f"weights-{case.preset}"
     if not (directory / "model.safetensors").exists():
         module = build_module(case)
-        heads = {"masked_lm_head": module.masked_lm_head, "next_sentence_head": module.next_sentence_head}
+        heads = {
+            "masked_lm_head": module.masked_lm_head,
+            "next_sentence_head": getattr(module, "next_sentence_head", None),
+        }
         shutil.copytree(case.folder / "store" / "tokenizer", directory, dirs_exist_ok=True)
         save_model(directory, module.encoder, **heads)
     return directory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,16 +111,19 @@ def recipe_words(out: Path, system: System) -> list[str]:
 
 def flops_per_token(out: Path, system: System) -> float:
     """Necessary floating-point operations of pre-training, per token shown."""
+    from unmask.batch import pack
     from unmask.doctor.recipe.examination import examine_recipe
-    from unmask.doctor.recipe.operations import bilm_flops_per_word
+    from unmask.objectives.table import new_objective
     from unmask.recipe.loading import load_pretrain_recipe
+    from unmask.tokenization.opening import open_tokenizer
 
     name, *overrides = recipe_words(out, system)
     settings = load_pretrain_recipe(name, overrides)
-    if settings.objective.name == "bilm":
-        manifest = json.loads((store_of(out, system) / "manifest.json").read_text("utf-8"))
-        assert settings.model.architecture == "elmo"
-        return bilm_flops_per_word(settings.model.resolve(manifest["vocab_size"]), settings.objective)
+    if settings.objective.reads == "words":
+        tokenizer = open_tokenizer(store_of(out, system) / "tokenizer")
+        objective = new_objective(settings.objective, tokenizer.vocabulary)
+        sizes = settings.model.resolve(tokenizer.vocab_size)
+        return objective.operations(sizes, pack([[0]]), settings.packing.max_length)
     found = examine_recipe(name, overrides, probe_s=0, num_samples=0).figures["flops_per_token"]
     assert isinstance(found, float)
     return found

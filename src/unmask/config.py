@@ -1,22 +1,21 @@
-"""Typed settings from YAML and `key.path=value` overrides: strict, with the nearest valid name in every error.
-
-YAML's own typing is not used, since it reads `1e-4` as a string and `no` as false: every scalar but null stays text
-until the declared type of its field builds it. No interpolation, no aliases, no look-ups in the environment, no imports
-by name.
-"""
+"""Typed settings from YAML and `key.path=value` overrides: strict, with the nearest valid name in every error. No
+interpolation, no look-ups in the environment, no imports by name."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
 
 from unmask.errors import SettingsError
+from unmask.yaml_text import dump_yaml, parse_yaml, show
 
 
 class Settings(BaseModel):
@@ -36,42 +35,27 @@ class Settings(BaseModel):
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
-class _TextLoader(yaml.SafeLoader):
-    """Reads every scalar but null as text, and refuses aliases, keys that are not names, and a key given twice."""
+@dataclass(frozen=True)
+class OneOf:
+    """Marks a field whose settings are of one of several classes, which its key `name` tells apart.
 
-    yaml_implicit_resolvers = {  # noqa: RUF012  PyYAML's own name
-        first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    Attributes:
+        members: gives the classes by name, whenever settings are built; the first is meant where there is no name.
+    """
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read: write the value out", mark)
-        return super().compose_node(parent, index)
+    members: Callable[[], Mapping[str, type[BaseModel]]]
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str) or not key:
-                problem = f"{_show(key)} cannot be a key: expected a name"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._build, handler(source))
 
-
-class _TextDumper(yaml.SafeDumper):
-    """Writes line breaks of every kind as escapes: some would come back changed in YAML's other styles."""
-
-    def represent_text(self, text: str) -> yaml.Node:
-        has_breaks = any(character in "\n\r\x85\u2028\u2029" for character in text)
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if has_breaks else None)
-
-
-_TextDumper.add_representer(str, _TextDumper.represent_text)
+    def _build(self, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        members = self.members()
+        name = values.get("name", next(iter(members)))
+        if name not in members:
+            raise ValueError(f"there is nothing of the name {name!r}{nearest(str(name), list(members))}")
+        return members[name].model_validate(values)
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
@@ -86,7 +70,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: not UTF-8 at byte {error.start}: save the recipe as UTF-8") from error
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}): expected a recipe in YAML") from error
-    values = _parse_yaml(text, str(path))
+    values = parse_yaml(text, str(path))
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -128,7 +112,7 @@ def _read_word(word: str) -> tuple[str, Any]:
         raise SettingsError(f"{word!r}: expected key=value, such as train.steps=1000")
     text = text.strip()
     is_yaml = text in ("", "~", "null", "Null", "NULL") or text[0] in "[{\"'"
-    return path, _parse_yaml(text, word) if is_yaml else text
+    return path, parse_yaml(text, word) if is_yaml else text
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -184,7 +168,7 @@ def build_settings(cls: type[AnySettings], values: Mapping[str, Any], origin: st
 
 def dump_settings(settings: Settings) -> str:
     """The settings as YAML that `build_settings` reads back equal."""
-    return yaml.dump(settings.as_written(), Dumper=_TextDumper, sort_keys=False, allow_unicode=True)
+    return dump_yaml(settings.as_written())
 
 
 def as_given(part: Any) -> Any:
@@ -199,7 +183,7 @@ def valid_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Every dotted key that a settings class knows, those of inner classes included."""
     for name, field in cls.model_fields.items():
         yield prefix + name
-        for inner in _settings_inside(field.annotation):
+        for inner in _settings_of(field):
             yield from valid_keys(inner, f"{prefix}{name}.")
 
 
@@ -236,20 +220,6 @@ def nearest(name: str, valid: Sequence[str]) -> str:
     if meant:
         return f"; did you mean {' or '.join(meant)}?"
     return f"; expected one of {', '.join(beside.values())}" if beside else ""
-
-
-def _parse_yaml(text: str, origin: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_TextLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise SettingsError(f"{origin}{place}: not valid YAML: {error.problem}") from error
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise SettingsError(f"{origin}, line {line}: not valid YAML: a character that it does not allow") from error
-    except RecursionError as error:
-        raise SettingsError(f"{origin}: brackets within brackets, too deep to be settings") from error
 
 
 _EXPECTED = {
@@ -292,7 +262,7 @@ def _complaints(error: ValidationError, cls: type[BaseModel]) -> list[str]:
             lines.append(f"{key} is missing: expected more values in the list" if in_list else f"{key} is required")
         elif not any(other.startswith(f"{key}.") for other, _ in problems):
             wanted = _EXPECTED.get(kind, problem["msg"]).format(**problem.get("ctx", {})).replace("'", "")
-            expected.setdefault(f"{key}={_show(problem['input'])}", []).append(wanted)
+            expected.setdefault(f"{key}={show(problem['input'])}", []).append(wanted)
     return lines + [f"{value}: expected {' or '.join(wanted)}" for value, wanted in expected.items()]
 
 
@@ -307,24 +277,13 @@ def _is_key(part: str) -> bool:
     return part.replace("_", "").isalnum() and part.islower() and part not in ("str", "int", "float")
 
 
-def _show(value: Any) -> str:
-    """A value as one would write it on a command line."""
-    if value is None or value == "":
-        return "null" if value is None else "''"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_show(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_show, value)) + "]"
-    return str(value)
-
-
 def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
     """For a key that only some members of a union have: the key that tells members apart, and its values in these."""
     *parents, leaf = key.split(".")
     members = [cls]
     for parent in parents:
         fields = [member.model_fields[parent] for member in members if parent in member.model_fields]
-        members = [inner for field in fields for inner in _settings_inside(field.annotation)]
+        members = [inner for field in fields for inner in _settings_of(field)]
     owners = [member for member in members if leaf in member.model_fields]
     for name in owners[0].model_fields:
         fields_of = {member: member.model_fields[name] for member in members if name in member.model_fields}
@@ -333,6 +292,12 @@ def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
         if len(choices) == len(members) and all(choices.values()) and len(values) == len(set(values)):
             return ".".join([*parents, name]), [value for owner in owners for value in choices[owner]]
     raise AssertionError(f"nothing tells apart the settings that {key} may belong to")
+
+
+def _settings_of(field: FieldInfo) -> Iterator[type[BaseModel]]:
+    """The classes that a field's settings may be of."""
+    choices = [mark for mark in field.metadata if isinstance(mark, OneOf)]
+    yield from choices[0].members().values() if choices else _settings_inside(field.annotation)
 
 
 def _settings_inside(annotation: Any) -> Iterator[type[BaseModel]]:

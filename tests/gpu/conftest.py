@@ -19,7 +19,7 @@ from unmask.models.buckets import Fillings
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.packing.loader import Position
 from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
@@ -116,7 +116,7 @@ def work_of_objective(name: str, directory: Path, batch_size: int = 24) -> Work:
             "train": {"steps": 1, "batch_size": batch_size, "micro_batch_size": 16},
         }
     )
-    objective = OBJECTIVES[recipe.objective.name](recipe.objective, tokenizer.vocabulary)
+    objective = new_objective(recipe.objective, tokenizer.vocabulary)
     loader = build_loader(open_start(recipe), TokenStore(directory / "store"), tokenizer, held_out=False)
 
     def build(dropout_prob: float) -> nn.Module:

@@ -20,7 +20,7 @@ FOLDERS = (
 )
 """The folders of `src/unmask` in the order of the data: each imports only from those before it."""
 
-FIRST = ("errors", "batch", "chance", "config")
+FIRST = ("errors", "batch", "chance", "yaml_text", "config")
 """Modules at the top that every folder may import; they import no folder."""
 
 PROGRAMS = ("info", "export", "card")
@@ -84,7 +84,7 @@ def complaint(importer: str, imported: str) -> str | None:
 
 
 def _is_light(names: list[str]) -> bool:
-    return any(name in ("settings", "encoders") for name in names)
+    return any(name in ("settings", "settings_base", "table") for name in names)
 
 
 def complaints(source: str, module: Path) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 
 from unmask.errors import OutputError, SettingsError, StoreError
 from unmask.objectives import span_masking
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
@@ -170,7 +170,7 @@ def test_what_is_masked_is_what_is_annotated(
     store = TokenStore(folder / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
     loader = build_loader(open_start(settings), store, tokenizer, held_out=False)
-    objective = OBJECTIVES["masked_lm"](settings.objective, tokenizer.vocabulary)
+    objective = new_objective(settings.objective, tokenizer.vocabulary)
     names = {"entity": PEOPLE, "noun_phrase": PLACES}[kind]
     of_names = {token for name in names for token in tokenizer.encode_batch([name])[0]}
     num_annotated = 0

@@ -19,7 +19,7 @@ from unmask.errors import SettingsError, StoreError
 from unmask.objectives.floors import NoContext
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.start import build_module, open_start
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.loading import load_pretrain_recipe
@@ -233,7 +233,7 @@ def test_a_recipe_of_another_objective(tiny_store: Path, tiny_recipe: Path, name
     assert "fault" not in levels(found).values()
     settings = load_pretrain_recipe(str(tiny_recipe), words)
     tokenizer = load_tokenizer(tiny_store / "tokenizer")
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    objective = new_objective(settings.objective, tokenizer.vocabulary)
     module = build_module(open_start(settings), objective, tokenizer)
     assert isinstance(module, nn.Module)
     total = sum(parameter.numel() for parameter in module.parameters())
@@ -310,7 +310,7 @@ def test_a_run_with_a_damaged_checkpoint(whole: Path, tmp_path: Path, with_model
 
 def test_a_run_is_handed_to_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 5}\n")
-    findings = [Finding("mlm", "good", "below"), Finding("frozen-encoder", "fault", "it has not moved")]
+    findings = [Finding("mlm", "good", "below"), Finding("other-vocabulary", "fault", "its ids mean others")]
     monkeypatch.setattr("unmask.doctor.run.checks.check_run", lambda run: findings)
     found = diagnose(tmp_path)
     assert found == Diagnosis("run", str(tmp_path), tuple(reversed(findings)))

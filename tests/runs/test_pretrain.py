@@ -13,7 +13,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer, PreTrainedModel
 from unmask.batch import Batch
 from unmask.config import changed_keys
 from unmask.inference.features.extraction import load_feature_model
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.pretraining.inputs import prepare_held_out
 from unmask.pretraining.run import pretrain
@@ -69,7 +69,7 @@ def test_rows_have_the_keys_that_reports_rely_on(whole: Path) -> None:
 def held_out_batches(recipe: PretrainRecipe, store: Path) -> list[Batch]:
     opened = TokenStore(store)
     tokenizer = load_tokenizer(opened.tokenizer_directory)
-    objective = OBJECTIVES[recipe.objective.name](recipe.objective, tokenizer.vocabulary)
+    objective = new_objective(recipe.objective, tokenizer.vocabulary)
     return prepare_held_out(open_start(recipe), opened, tokenizer, objective)
 
 

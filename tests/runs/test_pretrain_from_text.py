@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from unmask.errors import CheckpointError, Interrupted, SettingsError, StoreError
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining import inputs as pretraining_inputs
 from unmask.pretraining.checkpoint_model import save_pretrained
 from unmask.pretraining.run import pretrain
@@ -176,9 +176,7 @@ def test_the_weights_of_another_model_are_the_start(from_store: tuple[str, list[
     settings = load_pretrain_recipe(recipe, [*overrides, f"init_from={first}"])
     tokenizer = load_tokenizer(first / "model")
     torch.manual_seed(99)
-    module = build_module(
-        open_start(settings), OBJECTIVES["masked_lm"](settings.objective, tokenizer.vocabulary), tokenizer
-    )
+    module = build_module(open_start(settings), new_objective(settings.objective, tokenizer.vocabulary), tokenizer)
     save_pretrained(module, tokenizer, second, None)
     weights, same = (load_file(path / "model.safetensors") for path in (first / "model", second))
     assert weights.keys() == same.keys()

@@ -411,8 +411,12 @@ def test_results_name_the_floor_of_each_loss(runs: dict[str, Path], stores: dict
     for system, run in runs.items():
         results = json.loads((run / "results.json").read_text())
         vocab_size = len(TokenStore(stores[SYSTEMS[system][0]]).token_counts())
+        assert any("unigram entropy" in floors for floors in results["floors"].values())
         for key, floors in results["floors"].items():
-            if key.startswith("loss/"):
+            if floors.keys() & {"chance", "share entropy", "always original"}:  # of one of two labels
+                assert key.partition("/")[2].removesuffix("_accuracy") in ("nsp", "sop", "discriminator")
+                assert all(0 < value < 1 for value in floors.values())
+            elif key.startswith("loss/"):
                 assert results[f"{key.removeprefix('loss/')}_loss"] > 0
                 assert 0 < floors["unigram entropy"] < torch.log(torch.tensor(vocab_size)), (system, key)
                 assert next(iter(floors.values())) <= floors["unigram entropy"]

@@ -18,7 +18,6 @@ from unmask.batch import Batch, pack
 from unmask.doctor.run.checks import check_run
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.pretraining import run as pretraining
 from unmask.pretraining.measuring import evaluator
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
@@ -107,24 +106,8 @@ def test_spans_at_edges_alone_have_no_boundary_loss(
     assert results["mlm_loss"] > 0
     assert all(row["loss"] == row["loss/mlm"] > 0 for row in rows if "tokens" in row)
     write_report(run)
-    assert not {"no-targets", "mask-rate-zero"} & {finding.name for finding in check_run(run)}
-
-
-@pytest.mark.parametrize("text", ["unspaced", "letters"])
-def test_the_doctor_names_what_an_older_run_did(
-    tiny_recipe: Path, tmp_path: Path, write_text: Write, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    """One that was begun before such runs were refused."""
-    monkeypatch.setattr(pretraining, "check_targets", lambda settings, run: None)
-    documents, settings = {"unspaced": (UNSPACED, WHOLE_WORDS), "letters": (LETTERS, CAUSAL)}[text]
-    run = tmp_path / "run"
-    pretrain(str(tiny_recipe), [f"corpus={write_text(tmp_path / 'text.jsonl', documents)}", *settings], out=run)
-    results = json.loads((run / "results.json").read_text())
-    assert not [name for name in results if name.startswith(("mlm", "lm"))]
-    findings = {finding.name: finding for finding in check_run(run)}
-    assert findings["no-targets"].level == "fault"
-    assert "not one of" in findings["no-targets"].message
-    assert not {"mask-rate-zero", "frozen-encoder", "no-weights", "no-cause"} & findings.keys()
+    faults = {finding.name for finding in check_run(run) if finding.level == "fault"}
+    assert faults == {"repeated-corpus"}  # four documents for each letter
 
 
 def test_what_nothing_counts_for_has_no_mean() -> None:

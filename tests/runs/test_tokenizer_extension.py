@@ -15,7 +15,7 @@ from unmask.models.bert import BertEncoder
 from unmask.models.encoder import Encoder
 from unmask.models.hub.directory import load_model
 from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import build_module, open_start
 from unmask.recipe.loading import load_pretrain_recipe
@@ -263,7 +263,7 @@ def test_a_model_goes_on_with_new_words(
     )
     words = [f"store={tmp_path / 'store'}", f"init_from={run / 'model'}", "train.steps=2"]
     settings = load_pretrain_recipe(str(recipe), words)
-    module = build_module(open_start(settings), OBJECTIVES["masked_lm"](settings.objective, new.vocabulary), new)
+    module = build_module(open_start(settings), new_objective(settings.objective, new.vocabulary), new)
     model = load_model(run / "model")
     assert isinstance(module, MaskedLMModule)
     before, after = embeddings_of(model.encoder), embeddings_of(module.encoder)

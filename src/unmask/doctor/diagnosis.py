@@ -16,11 +16,9 @@ from unmask.doctor.findings import Diagnosis, Finding, Sample, sorted_findings
 from unmask.doctor.recipe.material import load_recipe
 from unmask.doctor.samples import decode_samples, describe_step, first_step
 from unmask.doctor.store.checks import (
-    Floors,
     check_store,
     entries_table,
     facts_table,
-    floors_table,
     length_figures,
     length_histograms,
     length_table,
@@ -29,11 +27,13 @@ from unmask.doctor.store.checks import (
     store_facts,
     unknown_share,
 )
+from unmask.doctor.store.floors import StoreFloors
 from unmask.doctor.store.statistics import count_store, find_duplicates
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.info import KINDS
 from unmask.io.progress import Progress, human_count
-from unmask.objectives.settings import BiLMSettings, ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.table import OBJECTIVES, new_objective
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import frame_of
@@ -150,7 +150,8 @@ class _Use:
     @classmethod
     def of(cls, store: TokenStore, tokenizer: Tokenizer, recipe: str | None, overrides: Sequence[str]) -> _Use:
         if tokenizer.reads_words:
-            return cls(BiLMSettings(), PackingSettings(format="stream"), room=0)
+            words = next(entry.settings for entry in OBJECTIVES.values() if entry.settings.reads == "words")
+            return cls(build_settings(words, {}, "doctor"), PackingSettings(format="stream"), room=0)
         settings = _sampling_recipe(store.directory, tokenizer, recipe, overrides)
         try:
             room = frame_of(open_start(settings), tokenizer).room(
@@ -171,12 +172,16 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
     findings = check_store(
         store, tokenizer, statistics, duplicates, packing=use.packing, room=use.room, objective=use.objective
     )
-    floors = Floors.of(statistics.token_counts, use.objective, tokenizer.vocabulary)
+    try:
+        objective = new_objective(use.objective, tokenizer.vocabulary)
+    except SettingsError:  # nor can samples be made, which will say why
+        objective = None
+    floors = StoreFloors.of(statistics.token_counts, use.objective.learns, objective)
     facts = store_facts(store)
     tables = [
         facts_table(facts, statistics, tokenizer),
         sources_table(store.manifest),
-        floors_table(floors, store.vocab_size, use.objective),
+        floors.table(),
         length_table(statistics),
         entries_table(statistics, tokenizer),
         longest_table(statistics, tokenizer),
@@ -201,7 +206,7 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
         "duplicate_documents_share": duplicates.share,
         "sentence_length": length_figures(statistics.sentence_lengths),
         "document_length": length_figures(statistics.document_lengths),
-        "floors": floors.figures(use.objective),
+        "floors": floors.figures(),
     }
     headline = (
         ("Documents", f"{store.num_documents:,}"),
@@ -236,17 +241,16 @@ def _account(store: TokenStore) -> tuple[tuple[str, str], ...]:
 def _sampling_recipe(
     store: Path, tokenizer: TextTokenizer, recipe: str | None, overrides: Sequence[str]
 ) -> PretrainRecipe:
-    """The recipe that makes the samples, with this store as its text: by default BERT's, or GPT-1's if the tokenizer
-    has no mask."""
+    """The recipe that makes the samples, with this store as its text: by default of the first objective that needs no
+    more of a tokenizer than this one has."""
     if recipe is not None:
         settings, _ = load_recipe(recipe, overrides)
         return settings.model_copy(update={"store": str(store), "corpus": None})
     values: dict[str, Any] = {"store": str(store), "train": {"steps": "1"}}
     given = parse_overrides(overrides)
-    if tokenizer.find_role("mask_token") is None and "objective" not in given:
-        values |= {
-            "objective": {"name": "causal_lm"},
-            "model": {"architecture": "gpt1"},
-            "packing": {"format": "single_segment"},
-        }
+    if "objective" not in given:
+        has_mask = tokenizer.find_role("mask_token") is not None
+        fitting = (each for each in OBJECTIVES.items() if has_mask or not each[1].settings.needs_mask)
+        name, entry = next(fitting)
+        values |= {"objective": {"name": name}, **entry.settings.beside}
     return build_settings(PretrainRecipe, merge(values, given, ALTERNATIVES), "doctor")

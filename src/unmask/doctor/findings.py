@@ -13,7 +13,7 @@ class Finding:
     """One thing that was examined.
 
     Args:
-        name: a stable identifier, for scripts and tests: `mask-rate-zero`.
+        name: a stable identifier, for scripts and tests: `other-vocabulary`.
         level: `good` passed, `note` is worth knowing, `warning` probably not what was meant, `fault` is broken.
         message: what was seen, with figures.
         advice: what to do; empty where there is nothing to do.

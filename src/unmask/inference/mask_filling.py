@@ -104,7 +104,7 @@ def _check(directory: Path) -> None:
     try:
         check_kind(directory, MASKED)
     except ModelError as error:
-        from unmask.objectives.replaced_token import GENERATOR  # not needed for answering
+        from unmask.objectives.settings import GENERATOR  # not needed for answering
 
         generator = directory / GENERATOR
         if generator.is_dir():

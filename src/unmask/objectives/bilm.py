@@ -16,6 +16,7 @@ with an initial accumulator of 1 and clipping at 10, that equals this loss with 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,14 @@ from unmask.errors import ModelError
 from unmask.models.dropout import dropout
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
 from unmask.models.elmo.projected_lstm import Memory
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
-from unmask.objectives.base import ObjectiveModule, Saved
-from unmask.objectives.floors import unigram_entropy
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.base import ObjectiveModule, Predictions, Saved
+from unmask.objectives.floors import Floor, NoContext, at_least_once, vocabulary_floors
 from unmask.objectives.sampled_softmax import draw_candidates, summed_sampled_loss
 from unmask.objectives.settings import BiLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -55,6 +58,8 @@ class BiLM:
     columns: tuple[str, ...] = ("characters", "labels", "backward_characters", "backward_labels", "lane", "window")
     needs_pooler = False
     perplexities: tuple[str, ...] = ("lm_loss",)
+    vocabulary_terms: tuple[str, ...] = ("lm",)
+    predicts_next = True
 
     def __init__(self, settings: BiLMSettings, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -87,7 +92,9 @@ class BiLM:
         assert encoder.reads_words, "the encoder has two directions that do not see each other"
         return BiLMModule(encoder)
 
-    def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
+    def restore_heads(
+        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+    ) -> None:
         """Gives a fresh module the softmax of an ELMo directory, where it has one.
 
         Raises:
@@ -104,8 +111,13 @@ class BiLM:
             )
         module.softmax.load_state_dict(softmax.state_dict())
 
-    def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """The unigram entropy of words, the end of the sentence among them.
+    def floors(
+        self,
+        token_counts: NDArray[np.int64],
+        batches: Sequence[Batch] = (),
+        evaluation: Mapping[str, float] | None = None,
+    ) -> list[Floor]:
+        """Of words, the end of the sentence among them.
 
         Args:
             token_counts: (vocabulary,), as `unmask.packing.stream.target_counts` counts: with both marks of sentences.
@@ -113,7 +125,28 @@ class BiLM:
         """
         counts = token_counts.copy()
         counts[self._vocabulary.special_ids[0]] = 0
-        return {"loss/lm": {"unigram entropy": unigram_entropy(counts)}}
+        labels = torch.cat([_labels(batch) for batch in batches]).numpy() if batches else None
+        best = NoContext.of(at_least_once(counts, batches))
+        floors = vocabulary_floors("lm", best, None if labels is None else (labels, labels))
+        return [floor for floor in floors if floor.is_loss]
+
+    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+        """Every word shown goes through the character CNN once, and through both stacks. The sampled softmax of each
+        direction has the negatives and one target."""
+        assert isinstance(sizes, ElmoSettings), "of a family that it trains"
+        filters, size, cell = sizes.num_filters, sizes.projection_size, sizes.cell_size
+        places, width = sizes.max_characters + 1, sizes.character_size
+        characters = sum(2 * wide * width * number * (places - wide) for wide, number in sizes.filters)
+        highway = sizes.num_highway_layers * 2 * filters * 2 * filters
+        layer = 2 * 4 * cell * (size + size) + 2 * cell * size
+        softmax = 2 * size * (sizes.vocab_size if self._num_negatives is None else self._num_negatives + 1)
+        return 3 * (characters + highway + 2 * filters * size + 2 * (sizes.num_hidden_layers * layer + softmax))
+
+    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+        return ["each word from those before it, and from those after it"] * most
+
+    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+        return []
 
 
 class BiLMModule(nn.Module):
@@ -200,6 +233,10 @@ class BiLMModule(nn.Module):
             "lm_forward_loss": (forward_loss.sum(), len(forward_loss)),
             "lm_backward_loss": (backward_loss.sum(), len(backward_loss)),
         }
+
+    def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions | None:
+        """None: windows depend on each other."""
+        return None
 
     def saved(self) -> dict[str, Saved]:
         """The encoder and the softmax."""

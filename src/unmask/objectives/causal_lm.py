@@ -7,7 +7,9 @@ is its word embeddings, without a bias, and an LSTM's likewise. BERT's left-to-r
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,15 +19,22 @@ from torch import Tensor, nn
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import MaskedLMHead, new_masked_lm_head
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
-from unmask.objectives.base import ObjectiveModule, Saved
-from unmask.objectives.encoders import why_not_trained
-from unmask.objectives.floors import unigram_entropy
+from unmask.models.kernels.products import linear
+from unmask.models.settings import EncoderSettings
+from unmask.objectives import operations
+from unmask.objectives.base import ObjectiveModule, Predictions, Saved
+from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.settings import CausalLMSettings
+from unmask.objectives.table import why_not_trained
 from unmask.tokenization.vocabulary import Vocabulary
+
+_ROWS = 512
+"""How many targets have their probabilities over the whole vocabulary in memory at once."""
 
 
 class CausalLM:
@@ -39,6 +48,8 @@ class CausalLM:
     columns: tuple[str, ...] = ()
     needs_pooler = False
     perplexities: tuple[str, ...] = ("lm_loss",)
+    vocabulary_terms: tuple[str, ...] = ("lm",)
+    predicts_next = True
 
     def __init__(self, settings: CausalLMSettings, vocabulary: Vocabulary) -> None:
         del settings, vocabulary
@@ -67,16 +78,36 @@ class CausalLM:
             raise SettingsError(wrong)
         return CausalLMModule(encoder)
 
-    def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
+    def restore_heads(
+        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+    ) -> None:
         """Loads a model directory's head, a left-to-right one or a masked LM's, if the module is a BERT."""
         assert isinstance(module, CausalLMModule), "a module of this objective"
         head = None if module.masked_lm_head is None else load_model(directory).masked_lm_head
         if head is not None:
             module.masked_lm_head = head
 
-    def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """The entropy of the entries' distribution."""
-        return {"loss/lm": {"unigram entropy": unigram_entropy(token_counts)}}
+    def floors(
+        self,
+        token_counts: NDArray[np.int64],
+        batches: Sequence[Batch] = (),
+        evaluation: Mapping[str, float] | None = None,
+    ) -> list[Floor]:
+        best = NoContext.of(at_least_once(token_counts, batches))
+        return [floor for floor in vocabulary_floors("lm", best, targets_of(batches)) if floor.is_loss]
+
+    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+        assert isinstance(sizes, EncoderSettings), "of a family that it trains"
+        targets = 1 - 1 / length  # all tokens but the first of each sequence
+        transform = sizes.hidden_size**2 if sizes.family.has("masked_lm_head") else 0
+        head = 2 * (transform + sizes.hidden_size * sizes.vocab_size)
+        return 3 * (operations.encoder(sizes, length, targets) + targets * head)
+
+    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+        return ["each token from those before it"] * most
+
+    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+        return []
 
 
 class CausalLMModule(nn.Module):
@@ -118,10 +149,42 @@ class CausalLMModule(nn.Module):
         hidden = self.encoder(batch, targets)
         return next_token_decoder(self.encoder, self.masked_lm_head, hidden), batch.columns["labels"][targets]
 
+    def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions:
+        return predict_next(batch, most, *self.decoder(batch), show)
+
     def saved(self) -> dict[str, Saved]:
         """The encoder with its decoder."""
         head = {} if self.masked_lm_head is None else {"masked_lm_head": self.masked_lm_head}
         return {"": Saved(self.encoder, {"causal_lm": True, **head})}
+
+
+def predict_next(batch: Batch, most: int, decoder: Decoder, labels: Tensor, show: Callable[[int], str]) -> Predictions:
+    """For each token of the first `most` sequences that follows another: what was expected, and the token's own
+    probability.
+
+    Args:
+        decoder: what the logits at the targets are computed from.
+        labels: (targets,) int64.
+        show: writes an entry for people.
+    """
+    targets = batch.columns["target_positions"]
+    targets = targets[targets < batch.bounds[most]]
+    tokens: dict[int, dict[str, Any]] = {}
+    for rows in torch.split(torch.arange(len(targets), device=targets.device), _ROWS):
+        probabilities = torch.softmax(linear(decoder.states[rows], decoder.weight, decoder.bias).float(), -1)
+        highest, predictions = probabilities.max(-1)
+        of_labels = probabilities.gather(1, labels[rows, None]).squeeze(1)
+        figures = (targets[rows] + 1, labels[rows], predictions, highest, of_labels)
+        for place, label, prediction, probability, of_label in zip(*(each.tolist() for each in figures), strict=True):
+            tokens[place] = {
+                "kind": "next",
+                "label": show(label),
+                "prediction": show(prediction),
+                "probability": probability,
+                "label_probability": of_label,
+                "correct": label == prediction,
+            }
+    return Predictions(batch.input_ids, tokens, [""] * most)
 
 
 def next_token_decoder(encoder: Encoder, head: MaskedLMHead | None, hidden: Tensor) -> Decoder:

@@ -4,15 +4,169 @@ leaves targets unchanged (BERT, section 3.1), from the token shown at a target a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.batch import Batch
+
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The score of a model that has learnt less than it should.
+
+    Attributes:
+        name: of the doctor's finding about it.
+        figure: what it is a floor of, as in `results.json`: `loss/mlm`, `eval/mlm_accuracy`. Losses have to fall below
+            it, accuracies to exceed it.
+        label: its short name, in `results.json` and in tables.
+        what: what scores this, in words.
+        value: nats for a loss, a share for an accuracy.
+        margin: by how much it has to be passed, since less may be luck.
+        is_needed: whether a run that has not passed it probably went wrong.
+        advice: what to do where it was not passed and no cause is known.
+    """
+
+    name: str
+    figure: str
+    label: str
+    what: str
+    value: float
+    margin: float = 0.02
+    is_needed: bool = True
+    advice: str = ""
+
+    @property
+    def is_loss(self) -> bool:
+        return self.figure.startswith("loss/")
+
+    @property
+    def term(self) -> str:
+        """The loss term that it is about."""
+        return self.figure.partition("/")[2].removesuffix("_accuracy")
+
+    @property
+    def held_out_key(self) -> str:
+        """The figure in evaluation rows of `metrics.jsonl`."""
+        return f"eval/{self.term}_loss" if self.is_loss else self.figure
+
+    def is_passed_by(self, value: float | None) -> bool:
+        """Whether a figure is beyond the floor; one that is not finite (None) is not."""
+        if value is None:
+            return False
+        return value < self.value - self.margin if self.is_loss else value > self.value + self.margin
+
+
+UNIFORM, UNIGRAM, SHOWN = "uniform", "unigram entropy", "no context"
+"""Labels: every entry is equally likely; the entries' frequencies are known; so is the token shown at each target."""
+
+FREQUENCIES = "knowing how frequent each entry is and nothing else"
+SHOWN_ALONE = "knowing the frequencies and the token shown at each target, without any context"
+GUESSED_ALONE = "saying the token shown where it is likely to be kept, else the most frequent entry"
+
+
+def vocabulary_floors(
+    term: str, best: NoContext, targets: tuple[Ids, Ids] | None = None, advice: str = ""
+) -> list[Floor]:
+    """The floors of a loss over the vocabulary and of its accuracy.
+
+    Args:
+        best: the best predictor that uses no context.
+        targets: the entries at given targets and what is shown in their place, both (targets,), to be exact for; None:
+            every token of the store is equally likely to be a target.
+        advice: where the floor to be passed soon, that of the frequencies, was not passed.
+
+    Returns:
+        Empty if there are no targets. The loss of knowing what is shown is left out where that is always `[MASK]`.
+    """
+    if targets is None:
+        unigram, shown, accuracy, margin, of = unigram_entropy(best.frequencies), best.loss(), best.accuracy(), 0.0, ""
+    else:
+        labels, seen = targets
+        if not len(labels):
+            return []
+        unigram, shown = float(-np.log(best.frequencies[labels]).mean()), float(best.losses(labels, seen).mean())
+        accuracy = float((best.guesses(seen) == labels).mean())
+        margin, of = share_margin(accuracy, len(labels)), " of the held-out targets"
+    size, loss = len(best.frequencies), f"loss/{term}"
+    even = f"guessing evenly among the {size:,} entries (ln V)"
+    slow = "context is learnt after frequencies and copying are: train on more tokens"
+    floors = [
+        Floor(f"{term}-no-context-floor", loss, SHOWN, SHOWN_ALONE, shown, advice=slow),
+        Floor(
+            f"{term}-unigram-floor", loss, UNIGRAM, f"{FREQUENCIES} (unigram entropy{of})", unigram, advice=advice
+        ),
+        Floor(f"{term}-uniform-floor", loss, UNIFORM, even, math.log(size)),
+        Floor(
+            f"{term}-no-context-accuracy-floor", f"eval/{term}_accuracy", SHOWN, GUESSED_ALONE, accuracy, margin, False,
+            "as for the loss",
+        ),
+    ]  # fmt: skip
+    return floors if best.masked < 1 else floors[1:]
+
+
+def share_entropy(share: float) -> float:
+    """The loss, in nats, of knowing how often one of two labels occurs and nothing else."""
+    return -sum(part * math.log(part) for part in (share, 1 - share) if part > 0)
+
+
+def share_margin(share: float, number: int) -> float:
+    """Two standard errors of a share among a number of labels."""
+    return 2 * math.sqrt(share * (1 - share) / number)
+
+
+def discriminator_floors(target_prob: float, evaluation: Mapping[str, float] | None) -> list[Floor]:
+    """The floors of a discriminator, by the share of tokens that its generator replaced in the newest evaluation: that
+    depends on how good the generator is. Before a run it is at most the share of targets."""
+    share = target_prob if evaluation is None else evaluation.get("eval/replaced_share")
+    if share is None:
+        return []
+    what = f"knowing that {share:.1%} of the tokens are replaced and nothing else"
+    if evaluation is None:
+        what = "knowing the share of targets alone; lower the more samples equal their originals"
+    advice = "the discriminator learns from what a generator gets wrong: as for the generator"
+    always, as_loss = "always saying that a token is the original one", "as for the loss of the discriminator"
+    loss, accuracy = "loss/discriminator", "eval/discriminator_accuracy"
+    return [
+        Floor("discriminator-share-floor", loss, "share entropy", what, share_entropy(share), 0.01, False, advice),
+        Floor("discriminator-majority-floor", accuracy, "always original", always, 1 - share, 0.001, False, as_loss),
+    ]
+
+
+def by_figure(floors: Sequence[Floor]) -> dict[str, dict[str, float]]:
+    """Floors as `results.json` has them: figure -> label -> value. That all entries are equally likely is not among
+    them, since curves begin there."""
+    figures: dict[str, dict[str, float]] = {}
+    for floor in floors:
+        if floor.label != UNIFORM:
+            figures.setdefault(floor.figure, {})[floor.label] = floor.value
+    return figures
+
+
+def targets_of(batches: Sequence[Batch], column: str = "target_positions") -> tuple[Ids, Ids] | None:
+    """The original tokens at the targets of prepared batches, and what is shown in their place; None without batches.
+
+    Args:
+        column: of the places of the targets.
+    """
+    if not batches:
+        return None
+    places = [batch.columns[column] for batch in batches]
+    labels = [batch.columns["labels"][at].numpy() for batch, at in zip(batches, places, strict=True)]
+    shown = [batch.input_ids[at].numpy() for batch, at in zip(batches, places, strict=True)]
+    return np.concatenate(labels), np.concatenate(shown)
+
+
+def at_least_once(token_counts: Ids, batches: Sequence[Batch]) -> Ids:
+    """The counts, where targets are given: packing adds special tokens that the store does not have."""
+    return np.maximum(token_counts, 1) if batches else token_counts
 
 
 def unigram_entropy(token_counts: NDArray[np.number[Any]]) -> float:
@@ -54,10 +208,10 @@ class NoContext:
     def of(
         cls,
         token_counts: NDArray[np.integer[Any]],
-        mask_token_prob: float,
-        random_token_prob: float,
-        mask_id: int,
-        special_ids: Sequence[int],
+        mask_token_prob: float = 1.0,
+        random_token_prob: float = 0.0,
+        mask_id: int = -1,
+        special_ids: Sequence[int] = (),
     ) -> Self:
         """Takes the counts of a store and the settings of an objective.
 
@@ -75,6 +229,8 @@ class NoContext:
 
     def loss(self) -> float:
         """Its mean loss in nats: the unigram entropy, less the mutual information of target and shown token."""
+        if self.masked == 1:
+            return unigram_entropy(self.frequencies)
         p, random = self.frequencies, self.random
         shown = self.kept * p + random  # how often each entry is shown
         same = _relative_entropies(p * (self.kept + random), p * shown)
@@ -97,7 +253,7 @@ class NoContext:
             (targets,) float64, in nats.
         """
         probabilities = self.frequencies[labels]
-        plain = shown != self.mask_id
+        plain = (shown != self.mask_id) & (self.masked < 1)
         label, entry = labels[plain], shown[plain]
         joint = self.frequencies[label] * (self.kept * (label == entry) + self.random[entry])
         probabilities[plain] = joint / (self.kept * self.frequencies[entry] + self.random[entry])
@@ -110,17 +266,8 @@ class NoContext:
             shown: (targets,) the entries in the targets' place.
         """
         as_shown, commonest = self._chances(shown)
-        copies = (shown != self.mask_id) & (as_shown > commonest)
+        copies = (shown != self.mask_id) & (as_shown > commonest) & (self.masked < 1)
         return np.where(copies, shown, self.frequencies.argmax())
-
-    def floors(self, term: str) -> dict[str, dict[str, float]]:
-        """The floors of a loss term and of its accuracy, by the names of `metrics.jsonl`.
-
-        The first one is the floor to get under. Where nothing but `[MASK]` is shown, that is the unigram entropy.
-        """
-        losses = {"no context": self.loss()} if self.masked < 1 else {}
-        losses["unigram entropy"] = unigram_entropy(self.frequencies)
-        return {f"loss/{term}": losses, f"eval/{term}_accuracy": {"no context": self.accuracy()}}
 
     def _chances(self, shown: Ids) -> tuple[Floats, Floats]:
         """Two arrays (entries,): how often such an entry is shown and is the target, and how often it is shown while

@@ -8,8 +8,9 @@ needed, which changes no figure.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,30 +19,88 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
-from unmask.models.bert import new_next_sentence_head
-from unmask.models.buckets import LAST_TOKEN, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
-from unmask.models.encoder import Encoder
+from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
+from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.heads.heads import new_masked_lm_head
-from unmask.models.heads.span_boundary_head import SpanBoundaryHead, new_span_boundary_head, restore_span_boundary
 from unmask.models.hub.directory import load_model
-from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
-from unmask.objectives.base import ObjectiveModule, Saved
-from unmask.objectives.encoders import why_not_trained
-from unmask.objectives.floors import NoContext
-from unmask.objectives.masking import choose_tokens, choose_words, mask_targets
-from unmask.objectives.sentence_pairs import sentence_scores, sentence_term
+from unmask.models.hub.source import LoadedModel
+from unmask.models.kernels.cross_entropy import SummedCrossEntropy
+from unmask.models.settings import EncoderSettings
+from unmask.objectives import operations
+from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
+from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
+from unmask.objectives.masking import choose_tokens, choose_words, mask_targets, predict_masked, tell_masking
+from unmask.objectives.sentence_pairs import SentencePairs
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.objectives.span_boundary import with_boundaries
-from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans
-from unmask.packing.settings import LABEL_COLUMNS, SentenceQuestion
+from unmask.objectives.span_boundary import SpanBoundary
+from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans, tell_span_lengths, tell_spans
+from unmask.objectives.table import why_not_trained
 from unmask.tokenization.vocabulary import Vocabulary
-
-SENTENCE_OBJECTIVE = "unmask_sentence_objective"
-"""The key in `config.json` that says what the sentence head was trained for, where it is not the next sentence."""
-
 
 SPAN_MASKINGS = ("span", "entity", "noun_phrase")
 """Maskings in which a whole span is masked, replaced or left together (SpanBERT, section 3.1)."""
+
+
+class Part(Protocol):
+    """A second objective beside the masked tokens: it reads some places of the encoder's output with a head of its own.
+
+    Attributes:
+        term: of the loss.
+        columns: those that a batch must have, which the packing format has to provide.
+        head_name: of its head, in the weights of a checkpoint and in `save_model`.
+        is_pooled: whether it reads first tokens through the encoder's pooler.
+        is_over_vocabulary: whether its classes are the entries of the vocabulary.
+        fillings: how its columns are padded in a filled batch.
+    """
+
+    @property
+    def term(self) -> str: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def head_name(self) -> str: ...
+    @property
+    def is_pooled(self) -> bool: ...
+    @property
+    def is_over_vocabulary(self) -> bool: ...
+    @property
+    def fillings(self) -> Fillings: ...
+
+    def new_head(self, sizes: EncoderSettings) -> nn.Module: ...
+
+    def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
+        """Adds its columns to a masked batch; `chosen` (tokens,) bool are the masked-LM targets."""
+
+    def count(self, batch: Batch) -> int:
+        """Its targets in a prepared batch."""
+
+    def places(self, batch: Batch) -> Tensor:
+        """(places,) int64: the tokens whose hidden states its head reads."""
+
+    def answer(self, head: nn.Module, hidden: Tensor, batch: Batch, encoder: TokenEncoder) -> tuple[Tensor, Tensor]:
+        """Logits (targets, classes) and labels (targets,) int64, from hidden states (places, hidden)."""
+
+    def total(self, logits: Tensor, labels: Tensor, cross_entropy: nn.Module) -> Tensor:
+        """() float32, the sum of the losses; `cross_entropy` is that of the vocabulary."""
+
+    def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
+        """The head of a model directory in place of a fresh one, if that has it."""
+
+    def saved(self, head: nn.Module) -> dict[str, Any]:
+        """Arguments of `save_model` that keep its head."""
+
+    def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]: ...
+
+    def operations(self, sizes: EncoderSettings, batch: Batch, length: float) -> tuple[float, float]:
+        """The share of the tokens that its head reads, and the head's forward pass, per token shown."""
+
+    def tell_sequences(self, batch: Batch, most: int) -> list[str]: ...
+
+    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]: ...
+
+    def titles(self, batch: Batch, logits: Tensor, most: int) -> list[str]:
+        """What is predicted of each of the first sequences as a whole, for a report."""
 
 
 class MaskedLM:
@@ -57,6 +116,7 @@ class MaskedLM:
     """
 
     perplexities: tuple[str, ...] = ("mlm_loss",)
+    predicts_next = False
 
     def __init__(self, settings: MaskedLMSettings, vocabulary: Vocabulary) -> None:
         if vocabulary.mask_id is None:
@@ -75,16 +135,24 @@ class MaskedLM:
         ordinary = torch.ones(vocabulary.size, dtype=torch.bool)
         ordinary[list(vocabulary.special_ids)] = False
         self._ordinary_ids = torch.nonzero(ordinary).squeeze(1)
-        self.columns: tuple[str, ...] = ("special_tokens_mask",)
-        if settings.masking in ("entity", "noun_phrase"):
-            self.columns += (settings.masking,)
+        self._parts: list[Part] = []
         if settings.sentence_objective != "none":
-            self.columns += (LABEL_COLUMNS[settings.sentence_objective],)
-        self.needs_pooler = settings.sentence_objective != "none"
+            self._parts.append(SentencePairs(settings.sentence_objective))
+        if settings.span_boundary:
+            self._parts.append(SpanBoundary(settings.max_boundary_targets))
+        annotated = () if settings.annotations is None else (settings.annotations,)
+        of_parts = [column for part in self._parts for column in part.columns]
+        self.columns: tuple[str, ...] = ("special_tokens_mask", *annotated, *of_parts)
+        self.needs_pooler = any(part.is_pooled for part in self._parts)
+        self.vocabulary_terms = ("mlm", *(part.term for part in self._parts if part.is_over_vocabulary))
+
+    @property
+    def _has_spans(self) -> bool:
+        return self._settings.masking in SPAN_MASKINGS
 
     def prepare(self, batch: Batch) -> Batch:
-        """Masks a batch; see `unmask.objectives.masking.mask_targets` for the columns it gets, and
-        `unmask.objectives.span_boundary.with_boundaries` for those that spans add.
+        """Masks a batch; see `unmask.objectives.masking.mask_targets` for the columns it gets, to which the parts
+        add theirs.
 
         Raises:
             SettingsError: the masking goes by annotations, and the batch has none.
@@ -98,9 +166,11 @@ class MaskedLM:
             settings.random_token_prob,
             self._mask_id,
             self._ordinary_ids,
-            _first_of_span(batch, chosen) if settings.masking in SPAN_MASKINGS else None,
+            _first_of_span(batch, chosen) if self._has_spans else None,
         )
-        return with_boundaries(prepared, chosen, settings.max_boundary_targets) if settings.span_boundary else prepared
+        for part in self._parts:
+            prepared = part.prepare(prepared, chosen)
+        return prepared
 
     def _choose(self, batch: Batch) -> Tensor:
         """(tokens,) bool, True for a target."""
@@ -121,13 +191,8 @@ class MaskedLM:
         return choose_annotated(batch, prob, self._continuation, annotation)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `mlm` and, if they are in use, of `nsp` or `sop`, and of `sbo`."""
-        counts = {"mlm": len(batch.columns["target_positions"])}
-        if self._settings.sentence_objective != "none":
-            counts[self._settings.sentence_objective] = batch.num_sequences
-        if self._settings.span_boundary:
-            counts["sbo"] = len(batch.columns["boundary_targets"])
-        return counts
+        """Targets of `mlm`, and of each part."""
+        return {"mlm": len(batch.columns["target_positions"]), **{part.term: part.count(batch) for part in self._parts}}
 
     def build(self, encoder: Encoder) -> MaskedLMModule:
         """The module that learns, with fresh heads on `encoder`.
@@ -135,47 +200,54 @@ class MaskedLM:
         Raises:
             SettingsError: the encoder is causal, or its family has no masked-LM head or none for the sentences.
         """
-        sizes, sentences = encoder.settings, self._settings.sentence_objective
+        sizes = encoder.settings
         wrong = why_not_trained(self._settings, sizes.architecture, sizes.is_causal)
         if wrong is not None:
             raise SettingsError(wrong)
-        return MaskedLMModule(
-            encoder,
-            None if sentences == "none" else sentences,
-            self._settings.max_boundary_targets if self._settings.span_boundary else None,
-        )
+        return MaskedLMModule(encoder, self._parts)
 
-    def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
+    def restore_heads(
+        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+    ) -> None:
         """Loads the heads of a model directory, if it has them, into a fresh module.
 
-        A sentence head that was trained for the other sentence objective is not loaded.
-
         Raises:
-            ModelError: as in `load_model`, or the boundary head is damaged or of another model.
+            ModelError: as in `load_model`, or the head of a part is damaged or of another model.
         """
         assert isinstance(module, MaskedLMModule), "a module of this objective"
         loaded = load_model(directory)
         if loaded.masked_lm_head is not None:
             module.masked_lm_head = loaded.masked_lm_head
-        trained_for = (loaded.config or {}).get(SENTENCE_OBJECTIVE, "nsp")
-        if loaded.next_sentence_head is not None and module.sentence_objective == trained_for:
-            module.next_sentence_head = loaded.next_sentence_head
-        if module.span_boundary_head is not None:
-            restore_span_boundary(directory, module.span_boundary_head)
+        for part in self._parts:
+            setattr(module, part.head_name, part.restored(module.head_of(part), loaded, directory))
 
-    def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """The floors, without context, of every loss over the vocabulary and of its accuracy, as if every token of the
-        store were equally likely to be a target.
+    def floors(
+        self,
+        token_counts: NDArray[np.int64],
+        batches: Sequence[Batch] = (),
+        evaluation: Mapping[str, float] | None = None,
+    ) -> list[Floor]:
+        shares = self._settings.mask_token_prob, self._settings.random_token_prob
+        best = NoContext.of(at_least_once(token_counts, batches), *shares, self._mask_id, self._special_ids)
+        floors = vocabulary_floors("mlm", best, targets_of(batches))
+        return floors + [floor for part in self._parts for floor in part.floors(token_counts, batches)]
 
-        The boundary head does not read its target, so without context it has only the frequencies, whatever is shown
-        there: the tokens beside the span are context.
-        """
-        settings = self._settings
-        shares = settings.mask_token_prob, settings.random_token_prob
-        floors = NoContext.of(token_counts, *shares, self._mask_id, self._special_ids).floors("mlm")
-        if settings.span_boundary:
-            floors |= NoContext.of(token_counts, 1.0, 0.0, self._mask_id, self._special_ids).floors("sbo")
-        return floors
+    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+        assert isinstance(sizes, EncoderSettings), "of a family that it trains"
+        targets = self._settings.target_prob
+        parts = [part.operations(sizes, batch, length) for part in self._parts]
+        read = targets + sum(share for share, _ in parts)
+        heads = targets * operations.vocabulary_head(sizes) + sum(work for _, work in parts)
+        return 3 * (operations.encoder(sizes, length, read) + heads)
+
+    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+        told = [part.tell_sequences(batch, most) for part in self._parts]
+        told += [tell_spans(batch, most)] if self._has_spans else []
+        return [", ".join(filter(None, facts)) for facts in zip([""] * most, *told, strict=True)]
+
+    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+        told = tell_masking(batches, self._mask_id) + (tell_span_lengths(batches) if self._has_spans else [])
+        return told + [row for part in self._parts for row in part.tell_batches(batches)]
 
 
 def _first_of_span(batch: Batch, chosen: Tensor) -> Tensor:
@@ -185,111 +257,82 @@ def _first_of_span(batch: Batch, chosen: Tensor) -> Tensor:
 
 
 class MaskedLMModule(nn.Module):
-    """An encoder with the masked-LM head of its family, and the heads of the second objectives.
+    """An encoder with the masked-LM head of its family, and the heads of the parts.
 
     Args:
-        encoder: with a pooler where there is a sentence objective.
-        sentence_objective: None: no head for it and no loss term.
-        max_boundary_targets: of a span; None: no boundary head and no loss term.
+        encoder: with a pooler where a part reads it.
+        parts: the second objectives.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        sentence_objective: SentenceQuestion | None = None,
-        max_boundary_targets: int | None = None,
-    ) -> None:
+    def __init__(self, encoder: Encoder, parts: Sequence[Part] = ()) -> None:
         super().__init__()
         assert not encoder.reads_words, "it has no tokens that could be masked"
-        settings = encoder.settings
         self.encoder = encoder
-        self.masked_lm_head = new_masked_lm_head(settings)
+        self.masked_lm_head = new_masked_lm_head(encoder.settings)
         self.cross_entropy = SummedCrossEntropy()
-        self.sentence_objective = sentence_objective
-        self.next_sentence_head = None if sentence_objective is None else new_next_sentence_head(settings)
-        self.span_boundary_head: SpanBoundaryHead | None = (
-            None if max_boundary_targets is None else new_span_boundary_head(settings, max_boundary_targets)
-        )
+        self._parts = tuple(parts)
+        for part in parts:
+            self.add_module(part.head_name, part.new_head(encoder.settings))
+
+    def head_of(self, part: Part) -> nn.Module:
+        """The head of one of its parts."""
+        return self.get_submodule(part.head_name)
 
     @property
     def fillings(self) -> Fillings:
         """How the columns that `forward` reads are padded in a filled batch."""
         fillings = {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
-        if self.sentence_objective is not None:
-            fillings[LABEL_COLUMNS[self.sentence_objective]] = Filling(SEQUENCES, NO_LABEL)
-        if self.span_boundary_head is not None:
-            fillings["boundary_positions"] = Filling("boundaries", LAST_TOKEN)
-            fillings["boundary_targets"] = Filling("boundary targets", LAST_TOKEN)
-            fillings |= dict.fromkeys(
-                ("boundary_left", "boundary_right", "boundary_places"), Filling("boundary targets", 0)
-            )
+        for part in self._parts:
+            fillings |= part.fillings
         return fillings
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `mlm` and, if they are in use, `nsp` or `sop`, and `sbo`."""
-        token_logits, labels, sentence_logits, boundary_logits = self._all_logits(batch)
-        terms = [LossTerm("mlm", self.cross_entropy(token_logits, labels), len(labels))]
-        if self.sentence_objective is not None and sentence_logits is not None:
-            its_labels = batch.columns[LABEL_COLUMNS[self.sentence_objective]]
-            terms.append(sentence_term(self.sentence_objective, sentence_logits, its_labels))
-        if boundary_logits is not None:
-            its_labels = batch.columns["labels"][batch.columns["boundary_targets"]]
-            terms.append(LossTerm("sbo", self.cross_entropy(boundary_logits, its_labels), len(its_labels)))
+        """The term `mlm`, and that of each part."""
+        (logits, labels), *answers = self.logits(batch)
+        terms = [LossTerm("mlm", self.cross_entropy(logits, labels), len(labels))]
+        for part, (logits, labels) in zip(self._parts, answers, strict=True):
+            terms.append(LossTerm(part.term, part.total(logits, labels, self.cross_entropy), len(labels)))
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
         """The loss and the accuracy of every term: `mlm_loss`, `mlm_accuracy`, `nsp_loss` ..."""
-        token_logits, labels, sentence_logits, boundary_logits = self._all_logits(batch)
-        scores = _scores("mlm", token_logits, labels)
-        if self.sentence_objective is not None and sentence_logits is not None:
-            its_labels = batch.columns[LABEL_COLUMNS[self.sentence_objective]]
-            scores |= sentence_scores(self.sentence_objective, sentence_logits, its_labels)
-        if boundary_logits is not None:
-            scores |= _scores("sbo", boundary_logits, batch.columns["labels"][batch.columns["boundary_targets"]])
+        (logits, labels), *answers = self.logits(batch)
+        scores = scores_of("mlm", self.cross_entropy(logits, labels), logits, labels)
+        for part, (logits, labels) in zip(self._parts, answers, strict=True):
+            scores |= scores_of(part.term, part.total(logits, labels, self.cross_entropy), logits, labels)
         return scores
 
     def saved(self) -> dict[str, Saved]:
         """The encoder with its heads: what `transformers` opens, and the boundary head, which goes beside it."""
-        parts: dict[str, Any] = {"masked_lm_head": self.masked_lm_head}
-        if self.next_sentence_head is not None:
-            parts["next_sentence_head"] = self.next_sentence_head
-        if self.sentence_objective == "sop":
-            parts["extra_config"] = {SENTENCE_OBJECTIVE: "sop"}
-        if self.span_boundary_head is not None:
-            parts["span_boundary_head"] = self.span_boundary_head
-        return {"": Saved(self.encoder, parts)}
+        kept: dict[str, Any] = {"masked_lm_head": self.masked_lm_head}
+        for part in self._parts:
+            kept |= part.saved(self.head_of(part))
+        return {"": Saved(self.encoder, kept)}
 
-    def logits(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Logits over the vocabulary at the targets, the targets' labels, and the sentence logits.
+    def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions:
+        (logits, _), *answers = self.logits(batch)
+        told = [part.titles(batch, its, most) for part, (its, _) in zip(self._parts, answers, strict=True)]
+        titles = ["".join(each) for each in zip([""] * most, *told, strict=True)]
+        return Predictions(original_ids(batch), predict_masked(batch, most, logits, show), titles)
 
-        Returns:
-            (targets, vocabulary), (targets,) int64, and (sequences, 2) or None.
-        """
-        return self._all_logits(batch)[:3]
-
-    def _all_logits(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """What `logits` returns, and the boundary head's logits (boundary targets, vocabulary), or None."""
-        columns, words = batch.columns, self.encoder.word_embeddings
-        targets = columns["target_positions"]
-        first = batch.first_tokens if self.next_sentence_head is not None else targets[:0]
-        boundaries = columns["boundary_positions"] if self.span_boundary_head is not None else targets[:0]
-        places = [first, targets, boundaries]
-        hidden = self.encoder(batch, torch.cat(places))
-        at_first, at_targets, at_boundaries = hidden.split([len(each) for each in places])
-        token_logits = self.masked_lm_head(at_targets, words)
-        sentence_logits = boundary_logits = None
-        if self.next_sentence_head is not None:
-            assert self.encoder.pooler is not None, "sentence objectives read the pooled first token"
-            sentence_logits = self.next_sentence_head(self.encoder.pooler(at_first))
-        if self.span_boundary_head is not None:
-            left, right = at_boundaries[columns["boundary_left"]], at_boundaries[columns["boundary_right"]]
-            boundary_logits = self.span_boundary_head(left, right, columns["boundary_places"], words)
-        return token_logits, columns["labels"][targets], sentence_logits, boundary_logits
+    def logits(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """Logits (targets, classes) and labels (targets,) int64: over the vocabulary at the masked tokens, then those
+        of each part."""
+        targets, words = batch.columns["target_positions"], self.encoder.word_embeddings
+        pooled = [part.places(batch) for part in self._parts if part.is_pooled]
+        others = [part.places(batch) for part in self._parts if not part.is_pooled]
+        places = [*pooled, targets, *others]
+        hidden = list(self.encoder(batch, torch.cat(places)).split([len(each) for each in places]))
+        at_targets = hidden.pop(len(pooled))
+        logits = [(self.masked_lm_head(at_targets, words), batch.columns["labels"][targets])]
+        in_order = sorted(self._parts, key=lambda part: not part.is_pooled)
+        read = {part.term: at for part, at in zip(in_order, hidden, strict=True)}
+        for part in self._parts:
+            logits.append(part.answer(self.head_of(part), read[part.term], batch, self.encoder))
+        return logits
 
 
-def _scores(name: str, logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:
-    """Sums and counts of the loss and the accuracy over the vocabulary."""
-    return {
-        f"{name}_loss": (summed_cross_entropy(logits, labels), len(labels)),
-        f"{name}_accuracy": ((logits.argmax(-1) == labels).sum(), len(labels)),
-    }
+def scores_of(name: str, total: Tensor, logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:
+    """Sums and counts of the loss and the accuracy."""
+    correct = (logits.argmax(-1) == labels).sum()
+    return {f"{name}_loss": (total, len(labels)), f"{name}_accuracy": (correct, len(labels))}

@@ -8,7 +8,9 @@ a stray `[PAD]` or `[MASK]` teaches nothing about words.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,3 +134,43 @@ def mask_targets(
     labels = torch.full_like(batch.input_ids, IGNORE_INDEX)
     labels[targets] = originals
     return batch.with_columns(labels=labels, target_positions=targets).with_input_ids(input_ids)
+
+
+def tell_masking(batches: Sequence[Batch], mask_id: int) -> list[tuple[str, str]]:
+    """What masked batches show at their targets, as shares of these."""
+    ids = torch.cat([batch.input_ids for batch in batches])
+    labels = torch.cat([batch.columns["labels"] for batch in batches])
+    target = labels != IGNORE_INDEX
+    number = max(1, int(target.sum()))
+    masked = int((target & (ids == mask_id)).sum())
+    kept = int((target & (ids == labels)).sum())
+    return [
+        ("targets shown as [MASK]", f"{masked / number:.1%}"),
+        ("targets shown as a random entry", f"{(number - masked - kept) / number:.1%}"),
+        ("targets left as they are", f"{kept / number:.1%}"),
+    ]
+
+
+def predict_masked(batch: Batch, most: int, logits: Tensor, show: Callable[[int], str]) -> dict[int, dict[str, Any]]:
+    """For each target of the first `most` sequences, by place: the original, and the likeliest entry.
+
+    Args:
+        logits: (targets, vocabulary).
+        show: writes an entry for people.
+    """
+    targets = batch.columns["target_positions"]
+    targets = targets[targets < batch.bounds[most]]
+    probabilities, predictions = torch.softmax(logits[: len(targets)].float(), -1).max(-1)
+    labels = batch.columns["labels"][targets]
+    return {
+        place: {
+            "kind": "masked",
+            "label": show(label),
+            "prediction": show(prediction),
+            "probability": probability,
+            "correct": label == prediction,
+        }
+        for place, label, prediction, probability in zip(
+            targets.tolist(), labels.tolist(), predictions.tolist(), probabilities.tolist(), strict=True
+        )
+    }

@@ -12,15 +12,14 @@ in the released code and by the paper's sum over t = 1..n.
 Two stages (section 3.2): the generator is trained alone; then the discriminator starts from its weights and is trained
 alone, with the generator frozen. Nothing is tied there, since shared embeddings would be frozen with the generator, or
 change it. The paper does not say whether a frozen generator uses dropout: here it is in eval mode, like everything
-frozen. The heads differ, so the discriminator's starts fresh. The discriminator's loss is then the only one, and has no
-weight.
+frozen. The heads differ, so the discriminator's starts fresh. Its loss is then the only one, and has no weight.
 
-Departure from the released code: the targets of a sequence are all different, while that code draws them with
-replacement.
+Departure: the targets of a sequence are all different, while the released code draws them with replacement.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,21 +34,33 @@ from unmask.chance import uniform
 from unmask.errors import ModelError, SettingsError
 from unmask.models.buckets import IS_FILLER, LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.electra import ElectraEncoder, generator_settings, new_discriminator_head, share_embeddings
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.base import ObjectiveModule, Saved
-from unmask.objectives.encoders import why_not_trained
-from unmask.objectives.floors import NoContext
-from unmask.objectives.masking import choose_tokens, mask_targets
-from unmask.objectives.settings import ReplacedTokenSettings
-from unmask.objectives.softmax_sampling import sample_from_softmax
+from unmask.objectives import operations
+from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
+from unmask.objectives.drawing import sample_from_softmax
+from unmask.objectives.floors import (
+    Floor,
+    NoContext,
+    at_least_once,
+    discriminator_floors,
+    targets_of,
+    vocabulary_floors,
+)
+from unmask.objectives.masking import choose_tokens, mask_targets, predict_masked, tell_masking
+from unmask.objectives.settings import GENERATOR, ReplacedTokenSettings
+from unmask.objectives.table import why_not_trained
 from unmask.tokenization.vocabulary import Vocabulary
 
-GENERATOR = "generator"
-"""The folder of the generator inside the discriminator's model directory."""
+_ANSWERS = ("original", "replaced")  # the discriminator's labels 0 and 1
+
+_ADVICE = """no cause was found: train on more tokens, or start from a masked language model that has passed its \
+floors (pretrain/continued_electra_short): small ELECTRAs from random weights may not learn"""
+"""Where the generator knows frequencies at most."""
 
 _SAMPLE = 7
 """Stream of chance: the numbers by which the generator's softmax is sampled."""
@@ -66,6 +77,11 @@ class ReplacedToken:
         SettingsError: the vocabulary has no `[MASK]`.
     """
 
+    columns: tuple[str, ...] = ("special_tokens_mask",)
+    perplexities: tuple[str, ...] = ("generator_loss",)
+    vocabulary_terms: tuple[str, ...] = ("generator",)
+    needs_pooler = predicts_next = False
+
     def __init__(self, settings: ReplacedTokenSettings, vocabulary: Vocabulary) -> None:
         if vocabulary.mask_id is None:
             raise SettingsError(
@@ -74,9 +90,6 @@ class ReplacedToken:
             )
         self._settings = settings
         self._mask_id, self._special_ids = vocabulary.mask_id, vocabulary.special_ids
-        self.columns: tuple[str, ...] = ("special_tokens_mask",)
-        self.needs_pooler = False
-        self.perplexities: tuple[str, ...] = ("generator_loss",)
 
     def prepare(self, batch: Batch) -> Batch:
         """Masks a batch, the same in both stages.
@@ -112,7 +125,9 @@ class ReplacedToken:
         assert isinstance(encoder, ElectraEncoder), "its family is that"
         return ReplacedTokenModule(encoder, self._settings)
 
-    def restore_heads(self, module: ObjectiveModule, directory: Path) -> None:
+    def restore_heads(
+        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+    ) -> None:
         """Loads the discriminator's head and the generator of a model directory, if it has them, into a fresh module.
 
         A masked LM becomes the generator if generator and discriminator are of one size. Tied embeddings stay the
@@ -130,20 +145,46 @@ class ReplacedToken:
             if model.masked_lm_head is not None and self._settings.generator_size == 1:
                 module.generator.load_state_dict(module.encoder.state_dict())
                 module.generator_head.load_state_dict(model.masked_lm_head.state_dict())
-            return
-        loaded = load_model(folder)
-        if not isinstance(loaded.encoder, ElectraEncoder) or loaded.masked_lm_head is None:
-            raise ModelError(f"{folder} is a {loaded.architecture}; expected a generator, an ElectraForMaskedLM")
-        self._check_generator(folder, loaded.encoder.settings, module.generator.settings)
-        module.generator, module.generator_head = loaded.encoder, loaded.masked_lm_head
+        else:
+            loaded = load_model(folder)
+            if not isinstance(loaded.encoder, ElectraEncoder) or loaded.masked_lm_head is None:
+                raise ModelError(f"{folder} is a {loaded.architecture}; expected a generator, an ElectraForMaskedLM")
+            self._check_generator(folder, loaded.encoder.settings, module.generator.settings)
+            module.generator, module.generator_head = loaded.encoder, loaded.masked_lm_head
+        module.generator = adapt(module.generator)
         if module.is_tied:
             share_embeddings(module.generator, module.encoder)
 
-    def floors(self, token_counts: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-        """Of the generator only, without context. The discriminator has none: how many tokens are replaced, and so what
-        always saying "original" scores, depends on how good the generator is."""
+    def floors(
+        self,
+        token_counts: NDArray[np.int64],
+        batches: Sequence[Batch] = (),
+        evaluation: Mapping[str, float] | None = None,
+    ) -> list[Floor]:
         prob = self._settings.mask_token_prob
-        return NoContext.of(token_counts, prob, 0.0, self._mask_id, self._special_ids).floors("generator")
+        best = NoContext.of(at_least_once(token_counts, batches), prob, 0.0, self._mask_id, self._special_ids)
+        floors = vocabulary_floors("generator", best, targets_of(batches), advice=_ADVICE)
+        return floors + discriminator_floors(self._settings.target_prob, evaluation)
+
+    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+        """For both models; in two stages each is trained for half of the run, the generator then frozen and run
+        forward."""
+        assert isinstance(sizes, EncoderSettings), "of a family that it trains"
+        settings = self._settings
+        targets, is_joint = settings.target_prob, settings.schedule == "joint"
+        small = generator_settings(sizes, settings.generator_size, is_joint and settings.tie_embeddings == "all")
+        generator = operations.encoder(small, length, targets) + targets * operations.vocabulary_head(small)
+        discriminator = operations.encoder(sizes, length, 1.0) + 2 * (sizes.hidden_size**2 + sizes.hidden_size)
+        if is_joint:
+            return 3 * (generator + discriminator)
+        return (3 * generator + generator + 3 * discriminator) / 2
+
+    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+        return ["as the generator reads it; the discriminator reads its samples at the targets"] * most
+
+    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+        judged = ("tokens that the discriminator judges", "all, the special ones included")
+        return [*tell_masking(batches, self._mask_id), judged]
 
     def _check_generator(self, folder: Path, found: EncoderSettings, expected: EncoderSettings) -> None:
         ours, theirs = expected.model_dump(exclude=_NOT_COMPARED), found.model_dump(exclude=_NOT_COMPARED)
@@ -288,6 +329,34 @@ class ReplacedTokenModule(nn.Module):
             "": Saved(self.encoder, {"discriminator_head": self.discriminator_head}),
             GENERATOR: Saved(self.generator, {"masked_lm_head": self.generator_head}),
         }
+
+    def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions:
+        """What the discriminator says of each token of the corrupted text, special ones aside; or the generator's
+        entries, where it is trained alone."""
+        logits, _ = self.generator_logits(batch)
+        originals, titles = original_ids(batch), [""] * most
+        if not self.trains_discriminator:
+            return Predictions(originals, predict_masked(batch, most, logits, show), titles)
+        guesses, replaced = self.discriminator_logits(batch, logits)
+        samples = sample_from_softmax(logits, batch.columns["sample_fractions"])
+        shown = originals.scatter(0, batch.columns["target_positions"], samples)
+        end = int(batch.bounds[most])
+        chances, special = torch.sigmoid(guesses.float()), batch.columns["special_tokens_mask"]
+        figures = [each[:end].tolist() for each in (shown, originals, replaced, chances, special)]
+        tokens = {
+            place: {
+                "token": show(index),
+                "kind": "checked",
+                "label": _ANSWERS[is_replaced],
+                "prediction": _ANSWERS[chance > 0.5],
+                "probability": chance,
+                "correct": is_replaced == (chance > 0.5),
+                **({"original": show(original)} if is_replaced else {}),
+            }
+            for place, (index, original, is_replaced, chance, is_special) in enumerate(zip(*figures, strict=True))
+            if not is_special
+        }
+        return Predictions(originals, tokens, titles)
 
     def generator_logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The generator's logits over the vocabulary at the targets, and the original tokens there.

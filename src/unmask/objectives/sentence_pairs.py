@@ -7,22 +7,113 @@ follow one another stand in their order? Label 0 is yes, 1 is swapped (Lan et al
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.batch import IGNORE_INDEX, LossTerm
-from unmask.packing.settings import SentenceQuestion
+from unmask.batch import IGNORE_INDEX, Batch
+from unmask.models.bert import new_next_sentence_head
+from unmask.models.buckets import NO_LABEL, SEQUENCES, Filling, Fillings
+from unmask.models.encoder import TokenEncoder
+from unmask.models.hub.source import LoadedModel
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.floors import Floor, share_entropy, share_margin
+from unmask.packing.settings import LABEL_COLUMNS, SentenceQuestion
+
+TRAINED_FOR = "unmask_sentence_objective"
+"""The key in `config.json` that says what the sentence head was trained for, where it is not the next sentence."""
+
+ANSWERS: dict[SentenceQuestion, tuple[str, str]] = {"nsp": ("IsNext", "NotNext"), "sop": ("in order", "swapped")}
+"""What the labels 0 and 1 mean."""
+
+_CALLED: dict[SentenceQuestion, tuple[str, str]] = {
+    "nsp": ("next-sentence", "next-sentence prediction"),
+    "sop": ("sentence-order", "sentence-order prediction"),
+}
 
 
-def sentence_term(name: SentenceQuestion, logits: Tensor, labels: Tensor) -> LossTerm:
-    """The loss term from logits (sequences, 2) and labels (sequences,) int64, `IGNORE_INDEX` where there is none."""
-    total = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-    return LossTerm(name, total, len(labels))
+class SentencePairs:
+    """Either question as a part of masked language modelling; see `unmask.objectives.masked_lm.Part`."""
 
+    head_name = "next_sentence_head"
+    is_pooled = True
+    is_over_vocabulary = False
 
-def sentence_scores(name: SentenceQuestion, logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:
-    """Sums and counts of the loss and the accuracy: `nsp_loss` and `nsp_accuracy`, or `sop_`."""
-    return {
-        f"{name}_loss": (functional.cross_entropy(logits.float(), labels, reduction="sum"), len(labels)),
-        f"{name}_accuracy": ((logits.argmax(-1) == labels).sum(), len(labels)),
-    }
+    def __init__(self, question: SentenceQuestion) -> None:
+        self.term: str = question
+        self.column = LABEL_COLUMNS[question]
+        self.columns: tuple[str, ...] = (self.column,)
+        self.fillings: Fillings = {self.column: Filling(SEQUENCES, NO_LABEL)}
+        self._answers, (self._short, self._called) = ANSWERS[question], _CALLED[question]
+
+    def new_head(self, sizes: EncoderSettings) -> nn.Module:
+        return new_next_sentence_head(sizes)
+
+    def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
+        return batch
+
+    def count(self, batch: Batch) -> int:
+        return batch.num_sequences
+
+    def places(self, batch: Batch) -> Tensor:
+        return batch.first_tokens
+
+    def answer(self, head: nn.Module, hidden: Tensor, batch: Batch, encoder: TokenEncoder) -> tuple[Tensor, Tensor]:
+        assert encoder.pooler is not None, "sentence objectives read the pooled first token"
+        return head(encoder.pooler(hidden)), batch.columns[self.column]
+
+    def total(self, logits: Tensor, labels: Tensor, cross_entropy: nn.Module) -> Tensor:
+        """() float32, from logits (sequences, 2) and labels (sequences,) int64, `IGNORE_INDEX` where there is none."""
+        return functional.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+
+    def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
+        """That of the model directory, if it was trained for the same question."""
+        trained_for = (loaded.config or {}).get(TRAINED_FOR, "nsp")
+        return head if loaded.next_sentence_head is None or trained_for != self.term else loaded.next_sentence_head
+
+    def saved(self, head: nn.Module) -> dict[str, Any]:
+        return {self.head_name: head} | ({"extra_config": {TRAINED_FOR: self.term}} if self.term != "nsp" else {})
+
+    def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]:
+        """By the share of the labels in the batches, or by chance."""
+        share, margin = 0.5, 0.0
+        if batches:
+            labels = torch.cat([batch.columns[self.column] for batch in batches]).double()
+            share = float(labels.mean())
+            margin = share_margin(share, len(labels))
+        what = f"always giving the share of the labels, {share:.2f} ({self._short} chance)"
+        loss, accuracy = f"loss/{self.term}", f"eval/{self.term}_accuracy"
+        late = f"{self._called} is learnt after words are: train on more tokens before worrying"
+        name, commonest = f"{self.term}-majority-floor", max(share, 1 - share)
+        as_loss, common = f"as for the loss of {self._called}", "always saying the more frequent label"
+        return [
+            Floor(f"{self.term}-chance-floor", loss, "chance", what, share_entropy(share), 0.01, False, late),
+            Floor(name, accuracy, "chance", common, commonest, margin, False, as_loss),
+        ]
+
+    def operations(self, sizes: EncoderSettings, batch: Batch, length: float) -> tuple[float, float]:
+        hidden = sizes.hidden_size
+        return 1 / length, 2 * (hidden**2 + 2 * hidden) / length
+
+    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+        return [f"{self._answers[label]} (label {label})" for label in batch.columns[self.column][:most].tolist()]
+
+    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+        labels = torch.cat([batch.columns[self.column] for batch in batches])
+        return [(f"pairs that are {self._answers[0]}", f"{float((labels == 0).float().mean()):.1%}")]
+
+    def titles(self, batch: Batch, logits: Tensor, most: int) -> list[str]:
+        """How the segments of each sequence are related, and what the model says."""
+        labels = batch.columns[self.column].tolist()
+        chances = torch.softmax(logits.float(), -1)[:, 0].tolist()
+        first = self._answers[0]
+        return [
+            f": {self._answers[labels[number]]}, the model says {first} with {chances[number]:.0%}"
+            for number in range(most)
+        ]

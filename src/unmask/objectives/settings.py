@@ -1,74 +1,35 @@
-"""Settings of the pre-training objectives: one class each, told apart by `objective.name`."""
+"""Settings of the pre-training objectives: one class each, by `objective.name` in `unmask.objectives.table.OBJECTIVES`.
+
+A class also says, without PyTorch, what the rest of the program asks of its objective before anything is built.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from unmask.config import Settings
+from unmask.models.family import Family
+from unmask.objectives.settings_base import AnnotationKind, ObjectiveSettings, Remark, a_model_of, called
 from unmask.packing.settings import SentenceObjective
 
-ObjectiveName = Literal["masked_lm", "causal_lm", "bilm", "replaced_token"]
+GENERATOR = "generator"
+"""The folder of ELECTRA's generator inside the discriminator's model directory."""
 
-_MASKED_LM, _REPLACED_TOKEN, _CAUSAL_LM, _BILM = (
-    f"objective.name={name}" for name in ("masked_lm", "replaced_token", "causal_lm", "bilm")
-)
-CALLED_OTHERWISE: dict[str, str] = {
-    **dict.fromkeys(("bert", "mlm"), _MASKED_LM),
-    "roberta": f"{_MASKED_LM} objective.sentence_objective=none",
-    "spanbert": f"{_MASKED_LM} objective.masking=span objective.span_boundary=true objective.sentence_objective=none",
-    **dict.fromkeys(("sbo", "span_boundary"), f"{_MASKED_LM} objective.masking=span objective.span_boundary=true"),
-    **dict.fromkeys(("wwm", "whole_word"), f"{_MASKED_LM} objective.masking=whole_word"),
-    **dict.fromkeys(("nsp", "next_sentence"), f"{_MASKED_LM} objective.sentence_objective=nsp"),
-    **dict.fromkeys(("sop", "sentence_order", "albert"), f"{_MASKED_LM} objective.sentence_objective=sop"),
-    **dict.fromkeys(("electra", "rtd", "replaced_token_detection"), _REPLACED_TOKEN),
-    **dict.fromkeys(("gpt", "gpt1", "gpt-1", "openai-gpt", "clm", "lm", "ltr", "causal", "lstm"), _CAUSAL_LM),
-    **dict.fromkeys(("elmo", "bidirectional_lm"), _BILM),
-}
-"""What people also call an objective, by its model or for short, in lower case -> the settings that make it."""
+_DIRECTIONS_APART_NATS = 0.2
+"""A forward and a backward model of the same words differ by less: by .04 to .10 in the runs of ELMo's mini size."""
 
 
-AnnotationKind = Literal["entity", "noun_phrase"]
-
-
-class _OfAnyObjective(Settings):
-    """What the rest of a run asks of an objective, with the answers that hold unless it says otherwise."""
-
-    @property
-    def annotations(self) -> AnnotationKind | None:
-        """The kind of annotations of the text that targets are chosen by; None where they are not."""
-        return None
-
-    @property
-    def is_static(self) -> bool:
-        """Whether masks are drawn once, for ten copies of the text."""
-        return False
-
-    @property
-    def asked_of_pairs(self) -> SentenceObjective:
-        """What is asked about a sequence's two segments."""
-        return "none"
-
-    @property
-    def stages(self) -> tuple[float, ...]:
-        """The shares of the budget at which the stages of a run end; see `unmask.objectives.base.StagedModule`."""
-        return (1.0,)
-
-    @property
-    def main_term(self) -> str:
-        """The loss term without whose targets nothing is learnt of words."""
-        return "lm"
-
-    @property
-    def why_no_targets(self) -> str:
-        """Why no sequence of a text has a target of this term, and what to do, for people."""
-        return "none has a token of text: give text with longer documents"
-
-
-class MaskedLMSettings(_OfAnyObjective):
+class MaskedLMSettings(ObjectiveSettings):
     """Masked language modelling (BERT, section 3.1; SpanBERT), with or without a second objective on sentences."""
+
+    learns = "masked LM"
+    why_these = "a masked token is predicted from both sides"
+    direction = "both"
+    needs_mask = True
+    main_term = "mlm"
 
     name: Literal["masked_lm"] = "masked_lm"
 
@@ -104,6 +65,10 @@ class MaskedLMSettings(_OfAnyObjective):
     max_boundary_targets: int = Field(20, ge=1)
     """Tokens of a span that the span boundary objective predicts, at most."""
 
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.has("masked_lm_head")
+
     @property
     def annotations(self) -> AnnotationKind | None:
         return self.masking if self.masking == "entity" or self.masking == "noun_phrase" else None
@@ -117,8 +82,8 @@ class MaskedLMSettings(_OfAnyObjective):
         return self.sentence_objective
 
     @property
-    def main_term(self) -> str:
-        return "mlm"
+    def asks_nothing(self) -> str:
+        return "objective.sentence_objective=none"
 
     @property
     def why_no_targets(self) -> str:
@@ -129,6 +94,26 @@ class MaskedLMSettings(_OfAnyObjective):
             "sequence's tokens, and every word is longer, since for the tokenizer words end only at spaces and "
             "punctuation: take objective.masking=token, or objective.masking=span, which cuts long words"
         )
+
+    def why_not_trained(self, family: Family, init_from: str | None) -> str | None:
+        if self.sentence_objective == "none" or family.has("next_sentence_head"):
+            return None
+        instead = "model.architecture=bert, with any tokenizer" if init_from is None else a_model_of(("bert",))
+        return (
+            f"objective.sentence_objective={self.sentence_objective} and {called(family.name, init_from)} do not go "
+            "together: of the families only bert has a head for it; take objective.sentence_objective=none, or "
+            f"{instead}"
+        )
+
+    def unusual(self) -> Iterator[Remark]:
+        if self.mask_token_prob + self.random_token_prob == 0:
+            told = "objective.mask_token_prob and random_token_prob are 0: every target stands in the input as it is"
+            yield Remark("mask-rate-zero", "fault", told, "set mask_token_prob=0.8 and random_token_prob=0.1, as BERT")
+        elif self.mask_token_prob == 0:
+            told = "objective.mask_token_prob is 0: no [MASK] is ever shown, so fill-mask will not work"
+            yield Remark("no-mask-token", "warning", told, "set it to 0.8, as BERT, unless this is an experiment")
+        else:
+            yield from _unusual_share(self.target_prob)
 
     @model_validator(mode="after")
     def _shares_fit(self) -> MaskedLMSettings:
@@ -152,18 +137,31 @@ class MaskedLMSettings(_OfAnyObjective):
         return self
 
 
-class CausalLMSettings(_OfAnyObjective):
+class CausalLMSettings(ObjectiveSettings):
     """Left-to-right language modelling (GPT-1, section 3.1; the left-to-right model of BERT, section 5.1)."""
 
+    why_these = "the tokens of a bidirectional encoder see the one to predict"
+    direction = "left_to_right"
+    beside: ClassVar = {"model": {"architecture": "gpt1"}, "packing": {"format": "single_segment"}}
+    most_epochs = (100, "GPT-1")  # Radford et al. 2018, section 4.1
+
     name: Literal["causal_lm"] = "causal_lm"
+
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.left_to_right or family.may_be_causal
 
     @property
     def why_no_targets(self) -> str:
         return "none has a token that follows another: give text with longer documents"
 
 
-class BiLMSettings(_OfAnyObjective):
+class BiLMSettings(ObjectiveSettings):
     """A forward and a backward language model, trained jointly (ELMo, section 3.1)."""
+
+    why_these = "its two directions are LSTMs over the characters of words"
+    reads = "words"
+    beside: ClassVar = {"model": {"architecture": "elmo"}, "packing": {"format": "stream"}}
 
     name: Literal["bilm"] = "bilm"
 
@@ -175,13 +173,39 @@ class BiLMSettings(_OfAnyObjective):
     """Share of each lane's windows that begin with an empty memory, as a text does when the model is used. None in the
     paper: the memory is then empty only once, and a model that never sees that again may come to read badly from it."""
 
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.reads_words
+
     def is_sampled(self, vocab_size: int) -> bool:
         return 2 * self.num_negatives <= vocab_size
 
+    def remarks_on(self, evaluation: Mapping[str, float]) -> Iterator[Remark]:
+        """One of the two models that does much worse counts on a memory that is never empty (docs/notebook.md)."""
+        forward, backward = (evaluation.get(f"eval/lm_{direction}_loss") for direction in ("forward", "backward"))
+        if forward is None or backward is None or abs(forward - backward) < _DIRECTIONS_APART_NATS:
+            return
+        yield Remark(
+            "directions-apart",
+            "warning",
+            f"held out, the forward model ends at {forward:.2f} nats and the backward one at {backward:.2f}",
+            "the worse one may have come to count on a memory that holds something, while every evaluation and every "
+            "text begins with an empty one: train again with objective.empty_memory_prob=0.05, or more",
+        )
 
-class ReplacedTokenSettings(_OfAnyObjective):
+
+class ReplacedTokenSettings(ObjectiveSettings):
     """Replaced-token detection (ELECTRA, section 2): a small generator replaces tokens, the discriminator tells
     which."""
+
+    learns = "the generator"
+    why_these = "generator and discriminator share embeddings, which ELECTRA has apart from its layers"
+    becomes: ClassVar = {"bert": "electra"}
+    direction = "both"
+    needs_mask = True
+    beside: ClassVar = {"model": {"architecture": "electra"}, "packing": {"format": "single_segment"}}
+    folders = (GENERATOR,)
+    main_term = "generator"
 
     name: Literal["replaced_token"] = "replaced_token"
 
@@ -208,17 +232,30 @@ class ReplacedTokenSettings(_OfAnyObjective):
     """`two_stage`: the generator alone for half of the run, then a discriminator of equal size that starts from its
     weights, with the generator frozen (section 3.2, where it does worse than `joint`)."""
 
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.has("discriminator_head")
+
     @property
     def is_static(self) -> bool:
         return self.masking_mode == "static"
 
     @property
-    def main_term(self) -> str:
-        return "generator"
-
-    @property
     def stages(self) -> tuple[float, ...]:
         return (0.5, 1.0) if self.schedule == "two_stage" else (1.0,)
+
+    @property
+    def why_large_gradients(self) -> str:
+        if self.schedule != "joint":
+            return ""
+        return f", and for a discriminator whose loss counts {self.discriminator_weight:g}-fold"
+
+    def unusual(self) -> Iterator[Remark]:
+        if self.mask_token_prob == 0:
+            told = "objective.mask_token_prob is 0: the generator sees every token that it is to propose, and copies it"
+            yield Remark("mask-rate-zero", "fault", told, "set mask_token_prob=1, as ELECTRA")
+        else:
+            yield from _unusual_share(self.target_prob)
 
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> ReplacedTokenSettings:
@@ -264,17 +301,7 @@ def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _name_of(given: Any) -> str:
-    """The member of the union that values belong to; its tag is in brackets, which keeps it out of dotted keys."""
-    name = given.get("name", "masked_lm") if isinstance(given, dict) else getattr(given, "name", "masked_lm")
-    return f"<{name}>" if name in get_args(ObjectiveName) else "<masked_lm>"  # which then says what names there are
-
-
-ObjectiveSettings = Annotated[
-    Annotated[MaskedLMSettings, Tag("<masked_lm>")]
-    | Annotated[CausalLMSettings, Tag("<causal_lm>")]
-    | Annotated[BiLMSettings, Tag("<bilm>")]
-    | Annotated[ReplacedTokenSettings, Tag("<replaced_token>")],
-    Discriminator(_name_of),
-]
-"""`objective.*` of a recipe; without a name it is `masked_lm`."""
+def _unusual_share(target_prob: float) -> Iterator[Remark]:
+    if not 0.05 <= target_prob <= 0.5:
+        told = f"objective.target_prob {target_prob:g} is far from the usual 0.15 to 0.4"
+        yield Remark("unusual-mask-rate", "warning", told, "few targets waste work, many leave no context")

@@ -6,11 +6,104 @@ code, which masks a text before it sets special tokens around it.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
-from unmask.batch import Batch
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unmask.batch import IGNORE_INDEX, Batch
+from unmask.models.buckets import LAST_TOKEN, Filling, Fillings
+from unmask.models.encoder import TokenEncoder
+from unmask.models.heads.span_boundary_head import (
+    POSITION_SIZE,
+    SpanBoundaryHead,
+    new_span_boundary_head,
+    restore_span_boundary,
+)
+from unmask.models.hub.source import LoadedModel
+from unmask.models.settings import EncoderSettings
+from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.span_masking import find_spans
+
+
+class SpanBoundary:
+    """The objective as a part of masked language modelling; see `unmask.objectives.masked_lm.Part`.
+
+    Args:
+        max_targets: the most targets of a span; its first ones are taken.
+    """
+
+    term = "sbo"
+    columns: tuple[str, ...] = ()
+    head_name = "span_boundary_head"
+    is_pooled = False
+    is_over_vocabulary = True
+    fillings: ClassVar[Fillings] = {
+        "boundary_positions": Filling("boundaries", LAST_TOKEN),
+        "boundary_targets": Filling("boundary targets", LAST_TOKEN),
+        **dict.fromkeys(("boundary_left", "boundary_right", "boundary_places"), Filling("boundary targets", 0)),
+    }
+
+    def __init__(self, max_targets: int) -> None:
+        self._max_targets = max_targets
+
+    def new_head(self, sizes: EncoderSettings) -> nn.Module:
+        return new_span_boundary_head(sizes, self._max_targets)
+
+    def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
+        return with_boundaries(batch, chosen, self._max_targets)
+
+    def count(self, batch: Batch) -> int:
+        return len(batch.columns["boundary_targets"])
+
+    def places(self, batch: Batch) -> Tensor:
+        return batch.columns["boundary_positions"]
+
+    def answer(self, head: nn.Module, hidden: Tensor, batch: Batch, encoder: TokenEncoder) -> tuple[Tensor, Tensor]:
+        columns = batch.columns
+        left, right = hidden[columns["boundary_left"]], hidden[columns["boundary_right"]]
+        logits = head(left, right, columns["boundary_places"], encoder.word_embeddings)
+        return logits, columns["labels"][columns["boundary_targets"]]
+
+    def total(self, logits: Tensor, labels: Tensor, cross_entropy: nn.Module) -> Tensor:
+        total: Tensor = cross_entropy(logits, labels)
+        return total
+
+    def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
+        assert isinstance(head, SpanBoundaryHead), "made here"
+        restore_span_boundary(directory, head)
+        return head
+
+    def saved(self, head: nn.Module) -> dict[str, Any]:
+        return {self.head_name: head}
+
+    def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]:
+        """The head does not read its target, so without context it has only the frequencies, whatever is shown there:
+        the tokens beside the span are context."""
+        best = NoContext.of(at_least_once(token_counts, batches))
+        return vocabulary_floors(self.term, best, targets_of(batches, "boundary_targets"))
+
+    def operations(self, sizes: EncoderSettings, batch: Batch, length: float) -> tuple[float, float]:
+        hidden, width = sizes.hidden_size, sizes.embedding_width
+        a_target = 2 * ((2 * hidden + POSITION_SIZE) * hidden + hidden * width + width * sizes.vocab_size)
+        return len(self.places(batch)) / batch.num_tokens, self.count(batch) / batch.num_tokens * a_target
+
+    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+        return [""] * most
+
+    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+        told, number = (
+            sum(map(self.count, batches)),
+            sum(int((b.columns["labels"] != IGNORE_INDEX).sum()) for b in batches),
+        )
+        return [("targets predicted from boundaries too", f"{told / max(1, number):.1%}")]
+
+    def titles(self, batch: Batch, logits: Tensor, most: int) -> list[str]:
+        return [""] * most
 
 
 def with_boundaries(batch: Batch, chosen: Tensor, max_targets: int) -> Batch:

@@ -14,11 +14,12 @@ beside entities and noun phrases single words are drawn, as the paper says (ther
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from unmask.batch import Batch
+from unmask.batch import IGNORE_INDEX, Batch
 from unmask.chance import uniform
 from unmask.objectives.drawing import NOT_DRAWN, Rows, lay_out
 from unmask.objectives.masking import CHOICE, find_words
@@ -159,3 +160,26 @@ def find_spans(batch: Batch, chosen: Tensor) -> tuple[Tensor, Tensor]:
     before = torch.roll(chosen, 1) & ~begins_sequence
     after = torch.roll(chosen, -1) & ~torch.roll(begins_sequence, -1)
     return torch.nonzero(chosen & ~before).squeeze(1), torch.nonzero(chosen & ~after).squeeze(1)
+
+
+def tell_spans(batch: Batch, most: int) -> list[str]:
+    """The lengths of the spans in each of the first sequences of a masked batch."""
+    first, last = find_spans(batch, batch.columns["labels"] != IGNORE_INDEX)
+    sequence = batch.sequence_of_token()[first]
+    told = []
+    for number in range(most):
+        sizes = (last - first + 1)[sequence == number].tolist()
+        listed = " and ".join(filter(None, [", ".join(map(str, sizes[:-1])), *map(str, sizes[-1:])]))
+        told.append(f"spans of {listed} tokens" if sizes else "no span")
+    return told
+
+
+def tell_span_lengths(batches: Sequence[Batch]) -> list[tuple[str, str]]:
+    """How many spans masked batches have, and how long they are."""
+    ends = [find_spans(batch, batch.columns["labels"] != IGNORE_INDEX) for batch in batches]
+    sizes = torch.cat([last - first + 1 for first, last in ends])
+    if not len(sizes):
+        return [("spans", "none")]
+    mean = f"mean {float(sizes.float().mean()):.1f}, {int(sizes.min())} to {int(sizes.max())}"
+    num_sequences = sum(batch.num_sequences for batch in batches)
+    return [("spans in a sequence", f"{len(sizes) / num_sequences:.1f}"), ("tokens in a span", mean)]

@@ -15,7 +15,7 @@ from unmask.io.writing import writing_directory
 from unmask.models.hub.config import told_length
 from unmask.models.hub.directory import save_model
 from unmask.objectives.base import ObjectiveModule
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.start import build_module, open_start
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.kinds.gpt1_framing import unframed
@@ -52,7 +52,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         raise InputError(f"{run}: {which}{there}: train.save_every and train.keep_last say which a run keeps")
     checkpoint = open_checkpoint(run / "checkpoints", steps[-1] if step is None else step)
     tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    objective = new_objective(settings.objective, tokenizer.vocabulary)
     start = open_start(settings)
     with torch.random.fork_rng():
         module = build_module(start, objective, tokenizer)

@@ -22,8 +22,8 @@ from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, SettingsError
 from unmask.io.paths import model_directory
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.objectives.settings import AnnotationKind
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.settings_base import AnnotationKind
+from unmask.objectives.table import new_objective
 from unmask.packing.annotation_columns import check_annotations, without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed
 from unmask.packing.split import Split
@@ -239,7 +239,7 @@ def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: objec
     Raises:
         SettingsError: it is of the wrong kind.
     """
-    if tokenizer.reads_words != (settings.objective.name == "bilm"):
+    if tokenizer.reads_words != (settings.objective.reads == "words"):
         raise SettingsError(
             f"objective.name={settings.objective.name} and the tokenizer of {where}, which is of the kind "
             f"{tokenizer.kind}, do not go together: `word` is for bilm, and bilm reads the characters of words; "
@@ -263,7 +263,7 @@ def open_objective(settings: PretrainRecipe, tokenizer: Tokenizer, where: object
         SettingsError: the tokenizer lacks what the objective needs.
     """
     try:
-        return OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+        return new_objective(settings.objective, tokenizer.vocabulary)
     except SettingsError as error:
         raise SettingsError(f"the tokenizer of {where}: {error}; {_another_store(settings)}") from error
 

@@ -17,11 +17,12 @@ from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
-from unmask.packing.stream import target_counts
+from unmask.objectives.floors import by_figure
 from unmask.pretraining.checkpoint_model import save_pretrained
 from unmask.pretraining.inputs import Inputs, open_inputs
 from unmask.pretraining.measuring import check_targets, evaluator
 from unmask.pretraining.stages import stage_changer
+from unmask.pretraining.steps import count_targets
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
@@ -125,9 +126,8 @@ def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Comp
             in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
         )
         save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
-        words = run.tokenizer if run.tokenizer.reads_words else None
-        counts = run.store.token_counts() if words is None else target_counts(run.store, words)
-        floors = run.objective.floors(counts)
+        evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
+        floors = by_figure(run.objective.floors(count_targets(run.store, run.tokenizer), evaluation=evaluation))
         write_json(
             directory / "results.json",
             {**last_evaluation, "num_parameters": num_parameters, "floors": floors},

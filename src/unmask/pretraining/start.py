@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from tokenizers.models import WordPiece
 from unmask.errors import SettingsError
 from unmask.io.paths import model_directory
 from unmask.models.bert import BertEncoder
-from unmask.models.electra import share_embeddings
 from unmask.models.elmo.settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, ElmoSettings
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
@@ -30,8 +30,6 @@ from unmask.models.settings import (
     ModelSettings,
 )
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.objectives.encoders import BECOMES
-from unmask.objectives.replaced_token import GENERATOR, ReplacedTokenModule
 from unmask.recipe.pairings import contradiction
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
@@ -104,7 +102,7 @@ def open_start(recipe: PretrainRecipe) -> Start:
         return Start(recipe, None, None, recipe.model.family, None)
     source = open_source(model_directory(recipe.init_from))
     sizes = sizes_with_dropout(source.settings, _dropout(recipe.model), recipe.init_from)
-    family = ARCHITECTURES[BECOMES.get((recipe.objective.name, source.family.name), source.family.name)]
+    family = ARCHITECTURES[recipe.objective.becomes.get(source.family.name, source.family.name)]
     wrong = contradiction(recipe.objective, family.name, sizes.is_causal, recipe.packing, recipe.init_from)
     if wrong is not None:
         raise SettingsError(wrong)
@@ -137,11 +135,7 @@ def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> Ob
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
         encoder = bert_as_electra(encoder)
     module = objective.build(encoder)
-    objective.restore_heads(module, start.source.directory)
-    if isinstance(module, ReplacedTokenModule):
-        module.generator = with_dropout(module.generator, dropout, name)
-        if module.is_tied:
-            share_embeddings(module.generator, module.encoder)
+    objective.restore_heads(module, start.source.directory, partial(with_dropout, dropout=dropout, name=name))
     for kept in module.saved().values() if pieces else ():
         heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead | SpanBoundaryHead)]
         assert not kept.encoder.reads_words, "its words have been compared"
@@ -242,16 +236,13 @@ def check_vocabulary(start: Start, tokenizer: Tokenizer, whose: str = "the store
             f"init_from={settings.init_from} has other vocabulary entries than {whose}: take the model's own, {own}, "
             f"or one that `unmask tokenizer extend {directory} --words FILE --out DIR` has made of it"
         )
-    generator = directory / GENERATOR
-    if (
-        settings.objective.name == "replaced_token"
-        and has_tokenizer(generator)
-        and open_tokenizer(generator).token_strings != before.token_strings
-    ):
-        raise SettingsError(
-            f"{generator} has other vocabulary entries than its discriminator {directory}, by the tokenizers beside "
-            "them: put the generator there that was trained with it, or remove the folder for a fresh one"
-        )
+    for folder in settings.objective.folders:
+        beside = directory / folder
+        if has_tokenizer(beside) and open_tokenizer(beside).token_strings != before.token_strings:
+            raise SettingsError(
+                f"{beside} has other vocabulary entries than {directory}, by the tokenizers beside them: put the "
+                f"{folder} there that was trained with it, or remove the folder for a fresh one"
+            )
     if before.backend.get_vocab_size(with_added_tokens=False) > sizes.vocab_size:
         raise SettingsError(
             f"{_both_sizes(settings, before, sizes.vocab_size)}, which are not added tokens: put the tokenizer beside "

@@ -9,13 +9,16 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unmask.packing.annotation_columns import annotation_column, check_annotations
 from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
 from unmask.packing.phases import phased_steps
 from unmask.packing.settings import PhaseSettings
 from unmask.packing.split import Split
-from unmask.packing.stream import StreamLoader
+from unmask.packing.stream import StreamLoader, target_counts
 from unmask.packing.templates import SequenceFrame, bare_frame
 from unmask.pretraining.start import Start
 from unmask.recipe.tree import PretrainRecipe
@@ -218,3 +221,8 @@ def frame_of(start: Start, tokenizer: TextTokenizer) -> SequenceFrame:
     if not start.has_two_segments:  # as RoBERTa has; a BERT tokenizer would frame with two
         framing = Framing(framing.single, tuple(replace(piece, segment=0) for piece in framing.pair))
     return SequenceFrame(framing, tokenizer.sep_id)
+
+
+def count_targets(store: TokenStore, tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """(vocabulary,) how often each entry of the store's vocabulary can be a target."""
+    return target_counts(store, tokenizer) if tokenizer.reads_words else store.token_counts()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unmask.models.settings import ARCHITECTURES
-from unmask.objectives.encoders import why_not_trained
-from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.table import why_not_trained
 from unmask.packing.settings import PAIRED, PackingSettings, PhaseSettings
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, TrainSettings
 
@@ -27,7 +27,7 @@ def contradiction(
 
     Args:
         objective, packing: of the recipe.
-        architecture, is_causal, init_from: see `unmask.objectives.encoders.why_not_trained`.
+        architecture, is_causal, init_from: see `unmask.objectives.table.why_not_trained`.
     """
     told = why_not_trained(objective, architecture, is_causal, init_from) or _why_not_packed(
         objective, architecture, packing, init_from
@@ -49,10 +49,10 @@ def _if_by_default(objective: ObjectiveSettings) -> str:
 def _why_not_packed(
     objective: ObjectiveSettings, architecture: str, packing: PackingSettings, init_from: str | None
 ) -> str | None:
-    if (objective.name == "bilm") != (packing.format == "stream"):
+    if (objective.reads == "words") != (packing.format == "stream"):
         mend = (
             "take packing.format=stream"
-            if objective.name == "bilm"
+            if objective.reads == "words"
             else "take another format, such as packing.format=single_segment, or objective.name=bilm"
         )
         return (
@@ -80,15 +80,10 @@ def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str
     """A note on sequences of two segments about which the objective asks nothing; None where there are none."""
     if packing.format not in PAIRED or objective.asked_of_pairs != "none":
         return None
-    asked = (
-        "objective.sentence_objective=none"
-        if isinstance(objective, MaskedLMSettings)
-        else f"objective.name={objective.name}"
-    )
     return (
         f"packing.format={packing.format} makes {PAIRED[packing.format]}, half of them with a second segment from "
-        f"another document, and {asked} asks nothing about the two: fine as an ablation; packing.format=full_sentences "
-        "or single_segment gives each sequence one text"
+        f"another document, and {objective.asks_nothing} asks nothing about the two: fine as an ablation; "
+        "packing.format=full_sentences or single_segment gives each sequence one text"
     )
 
 

@@ -6,7 +6,7 @@ of each part are beside its code, in `*/settings.py`.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -14,7 +14,8 @@ from unmask.config import Settings, as_given, nearest
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
 from unmask.models.settings import DropoutSettings, ModelSettings
-from unmask.objectives.settings import CALLED_OTHERWISE, MaskedLMSettings, ObjectiveName, ObjectiveSettings
+from unmask.objectives.settings import MaskedLMSettings
+from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES, AnyObjective
 from unmask.packing.settings import PackingSettings, Phases
 from unmask.recipe.pairings import contradiction, overflow, too_many_tokens
 from unmask.tasks.settings import DataSettings, TaskSettings
@@ -55,7 +56,7 @@ class PretrainRecipe(Settings):
     """A model directory whose weights the run starts from, in place of random ones."""
 
     model: AnyModelSettings = ModelSettings()
-    objective: ObjectiveSettings = MaskedLMSettings()
+    objective: AnyObjective = MaskedLMSettings()
     packing: PackingSettings = PackingSettings()
     phases: Phases = ()
     """Parts of the run with sequences or batches of their own; empty: the whole run follows `packing` and `train`."""
@@ -75,9 +76,9 @@ class PretrainRecipe(Settings):
     @classmethod
     def _objective_is_known(cls, objective: Any) -> Any:
         name = objective.get("name", "masked_lm") if isinstance(objective, dict) else "masked_lm"
-        if name not in get_args(ObjectiveName):
+        if name not in OBJECTIVES:
             meant = CALLED_OTHERWISE.get(str(name).lower())
-            hint = f"; did you mean {meant}?" if meant else nearest(str(name), get_args(ObjectiveName))
+            hint = f"; did you mean {meant}?" if meant else nearest(str(name), list(OBJECTIVES))
             raise ValueError(f"there is no objective {name!r}{hint}")
         return objective
 
@@ -133,7 +134,7 @@ class PretrainRecipe(Settings):
     def _check_text_fits_the_model(self) -> None:
         is_trained = self.corpus is not None and self.init_from is None
         trained = self.tokenizer if is_trained and isinstance(self.tokenizer, TokenizerSettings) else None
-        if trained is not None and (trained.kind == "word") != (self.objective.name == "bilm"):
+        if trained is not None and (trained.kind == "word") != (self.objective.reads == "words"):
             raise ValueError(
                 f"tokenizer.kind={trained.kind} and objective.name={self.objective.name} do not go together: `word` is "
                 "for bilm, and bilm reads the characters of words"

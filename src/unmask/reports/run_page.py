@@ -30,7 +30,6 @@ import yaml
 
 from unmask.errors import InputError
 from unmask.io.progress import human_count, human_duration
-from unmask.objectives.floors import unigram_entropy
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
 from unmask.reports.sample_rows import are_samples, view_samples
@@ -63,8 +62,6 @@ def write_report(run_directory: Path) -> Path:
         if figures.get(name.replace("dev.", "eval/", 1)) == value:  # measured at the last step
             continue
         figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
-    for name, guessed in _floors_of_guessing(figures).items():
-        floors.setdefault(name, {}).update(guessed)
 
     try:
         parts = parts_of(recipe, rows)
@@ -140,21 +137,6 @@ def _held_out(key: str) -> list[str]:
         term = key.removeprefix("loss/")
         return [f"eval/{term}_loss", f"eval/loss/{term}"]
     return []
-
-
-def _floors_of_guessing(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """What guessing one of two labels reaches: for segments, half of which go together, and for tokens, of which the
-    same share is replaced as in the last evaluation."""
-    floors: dict[str, dict[str, float]] = {}
-    for sentences in ("nsp", "sop"):
-        losses = {f"loss/{sentences}": math.log(2), f"eval/{sentences}_loss": math.log(2)}
-        floors |= {name: {"chance": value} for name, value in {**losses, f"eval/{sentences}_accuracy": 0.5}.items()}
-    share = figures.get("eval/replaced_share")
-    if isinstance(share, float) and 0 < share < 1:
-        entropy = {"only the share known": unigram_entropy(np.array([share, 1 - share]))}
-        floors |= {"loss/discriminator": entropy, "eval/discriminator_loss": entropy}
-        floors["eval/discriminator_accuracy"] = {"always original": 1 - share}
-    return floors
 
 
 def last_evaluation(rows: Sequence[Row]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from unmask.batch import Batch
 from unmask.models.encoder import new_encoder
 from unmask.objectives.base import Objective
 from unmask.objectives.replaced_token import ReplacedTokenModule
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.stream import StreamLoader
 from unmask.pretraining.start import open_start
@@ -231,6 +231,6 @@ def case(request: pytest.FixtureRequest, stores: dict[str, TokenStore]) -> Case:
         }
     )
     tokenizer = open_tokenizer(store.tokenizer_directory)
-    objective = OBJECTIVES[name](recipe.objective, tokenizer.vocabulary)
+    objective = new_objective(recipe.objective, tokenizer.vocabulary)
     loader = build_loader(open_start(recipe), store, tokenizer, held_out=False)
     return Case(objective, recipe, loader, tokenizer, changes.get("stage"))

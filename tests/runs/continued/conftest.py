@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.batch import Batch, pack
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import build_module, open_start
 from unmask.recipe.loading import load_pretrain_recipe
@@ -47,7 +47,7 @@ def start_of(recipe: str, words: list[str]) -> Any:
     settings = load_pretrain_recipe(recipe, words)
     assert settings.store is not None
     tokenizer = load_tokenizer(TokenStore(Path(settings.store)).tokenizer_directory)
-    objective = OBJECTIVES[settings.objective.name](settings.objective, tokenizer.vocabulary)
+    objective = new_objective(settings.objective, tokenizer.vocabulary)
     torch.manual_seed(settings.seed)
     module: Any = build_module(open_start(settings), objective, tokenizer)
     return module.eval()

@@ -16,10 +16,7 @@ from unmask.store.preparation import prepare
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
-SIX = {
-    *("learning-rate-too-high", "labels-shifted", "other-vocabulary"),
-    *("mask-rate-zero", "repeated-corpus", "frozen-encoder"),
-}
+CAUSES = {"learning-rate-too-high", "other-vocabulary", "repeated-corpus", "duplicates"}
 
 RECIPE = """
 seed: 0
@@ -77,10 +74,10 @@ def levels_of(findings: Sequence[Finding]) -> dict[str, str]:
 
 
 def faults_of(run: Path) -> set[str]:
-    """The findings at the level of a fault, and whichever of the six stands at another level."""
+    """The findings at the level of a fault, and whichever of the causes stands at another level."""
     findings = check_run(run)
     assert all(finding.message and (finding.advice or finding.level in ("good", "note")) for finding in findings)
-    return {finding.name for finding in findings if finding.level == "fault" or finding.name in SIX}
+    return {finding.name for finding in findings if finding.level == "fault" or finding.name in CAUSES}
 
 
 @pytest.fixture(scope="session")
@@ -101,11 +98,6 @@ def copy_with_store(run: Path, copy: Path, store: Path) -> None:
 @pytest.fixture(scope="session")
 def recipe_text() -> str:
     return RECIPE
-
-
-@pytest.fixture(scope="session")
-def six() -> set[str]:
-    return SIX
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Six faults, each planted in a real run: the doctor names it and no other. One of fine-tuning beside them."""
+"""What goes wrong in real runs: the doctor names it, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,21 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
-from unmask.batch import IGNORE_INDEX, Batch
 from unmask.doctor.findings import Finding
 from unmask.doctor.run.checks import check_run
 from unmask.finetuning.run import finetune
-from unmask.objectives.base import ObjectiveModule
-from unmask.objectives.masked_lm import MaskedLM
-from unmask.pretraining import inputs as pretraining_inputs
 from unmask.pretraining.run import pretrain
-from unmask.pretraining.start import build_module
 from unmask.store.preparation import prepare
-from unmask.tokenization.learning.from_files import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -53,64 +44,6 @@ def test_a_run_that_diverged_before_anything_was_saved(sound: Path, recipe: str,
     assert findings["unfinished-run"].advice.startswith("what to do is told under learning-rate-too-high: ")
 
 
-def shifted(by: int) -> Callable[[MaskedLM, Batch], Batch]:
-    """`MaskedLM.prepare` with the label of each target taken `by` places after it."""
-    right = MaskedLM.prepare
-
-    def prepare_shifted(self: MaskedLM, batch: Batch) -> Batch:
-        prepared = right(self, batch)
-        labels = torch.where(prepared.columns["labels"] != IGNORE_INDEX, batch.input_ids.roll(-by), IGNORE_INDEX)
-        return prepared.with_columns(labels=labels)
-
-    return prepare_shifted
-
-
-@pytest.mark.parametrize("by", [1, -1])
-def test_labels_shifted_by_one(
-    recipe: str,
-    store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    by: int,
-    named_faults: Callable[[Path], set[str]],
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(MaskedLM, "prepare", shifted(by))
-        pretrain(recipe, [f"store={store}"], out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == {"labels-shifted"}
-
-
-def test_targets_read_one_place_off(
-    recipe: str,
-    store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    write_text: Callable[[Path, Sequence[str]], Path],
-    named_faults: Callable[[Path], set[str]],
-) -> None:
-    """The other way to shift: right labels, and the answer read at the place after the masked one. The text is a chain
-    in which each word tells the next, so that context is learnt within seconds."""
-    words = [chr(ord("a") + a) + chr(ord("a") + b) for a in range(20) for b in range(5)]
-    lines = [" ".join(words[(start + n) % 100] for n in range(60)) + " ." for start in range(100)]
-    text = write_text(tmp_path / "text.jsonl", ["\n".join(lines[n::20]) for n in range(20)])
-    train_tokenizer([text], tmp_path / "tokenizer", TokenizerSettings(vocab_size=300))
-    prepare([text], tmp_path / "tokenizer", tmp_path / "store")
-    right = MaskedLM.prepare
-
-    def read_after(self: MaskedLM, batch: Batch) -> Batch:
-        prepared = right(self, batch)
-        labels, places = prepared.columns["labels"].roll(1), prepared.columns["target_positions"] + 1
-        return prepared.with_columns(labels=labels, target_positions=places)
-
-    learns_fast = ["model.hidden_dropout_prob=0", "model.initializer_range=0.1", "objective.sentence_objective=none"]
-    for name, function in (("right", right), ("off", read_after)):
-        with monkeypatch.context() as patch:
-            patch.setattr(MaskedLM, "prepare", function)
-            pretrain(recipe, [f"store={tmp_path / 'store'}", *learns_fast], out=tmp_path / name)
-    assert named_faults(tmp_path / "right") == set()
-    assert named_faults(tmp_path / "off") == {"labels-shifted"}
-
-
 def test_a_store_replaced_by_one_of_another_vocabulary(
     sound: Path,
     texts: list[str],
@@ -128,38 +61,14 @@ def test_a_store_replaced_by_one_of_another_vocabulary(
 
 
 def test_a_store_whose_tokenizer_was_swapped(
-    sound: Path,
-    store: Path,
-    other_tokenizer: Path,
-    tmp_path: Path,
-    named_faults: Callable[[Path], set[str]],
-    copy_run: Callable[..., None],
+    sound: Path, store: Path, other_tokenizer: Path, tmp_path: Path, copy_run: Callable[..., None]
 ) -> None:
+    """Such a store does not open; why is told."""
     shutil.copytree(store, tmp_path / "store")
     shutil.copytree(other_tokenizer, tmp_path / "store" / "tokenizer", dirs_exist_ok=True)
     copy_run(sound, tmp_path / "run", store=tmp_path / "store")
-    assert named_faults(tmp_path / "run") == {"other-vocabulary"}
-
-
-def test_a_store_replaced_between_two_sessions(
-    recipe: str,
-    texts: list[str],
-    store: Path,
-    other_tokenizer: Path,
-    tmp_path: Path,
-    write_text: Callable[[Path, Sequence[str]], Path],
-    named_faults: Callable[[Path], set[str]],
-) -> None:
-    """In a run of an earlier version, which did not write down what its store holds. The vocabularies are of one size,
-    so the resumed run goes on, and its model gets the new store's tokenizer."""
-    text = write_text(tmp_path / "text.jsonl", texts)
-    words = [f"store={tmp_path / 'store'}", "schedule.name=constant"]
-    prepare([text], store / "tokenizer", tmp_path / "store")
-    pretrain(recipe, [*words, "train.steps=60"], out=tmp_path / "run")
-    prepare([text], other_tokenizer, tmp_path / "store", overwrite=True)
-    (tmp_path / "run" / "data.json").unlink()
-    pretrain(recipe, [*words, "train.steps=90"], out=tmp_path / "run", resume=True)
-    assert named_faults(tmp_path / "run") == {"other-vocabulary"}
+    findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
+    assert "tokenizer" in findings["inputs-unreadable"].message
 
 
 def test_a_run_begun_from_a_model_of_another_vocabulary(
@@ -186,43 +95,6 @@ def test_a_run_begun_from_a_model_of_another_vocabulary(
     assert named_faults(tmp_path / "run") == {"other-vocabulary"}
 
 
-def test_nothing_masked_by_the_recipe(
-    recipe: str, store: Path, tmp_path: Path, named_faults: Callable[[Path], set[str]]
-) -> None:
-    words = ["objective.mask_token_prob=0", "objective.random_token_prob=0", "train.steps=60"]
-    pretrain(recipe, [f"store={store}", *words], out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == {"mask-rate-zero"}
-
-
-@pytest.mark.parametrize("sentence_objective", ["nsp", "none"])
-def test_no_position_chosen(
-    recipe: str,
-    store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    sentence_objective: str,
-    levels: Callable[[Sequence[Finding]], dict[str, str]],
-    named_faults: Callable[[Path], set[str]],
-) -> None:
-    def choose_none(batch: Batch, target_prob: float) -> torch.Tensor:
-        return torch.zeros(batch.num_tokens, dtype=torch.bool)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("unmask.objectives.masked_lm.choose_tokens", choose_none)
-        patch.setattr("unmask.pretraining.run.check_targets", lambda settings, run: None)  # which would refuse the run
-        words = [f"objective.sentence_objective={sentence_objective}", "train.steps=30"]
-        pretrain(recipe, [f"store={store}", *words], out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == {"mask-rate-zero"}
-    path = tmp_path / "run" / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert not any("mlm" in name for row in rows for name in row)
-    zero = {"loss": 0.0, "loss/mlm": 0.0}  # as earlier versions wrote it
-    told = [row | zero if "tokens" in row else row | {"eval/mlm_loss": 0.0} for row in rows]
-    path.write_text("".join(json.dumps(row) + "\n" for row in told), encoding="utf-8")
-    assert named_faults(tmp_path / "run") == {"mask-rate-zero"}
-    assert levels(check_run(tmp_path / "run"))["mlm-uniform-floor"] == "note"  # a loss of 0 has passed nothing
-
-
 def test_a_corpus_repeated_ten_times(
     recipe: str,
     texts: list[str],
@@ -236,7 +108,7 @@ def test_a_corpus_repeated_ten_times(
     pretrain(recipe, [f"store={tmp_path / 'store'}", "train.steps=60"], out=tmp_path / "run")
     assert named_faults(tmp_path / "run") == {"repeated-corpus"}
     told = next(finding for finding in check_run(tmp_path / "run") if finding.name == "repeated-corpus").message
-    assert "200 documents are 20 different texts, each 10.0 times" in told
+    assert "200 documents are 20 distinct ones, nearly every one 10 times" in told
 
 
 def test_a_few_copies_are_no_fault(
@@ -253,31 +125,7 @@ def test_a_few_copies_are_no_fault(
         prepare([text], store / "tokenizer", tmp_path / name)
         pretrain(recipe, [f"store={tmp_path / name}", "train.steps=20"], out=tmp_path / f"run-{name}")
     assert named_faults(tmp_path / "run-few") == set()
-    assert levels(check_run(tmp_path / "run-some"))["repeated-corpus"] == "warning"
-
-
-@pytest.mark.parametrize(("part", "level"), [("encoder", "fault"), ("encoder.embeddings", "warning")])
-def test_a_frozen_encoder(
-    recipe: str,
-    store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    part: str,
-    level: str,
-    levels: Callable[[Sequence[Finding]], dict[str, str]],
-    named_faults: Callable[[Path], set[str]],
-) -> None:
-    def build_frozen(*words: object) -> ObjectiveModule:
-        module = build_module(*words)  # type: ignore[arg-type]
-        assert isinstance(module, nn.Module)
-        module.get_submodule(part).requires_grad_(False)
-        return module
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pretraining_inputs, "build_module", build_frozen)
-        pretrain(recipe, [f"store={store}", "train.steps=60"], out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == {"frozen-encoder"}
-    assert levels(check_run(tmp_path / "run"))["frozen-encoder"] == level
+    assert levels(check_run(tmp_path / "run-some"))["duplicates"] == "warning"
 
 
 # Fine-tuning

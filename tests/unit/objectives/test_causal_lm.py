@@ -20,6 +20,7 @@ from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_causal_lm, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule
+from unmask.objectives.floors import by_figure
 from unmask.objectives.settings import CausalLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
@@ -159,7 +160,7 @@ def test_a_masked_lms_head_is_a_start(tmp_path: Path) -> None:
 
 
 def test_the_floor_is_the_entropy_of_the_entries() -> None:
-    floors = OBJECTIVE.floors(np.array([2, 1, 1, 0]))
+    floors = by_figure(OBJECTIVE.floors(np.array([2, 1, 1, 0])))
     assert floors == {"loss/lm": {"unigram entropy": pytest.approx(1.5 * math.log(2))}}
 
 

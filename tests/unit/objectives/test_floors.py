@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.batch import pack
-from unmask.objectives.floors import NoContext, unigram_entropy
+from unmask.objectives.floors import NoContext, by_figure, unigram_entropy, vocabulary_floors
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -75,10 +75,14 @@ def test_the_commonest_entry_is_guessed_for_what_is_likelier_drawn() -> None:
 def test_where_only_masks_are_shown_the_floor_is_the_unigram_entropy() -> None:
     best = NoContext.of(np.array([0, 0, 4, 2, 1, 1]), 1.0, 0.0, MASK, SPECIAL)
     expected = pytest.approx(1.75 * np.log(2))
-    assert best.floors("a") == {"loss/a": {"unigram entropy": expected}, "eval/a_accuracy": {"no context": 0.5}}
+    assert by_figure(vocabulary_floors("a", best)) == {
+        "loss/a": {"unigram entropy": expected},
+        "eval/a_accuracy": {"no context": 0.5},
+    }
     assert best.loss() == expected
     # Kept or masked: what is shown is the target, or nothing is known.
-    kept = NoContext.of(np.array([0, 0, 4, 2, 1, 1]), 0.85, 0.0, MASK, SPECIAL).floors("generator")
+    best = NoContext.of(np.array([0, 0, 4, 2, 1, 1]), 0.85, 0.0, MASK, SPECIAL)
+    kept = by_figure(vocabulary_floors("generator", best))
     assert kept["loss/generator"]["no context"] == pytest.approx(0.85 * 1.75 * np.log(2))
     assert list(kept["loss/generator"]) == ["no context", "unigram entropy"]  # the one to be passed is the first
     assert kept["eval/generator_accuracy"]["no context"] == pytest.approx(0.85 * 0.5 + 0.15)
@@ -101,7 +105,7 @@ def test_real_masks_cost_what_the_floor_says(masking: Literal["token", "span"]) 
     labels, shown = prepared.columns["labels"][targets].numpy(), prepared.input_ids[targets].numpy()
     assert len(labels) == num_sequences * length * 0.4
 
-    floors = objective.floors(counts)
+    floors = by_figure(objective.floors(counts))
     best = NoContext.of(counts, 0.5, 0.1, MASK, SPECIAL)
     measured = {
         "loss/mlm": best.losses(labels, shown),

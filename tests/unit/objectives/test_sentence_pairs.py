@@ -6,12 +6,19 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
-from unmask.objectives.sentence_pairs import sentence_scores, sentence_term
+from unmask.models.kernels.cross_entropy import SummedCrossEntropy
+from unmask.objectives.masked_lm import scores_of
+from unmask.objectives.sentence_pairs import SentencePairs
 from unmask.packing.pair_formats import IS_NEXT, NOT_NEXT
 from unmask.packing.settings import SentenceQuestion
 
 BOTH = pytest.mark.parametrize("name", ["nsp", "sop"])
+
+
+def summed_loss(name: SentenceQuestion, logits: Tensor, labels: Tensor) -> Tensor:
+    return SentencePairs(name).total(logits, labels, SummedCrossEntropy())
 
 
 @BOTH
@@ -19,11 +26,8 @@ def test_a_hand_worked_term(name: SentenceQuestion) -> None:
     # `She cooked pasta / It was delicious` IsNext, `She cooked pasta / He was reading` NotNext (BERT's reviews)
     labels = torch.tensor([IS_NEXT, NOT_NEXT])
     logits = torch.tensor([[math.log(3.0), 0.0], [0.0, math.log(3.0)]])  # 3 to 1 for what is right
-    term = sentence_term(name, logits, labels)
-    assert (term.name, term.count, term.coefficient) == (name, 2, 1.0)
-    assert float(term.total) == pytest.approx(2 * math.log(4 / 3), rel=1e-6)
-    swapped = sentence_term(name, logits.flip(1), labels)
-    assert float(swapped.total) == pytest.approx(2 * math.log(4), rel=1e-6)
+    assert float(summed_loss(name, logits, labels)) == pytest.approx(2 * math.log(4 / 3), rel=1e-6)
+    assert float(summed_loss(name, logits.flip(1), labels)) == pytest.approx(2 * math.log(4), rel=1e-6)
 
 
 @BOTH
@@ -39,9 +43,9 @@ def test_loss_and_gradient_are_those_of_the_formula(name: SentenceQuestion) -> N
         expected -= math.log(shares[label])
         gradients.append([share - (place == label) for place, share in enumerate(shares)])
     ours = logits.float().requires_grad_()
-    term = sentence_term(name, ours, torch.tensor(labels))
-    term.total.backward()
-    assert float(term.total.detach()) == pytest.approx(expected, rel=1e-6)  # a few roundings of fp32
+    summed = summed_loss(name, ours, torch.tensor(labels))
+    summed.backward()
+    assert float(summed.detach()) == pytest.approx(expected, rel=1e-6)  # a few roundings of fp32
     assert ours.grad is not None
     torch.testing.assert_close(ours.grad, torch.tensor(gradients), rtol=1e-5, atol=1e-6)
 
@@ -49,7 +53,8 @@ def test_loss_and_gradient_are_those_of_the_formula(name: SentenceQuestion) -> N
 @BOTH
 def test_scores_are_sums_and_counts(name: SentenceQuestion) -> None:
     logits = torch.tensor([[2.0, 1.0], [2.0, 1.0], [0.0, 1.0]])
-    scores = sentence_scores(name, logits, torch.tensor([IS_NEXT, NOT_NEXT, NOT_NEXT]))
+    labels = torch.tensor([IS_NEXT, NOT_NEXT, NOT_NEXT])
+    scores = scores_of(name, summed_loss(name, logits, labels), logits, labels)
     total, count = scores[f"{name}_accuracy"]
     assert (int(total), count) == (2, 3)
     loss, count = scores[f"{name}_loss"]
@@ -58,7 +63,7 @@ def test_scores_are_sums_and_counts(name: SentenceQuestion) -> None:
 
 def test_the_loss_is_summed_in_single_precision_whatever_the_logits_are() -> None:
     logits = torch.tensor([[1.5, -0.25], [0.125, 2.0]], dtype=torch.bfloat16, requires_grad=True)
-    term = sentence_term("nsp", logits, torch.tensor([0, 1]))
-    assert term.total.dtype == torch.float32
-    term.total.backward()
+    summed = summed_loss("nsp", logits, torch.tensor([0, 1]))
+    assert summed.dtype == torch.float32
+    summed.backward()
     assert logits.grad is not None

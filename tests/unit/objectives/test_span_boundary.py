@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.objectives.span_boundary import with_boundaries
+from unmask.objectives.span_boundary import SpanBoundary, with_boundaries
 
 CLS, SEP, SIZE = 2, 3, 40
 
@@ -121,7 +122,7 @@ def small_module(architecture: str = "bert") -> MaskedLMModule:
             **sizes,
         }
     )
-    module = MaskedLMModule(new_encoder(settings, pooler=False), max_boundary_targets=3).eval()
+    module = MaskedLMModule(new_encoder(settings, pooler=False), parts=[SpanBoundary(3)]).eval()
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.ndim == 1:
@@ -137,8 +138,7 @@ def layer_norm(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def loss_slowly(module: MaskedLMModule, batch: Batch, chosen: Tensor, shift: int = 0) -> tuple[Tensor, int]:
     """h0 = [x_(s-1); x_(e+1); p_(i-s+1)], h1 = LayerNorm(GeLU(W1 h0)), y = LayerNorm(GeLU(W2 h1)), then the
     cross-entropy of the word embeddings' products with y, one target after another."""
-    head = module.span_boundary_head
-    assert head is not None
+    head: Any = module.get_submodule("span_boundary_head")
     hidden = module.encoder(batch)
     total, count = torch.zeros(()), 0
     for place, left, right, number in boundaries_slowly(batch, chosen, 3):
@@ -193,10 +193,9 @@ def test_the_masked_lm_loss_stays_what_it_is_alone_and_the_scores_are_those_of_b
     for name, term in together.items():
         assert scores[f"{name}_loss"] == (term.total, term.count)
         assert 0 <= int(scores[f"{name}_accuracy"][0]) <= term.count
-    head, module.span_boundary_head = module.span_boundary_head, None
+    module._parts = ()
     (alone,) = module(batch)
     assert float(together["mlm"].total) == pytest.approx(float(alone.total), rel=TOLERANCE)
-    assert head is not None
 
 
 def test_a_batch_without_boundary_targets_has_a_loss_of_zero_and_a_gradient() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
 from unmask.errors import SettingsError
 from unmask.models.families.table import ARCHITECTURES
-from unmask.objectives.encoders import families_of, why_not_trained
-from unmask.objectives.settings import ObjectiveName, ObjectiveSettings
+from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.table import OBJECTIVES, AnyObjective, families_of, why_not_trained
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.pairings import contradiction, unasked_pairs
@@ -20,12 +20,12 @@ FORMATS = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "
 
 
 def objective(**values: Any) -> ObjectiveSettings:
-    settings: ObjectiveSettings = TypeAdapter(ObjectiveSettings).validate_python(values)
+    settings: ObjectiveSettings = TypeAdapter(AnyObjective).validate_python(values)
     return settings
 
 
 def test_what_every_objective_trains() -> None:
-    assert {name: families_of(name) for name in get_args(ObjectiveName)} == {
+    assert {name: families_of(entry.settings) for name, entry in OBJECTIVES.items()} == {
         "masked_lm": ("bert", "roberta", "electra"),
         "replaced_token": ("electra",),
         "causal_lm": ("bert", "gpt1", "lstm"),
@@ -33,20 +33,20 @@ def test_what_every_objective_trains() -> None:
     }
 
 
-@pytest.mark.parametrize("name", get_args(ObjectiveName))
+@pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_family_is_trained_or_refused_by_name(architecture: str, name: str) -> None:
     alone = {"sentence_objective": "none"} if name == "masked_lm" else {}
     asked = objective(name=name, **alone)
     told = why_not_trained(asked, architecture, name == "causal_lm")
-    if architecture in families_of(name):
+    if architecture in families_of(asked):
         assert told is None
         return
     assert told is not None
     assert told.startswith(f"objective.name={name} and model.architecture={architecture} do not go together: ")
     mend, _, others = told.partition("; take ")[2].partition(", or objective.name=")
-    assert mend == f"model.architecture={' or '.join(families_of(name))}"
-    assert all(architecture in families_of(other) for other in others.split(" or "))
+    assert mend == f"model.architecture={' or '.join(families_of(asked))}"
+    assert all(architecture in families_of(OBJECTIVES[other].settings) for other in others.split(" or "))
 
 
 INIT_FROM: dict[str, tuple[dict[str, Any], str, bool, str]] = {

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from unmask.config import KEYS_ELSEWHERE, build_settings, dump_settings, read_settings_file, valid_keys
 from unmask.errors import SettingsError
 from unmask.models.settings import ModelSettings, Preset
-from unmask.objectives.settings import CALLED_OTHERWISE, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
+from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
+from unmask.objectives.table import CALLED_OTHERWISE
 from unmask.packing.settings import PackingSettings, PhaseSettings
 from unmask.recipe.loading import ALTERNATIVES, load_finetune_recipe, load_pretrain_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from unmask.errors import InputError
+from unmask.objectives.floors import by_figure, discriminator_floors
 from unmask.reports.run_page import flatten, last_evaluation, number, panels, parts_of, write_report
 from unmask.training.run.log import write_environment
 
@@ -96,7 +98,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         },
         {"title": "review", "input": {"text": "fine <b>"}, "label": "1", "prediction": "0", "probability": 0.5},
     ]
-    floors = {"loss/mlm": {"no context": 6.5, "unigram entropy": 7.125}}
+    floors = {"loss/mlm": {"no context": 6.5, "unigram entropy": 7.125}, "eval/nsp_accuracy": {"chance": 0.5}}
     results = {"num_parameters": 4_400_000, "dev": {"f1": 0.875}, "floors": floors}
     directory = run_directory(tmp_path / "run", rows, samples=samples, results=results)
     (directory / "recipe.yaml").write_text("seed: 12345\nmodel:\n  hidden_size: 128\n", encoding="utf-8")
@@ -300,15 +302,17 @@ def test_a_part_of_the_run_is_a_line_in_every_figure(tmp_path: Path) -> None:
 def test_what_a_discriminator_reaches_by_guessing(tmp_path: Path) -> None:
     measured = {"discriminator_loss": 0.5, "discriminator_accuracy": 0.75, "replaced_share": 0.125}
     row = {"step": 1, **{f"eval/{name}": value for name, value in measured.items()}}
-    text, _ = report_of(run_directory(tmp_path / "run", [row]))
+    floors = by_figure(discriminator_floors(0.15, row))
+    text, _ = report_of(run_directory(tmp_path / "run", [row], results={"floors": floors}))
     # -1/8 ln 1/8 - 7/8 ln 7/8 = .37677
-    assert "<td>Held-out discriminator loss</td><td>0.5</td><td>only the share known 0.3768</td>" in text
+    assert "<td>Held-out discriminator loss</td><td>0.5</td><td>share entropy 0.3768</td>" in text
     assert "<td>Held-out discriminator accuracy</td><td>0.75</td><td>always original 0.875</td>" in text
 
 
 def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
     rows = [training_row(1), training_row(2), {"step": 1, "eval/loss": 1.0, "eval/f1": 0.5}, {"step": 2, "eval/f1": 1}]
-    text, _ = report_of(run_directory(tmp_path / "run", rows))
+    results = {"floors": {"loss/nsp": {"chance": math.log(2)}}}
+    text, _ = report_of(run_directory(tmp_path / "run", rows, results=results))
     legends = dict(re.findall("<figcaption><b>(.*?)</b>(.*?)</figcaption>", text))
     assert legends.pop("Loss") == '<span class="key training">training</span><span class="key held-out">held-out</span>'
     assert legends.pop("NSP loss in training") == (

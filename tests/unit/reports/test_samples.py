@@ -96,10 +96,10 @@ def test_a_masked_lm(tokenizers: dict[str, TextTokenizer], kind: str) -> None:
 def test_what_is_said_of_segments(tokenizers: dict[str, TextTokenizer], objective: str, told: list[str]) -> None:
     tokenizer = tokenizers["wordpiece"]
     learnt, module = masked(tokenizer, sentence_objective=objective)
-    assert module.next_sentence_head is not None
+    dense: Any = module.get_submodule("next_sentence_head.dense")
     with torch.no_grad():
-        module.next_sentence_head.dense.weight.zero_()
-        module.next_sentence_head.dense.bias.copy_(torch.tensor([3.0, 1.0]).log())
+        dense.weight.zero_()
+        dense.bias.copy_(torch.tensor([3.0, 1.0]).log())
     samples = samples_of(module, learnt.prepare(batch_of(tokenizer, TEXT, TEXT)), tokenizer)
     assert [sample["title"].partition(": ")[2] for sample in samples] == told
 

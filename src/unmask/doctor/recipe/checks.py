@@ -9,18 +9,12 @@ from unmask.doctor.findings import Finding, Level, Table
 from unmask.doctor.recipe.estimates import Memory
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.settings import MaskedLMSettings, ObjectiveSettings, ReplacedTokenSettings
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.settings import OptimizerSettings, TrainSettings, warmup_shortfall
 
 USUAL_LEARNING_RATES = {192: (1e-4, 5e-3), 384: (1e-4, 2e-3), 640: (1e-4, 1e-3), 896: (5e-5, 7e-4), 10**9: (2e-5, 5e-4)}
 """The largest hidden size -> AdamW's usual peak rates up to there: BERT-Base and Large 1e-4, RoBERTa 6e-4 and 4e-4,
 ELECTRA-Small (256 wide) 5e-4, and the rates of our own small recipes."""
-
-MOST_EPOCHS = (40, "BERT")
-"""Passes over the text, and who made them: BERT (appendix A.2)."""
-MOST_EPOCHS_LEFT_TO_RIGHT = (100, "GPT-1")
-"""The same for left-to-right models: Radford et al. 2018, section 4.1."""
 
 LARGEST_BATCHES = {
     "adamw": (8e6, "RoBERTa's largest batches (8,192 x 512)"),
@@ -85,12 +79,11 @@ def make_plan(
 
 def check_settings(settings: PretrainRecipe, plan: Plan) -> list[Finding]:
     """Examines the settings, one after another; says nothing about what is usual."""
-    is_left_to_right = settings.objective.name == "causal_lm"
     found = [
         _check_learning_rate(settings.optimizer, plan.sizes.hidden_size),
         _check_warmup(settings, plan.steps),
-        _check_masking(settings.objective),
-        _check_epochs(plan.epochs, *(MOST_EPOCHS_LEFT_TO_RIGHT if is_left_to_right else MOST_EPOCHS)),
+        *(Finding(*remark) for remark in settings.objective.unusual()),
+        _check_epochs(plan.epochs, *settings.objective.most_epochs),
         _check_tokens(plan),
         _check_batch(plan.tokens_per_step, settings.optimizer),
         _check_held_out(settings.held_out),
@@ -130,31 +123,6 @@ def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Finding | No
         return Finding("warmup-longer-than-run", "fault", shortfall, advice)
     if share > 0.3:
         return Finding("long-warmup", "warning", f"{told}: {share:.0%} of the run is warm-up", advice)
-    return None
-
-
-def _check_masking(objective: ObjectiveSettings) -> Finding | None:
-    if isinstance(objective, ReplacedTokenSettings) and objective.mask_token_prob == 0:
-        message = "objective.mask_token_prob is 0: the generator sees every token that it is to propose, and copies it"
-        return Finding("mask-rate-zero", "fault", message, "set mask_token_prob=1, as ELECTRA")
-    if isinstance(objective, MaskedLMSettings) and (finding := _check_shown(objective)) is not None:
-        return finding
-    target_prob = objective.target_prob if isinstance(objective, MaskedLMSettings | ReplacedTokenSettings) else None
-    if target_prob is not None and not 0.05 <= target_prob <= 0.5:
-        message = f"objective.target_prob {target_prob:g} is far from the usual 0.15 to 0.4"
-        advice = "few targets waste work, many leave no context"
-        return Finding("unusual-mask-rate", "warning", message, advice)
-    return None
-
-
-def _check_shown(objective: MaskedLMSettings) -> Finding | None:
-    shown = objective.mask_token_prob + objective.random_token_prob
-    if shown == 0:
-        message = "objective.mask_token_prob and random_token_prob are 0: every target stands in the input as it is"
-        return Finding("mask-rate-zero", "fault", message, "set mask_token_prob=0.8 and random_token_prob=0.1, as BERT")
-    if objective.mask_token_prob == 0:
-        message = "objective.mask_token_prob is 0: no [MASK] is ever shown, so fill-mask will not work"
-        return Finding("no-mask-token", "warning", message, "set it to 0.8, as BERT, unless this is an experiment")
     return None
 
 
@@ -241,7 +209,10 @@ def check_disk(needed: int, free: int) -> Finding:
 def differences_table(settings: PretrainRecipe) -> Table:
     """The settings that differ from the defaults, with both values."""
     usual = PretrainRecipe(corpus=[""], train=TrainSettings(steps=1))
-    own = {"objective": type(settings.objective)(), "model": type(settings.model)()}  # of this objective and family
+    own = {
+        "objective": type(settings.objective)(name=settings.objective.name),
+        "model": type(settings.model)(),
+    }  # of this objective and family
     defaults = usual.model_copy(update=own)
     before, after = defaults.model_dump(mode="json"), settings.model_dump(mode="json")
     before["objective"]["name"] = usual.objective.name

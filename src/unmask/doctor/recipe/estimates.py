@@ -18,7 +18,7 @@ from unmask.batch import Batch
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective, StagedModule
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.vocabulary import Vocabulary
 from unmask.training.device import Compute
@@ -32,16 +32,13 @@ FLOAT32 = 4
 MEASURED_TOKENS = 2048
 """Few enough for any machine, and enough to get the same kernels as a whole micro-batch."""
 
-PARTS = {"embeddings": "encoder.embeddings.", "blocks": "encoder.blocks.", "generator": "generator", "heads": ""}
-"""The parts of a module by how the names of their parameters begin; a parameter belongs to the first that fits."""
-
 DECODED_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 """Logits that a left-to-right decoder holds at once, as in `unmask.models.kernels.decoder_loss`."""
 
 
 def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> nn.Module:
     """The module that a recipe trains, without memory for its weights."""
-    objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
+    objective = new_objective(settings.objective, any_vocabulary(sizes.vocab_size))
     with torch.device("meta"):
         module = objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
     assert isinstance(module, nn.Module)
@@ -49,14 +46,23 @@ def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> nn.Module:
 
 
 def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[str, int]:
-    """The number of parameters of the module that a recipe trains, by part; parts that it lacks are left out.
+    """The number of parameters of the module that a recipe trains, by part: `embeddings`, `blocks`, a further model by
+    its folder in the model directory, `heads`. Parts that it lacks are left out.
 
     Parameters that several parts share, such as decoder and word embeddings, are counted once.
     """
-    counts = dict.fromkeys(PARTS, 0)
-    for name, parameter in bare_module(settings, sizes).named_parameters():
-        part = next(part for part, beginning in PARTS.items() if name.startswith(beginning))
-        counts[part] += parameter.numel()
+    module = bare_module(settings, sizes)
+    further = {
+        id(parameter): folder
+        for folder, kept in module.saved().items()  # type: ignore[operator]  # every objective's module has it
+        for part in (kept.encoder, *kept.parts.values())
+        if folder and isinstance(part, nn.Module)
+        for parameter in part.parameters()
+    }
+    counts = dict.fromkeys(("embeddings", "blocks", *dict.fromkeys(further.values()), "heads"), 0)
+    for name, parameter in module.named_parameters():
+        own = next((part for part in ("embeddings", "blocks") if name.startswith(f"encoder.{part}.")), None)
+        counts[own or further.get(id(parameter), "heads")] += parameter.numel()
     return {part: count for part, count in counts.items() if count}
 
 
@@ -135,25 +141,20 @@ def estimate_memory(
         kept += (sizes.num_hidden_layers - shallow) * one_more
     times = tokens / batch.num_tokens
     item = 2 if compute.dtype != torch.float32 else FLOAT32
-    num_targets = _vocabulary_targets(batch) * times
+    counts = objective.counts(batch)
+    num_targets = sum(counts[term] for term in objective.vocabulary_terms) * times
     logits = round(num_targets * sizes.vocab_size * item)
-    if "lm" in objective.counts(batch):  # decoded piece by piece, beside the gradient of the word embeddings
+    if objective.predicts_next:  # decoded piece by piece, beside the gradient of the word embeddings
         width = sizes.embedding_size or sizes.hidden_size
         at_once = DECODED_AT_ONCE.get(compute.device.type, DECODED_AT_ONCE["cuda"])
         logits = min(logits, FLOAT32 * at_once) + FLOAT32 * sizes.vocab_size * width
     return replace(fixed, activations=round(kept * times), logits=logits)
 
 
-def _vocabulary_targets(batch: Batch) -> int:
-    """How many targets over the vocabulary a prepared batch has."""
-    columns = batch.columns
-    return len(columns["target_positions"]) + len(columns.get("boundary_targets", ()))
-
-
 def measure_saved_bytes(
     sizes: EncoderSettings, num_blocks: int, batch: Batch, objective: Objective, compute: Compute
 ) -> int:
-    """Bytes that a forward pass with `num_blocks` blocks keeps for the backward pass; the larger of ELECTRA's stages.
+    """Bytes that a forward pass with `num_blocks` blocks keeps for the backward pass; the largest of its stages.
 
     Weights, their casts, and the gradient of the word embeddings that a decoder computes beforehand are left out.
     """
@@ -161,10 +162,10 @@ def measure_saved_bytes(
     module = objective.build(new_encoder(shallow, pooler=objective.needs_pooler))
     assert isinstance(module, nn.Module)
     module.to(compute.device).train()
-    return max(_saved_bytes(module, batch.to(compute.device), compute) for _ in _stages(module))
+    return max(_saved_bytes(module, batch.to(compute.device), compute) for _ in each_stage(module))
 
 
-def _stages(module: nn.Module) -> Iterator[int]:
+def each_stage(module: nn.Module) -> Iterator[int]:
     """Takes a module from stage to stage."""
     yield 0
     if isinstance(module, StagedModule):

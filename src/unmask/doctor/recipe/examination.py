@@ -28,18 +28,18 @@ from unmask.doctor.recipe.estimates import (
     checkpoint_bytes,
     count_moments,
     count_parameters,
+    each_stage,
     estimate_memory,
     fixed_memory,
     run_bytes,
 )
 from unmask.doctor.recipe.material import Material, Text, largest_phase, load_recipe, open_text
-from unmask.doctor.recipe.operations import SequenceShape, flops_per_token
 from unmask.doctor.recipe.speed_probe import SpeedProbe, probe_speed
 from unmask.doctor.samples import decode_samples, describe_step
-from unmask.doctor.store.checks import Floors, floors_table, store_facts
+from unmask.doctor.store.checks import store_facts
+from unmask.doctor.store.floors import StoreFloors
 from unmask.io.progress import Progress, human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.replaced_token import ReplacedTokenModule
 from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute, choose_compute
@@ -47,8 +47,8 @@ from unmask.training.device import Compute, choose_compute
 NOT_EXAMINED = Finding(
     "not-examined",
     "note",
-    "of objective.name=bilm parameters, memory, operations, speed and samples are not examined: it reads streams of a "
-    "store of words",
+    "of an objective that reads streams of a store of words, parameters, memory, operations, speed and samples are not "
+    "examined",
     "`unmask pretrain` with train.steps=20 tells the speed",
 )
 
@@ -68,7 +68,7 @@ def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_s
         UserError: the recipe is wrong, or what it names cannot be used.
     """
     settings, names_text = load_recipe(name, overrides)
-    if settings.objective.name == "bilm":
+    if settings.objective.reads == "words":
         return Diagnosis("recipe", name, (NOT_EXAMINED,), tables=(differences_table(settings),))
     start = open_start(settings)
     findings = _check_phases(settings)
@@ -91,7 +91,7 @@ def _examine(
     length = tokens_per_step / settings.train.batch_size
     num_moments = count_moments(bare_module(settings, sizes), settings.optimizer)
     batch = material.prepared(max(1, int(MEASURED_TOKENS / length)))
-    flops = flops_per_token(sizes, settings.objective, SequenceShape.of(settings.objective, batch, length))
+    flops = material.objective.operations(sizes, batch, length)
 
     micro_batch = settings.train.micro_batch_of(settings.train.batch_size)
     available = available_memory(compute)
@@ -139,13 +139,13 @@ def _examine(
     samples: tuple[Sample, ...] = ()
     if material.text is not None:
         store = material.text.store
-        floors = Floors.of(store.token_counts(), settings.objective, material.text.tokenizer.vocabulary)
+        floors = StoreFloors.of(store.token_counts(), settings.objective.learns, material.objective)
         tables += [
-            floors_table(floors, store.vocab_size, settings.objective),
+            floors.table(),
             describe_step(material.text.step, settings.packing.max_length),
         ]
         samples = decode_samples(material.text.step, num_samples)
-        figures |= {"floors": floors.figures(settings.objective), "store": store_facts(store)}
+        figures |= {"floors": floors.figures(), "store": store_facts(store)}
     tables.append(differences_table(settings))
     headline = [
         ("Parameters", human_count(num_parameters)),
@@ -171,8 +171,8 @@ def _check_phases(settings: PretrainRecipe) -> list[Finding]:
 def _probe(material: Material, compute: Compute, limit_s: float, most_sequences: int) -> SpeedProbe:
     with Progress("measuring speed", unit="steps") as progress:
         module = compute.place(material.module())
-        if isinstance(module, ReplacedTokenModule) and not module.trains_discriminator:
-            module.begin_stage(1)  # the more expensive one
+        for _ in each_stage(module):
+            pass  # the last one takes longest
         return probe_speed(
             material.settings,
             module,
@@ -233,12 +233,14 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Tabl
     about = {
         "embeddings": f"{sizes.vocab_size:,} entries of {sizes.embedding_size or sizes.hidden_size:,}, and positions",
         "blocks": f"{sizes.num_hidden_layers} of {width}, {heads} heads, feed-forward {inner}",
-        "generator": "its blocks and its head, and embeddings that are not shared",
         "heads": "used in pre-training; a decoder is the word embeddings",
     }
+    further = "its blocks and its head, and embeddings that are not shared"
     if sizes.family.is_recurrent:
         about["blocks"] = f"{sizes.num_hidden_layers} LSTM of {inner} units"
-    rows = [(part, f"{count:,}", f"{count / total:.1%}", about[part]) for part, count in parameters.items()]
+    rows = [
+        (part, f"{count:,}", f"{count / total:.1%}", about.get(part, further)) for part, count in parameters.items()
+    ]
     return Table(
         "Parameters",
         (*rows, ("in all", f"{total:,}", human_count(total), "")),

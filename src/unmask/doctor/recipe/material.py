@@ -22,7 +22,7 @@ from unmask.io.progress import human_bytes
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.table import new_objective
 from unmask.pretraining.inputs import open_store
 from unmask.pretraining.start import Start, build_module
 from unmask.pretraining.steps import build_loader
@@ -151,7 +151,7 @@ class Material:
         assert isinstance(sizes, EncoderSettings), "recipes of ELMo are not examined"
         if text is not None:
             return cls(start, text.step.objective, sizes, text)
-        objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(sizes.vocab_size))
+        objective = new_objective(settings.objective, any_vocabulary(sizes.vocab_size))
         return cls(start, objective, sizes, None)
 
     @property

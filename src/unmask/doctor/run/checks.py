@@ -1,7 +1,6 @@
 """`unmask doctor` on a run: the floors its losses have to pass, whether they did, and why not.
 
-A pre-training run is judged by its figures, its weights, its store and its model's answers; a fine-tuning run by its
-figures.
+A pre-training run is judged by its figures, its weights and its store; a fine-tuning run by its figures.
 """
 
 from __future__ import annotations
@@ -14,55 +13,28 @@ from pathlib import Path
 import numpy as np
 
 from unmask.doctor.findings import Finding
-from unmask.doctor.floors import (
-    NO_CONTEXT_FLOOR,
-    UNIGRAM_FLOOR,
-    Floor,
-    Row,
-    check_floor,
-    discriminator_floors,
-    last_part,
-    mean_of,
-    recorded_floors,
-    series,
-)
-from unmask.doctor.run.evidence import Evidence, Record, gather_evidence, read_record
+from unmask.doctor.floors import Row, check_floor, last_part, mean_of, recorded_floors, series
+from unmask.doctor.run.evidence import Record, gather_evidence, read_record
 from unmask.doctor.run.faults import find_causes, main_loss, unstable
 from unmask.errors import InputError, UserError
 from unmask.info import describe, read_recipe
 from unmask.io.paths import MODEL
 from unmask.models.hub.files import CONFIG
-from unmask.objectives.settings import ObjectiveSettings, ReplacedTokenSettings
+from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.training.run.directory import RECIPE
 from unmask.training.run.log import METRICS, is_of_training, read_metrics
-
-MISLEADING = frozenset({"mask-rate-zero", "no-targets", "labels-shifted", "other-vocabulary"})
-"""Causes that make the figures of masked language modelling meaningless for this store."""
-
-NOT_LOOKED_FOR = {
-    "masked_lm": "",
-    "causal_lm": "labels and the model's answers",
-    "replaced_token": "masks, labels and the answers of generator and discriminator",
-}
-"""The objectives whose store is opened, with what is examined for masked language modelling but not for them."""
 
 PLATEAU_ROWS = 20
 """With fewer rows, the last quarters are too few to tell a plateau from a slope."""
 PLATEAU_FALL_NATS = 0.1
 """A loss that falls by less than this from one quarter of a run to the next is on a plateau."""
 
-DIRECTIONS_APART_NATS = 0.2
-"""A forward and a backward model of the same words differ by less: by .04 to .10 in the runs of ELMo's mini size."""
-
-STALLING = frozenset({"learning-rate-too-high", "frozen-encoder", "other-vocabulary"})
-"""Causes that keep a run from passing a floor."""
-
 
 def check_run(run: Path) -> list[Finding]:
     """Examines a run, finished or not.
 
-    A pre-training run's store has to be where the recipe says; its model is shown about two thousand masked positions.
+    A pre-training run's store has to be where the recipe says, or its figures alone are judged.
 
     Raises:
         InputError: this is not a run's directory, or its figures are damaged.
@@ -79,7 +51,7 @@ def check_pretraining(run: Path, recipe: PretrainRecipe) -> Iterator[Finding]:
     record = read_record(run, recipe)
     evidence, failure = None, None
     try:
-        evidence = gather_evidence(record) if recipe.objective.name in NOT_LOOKED_FOR else None
+        evidence = gather_evidence(record)
     except UserError as error:
         failure = error
     causes = find_causes(record, evidence)
@@ -95,74 +67,31 @@ def check_pretraining(run: Path, recipe: PretrainRecipe) -> Iterator[Finding]:
             f"only the figures were judged: {failure}",
             "run this where the paths in recipe.yaml hold",
         )
-    if recipe.objective.name != "masked_lm":
-        yield from _other_objective(record, [cause.name for cause in causes])
-    elif evidence is not None:
-        yield from _masked_lm(record, evidence, causes)
-    if failure is None:
-        yield from _clipping(record)
-        yield from _throughput(record.training)
-
-
-def _other_objective(record: Record, causes: Sequence[str]) -> Iterator[Finding]:
-    """What can be said for any objective: its figures against the floors that the run has written down."""
-    name = record.recipe.objective.name
-    floors = recorded_floors(_recorded(record.directory))
-    if name == "replaced_token":
-        floors += discriminator_floors(record.evaluations)
-    for floor in floors if "no-targets" not in causes else ():
-        yield from _judged(floor, record.rows, sorted(STALLING.intersection(causes)))
-    parted = list(_directions(record.evaluations))
-    yield from parted
-    if not causes and not parted:
-        key = main_loss(record.recipe)
-        yield Finding("no-cause", "good", "none of the causes of a failed run that were looked for shows")
-        yield from _over_fitting(record.rows, key, f"eval/{key.removeprefix('loss/')}_loss", None)
-    not_looked_for = NOT_LOOKED_FOR.get(name, "the store and the weights")
-    yield Finding("not-checked", "note", f"of objective.name={name} {not_looked_for} were not examined")
-
-
-def _directions(evaluations: Sequence[Row]) -> Iterator[Finding]:
-    """ELMo's two models: one that does much worse counts on a memory that is never empty (docs/notebook.md)."""
-    forward, backward = (series(evaluations, f"eval/lm_{direction}_loss") for direction in ("forward", "backward"))
-    ends = forward[-1][1] if forward else None, backward[-1][1] if backward else None
-    if ends[0] is None or ends[1] is None or abs(ends[0] - ends[1]) < DIRECTIONS_APART_NATS:
-        return
-    yield Finding(
-        "directions-apart",
-        "warning",
-        f"held out, the forward model ends at {ends[0]:.2f} nats and the backward one at {ends[1]:.2f}",
-        "the worse one may have come to count on a memory that holds something, while every evaluation and every text "
-        "begins with an empty one: train again with objective.empty_memory_prob=0.05, or more",
-    )
-
-
-def _masked_lm(record: Record, evidence: Evidence, causes: Sequence[Finding]) -> Iterator[Finding]:
-    recipe = record.recipe
-    if not evidence.is_held_out:
+    if evidence is not None and not evidence.is_held_out:
         yield Finding(
             "nothing-held-out",
             "note",
-            f"held_out={recipe.held_out} keeps less than two documents: the model was asked about training text",
+            f"held_out={recipe.held_out} keeps less than two documents: the floors are those of training text",
             "set held_out so that some documents are kept for evaluation",
         )
+    floors = recorded_floors(_recorded(run)) if evidence is None else evidence.floors
     names = [cause.name for cause in causes]
-    misleading, stalling = (sorted(kind.intersection(names)) for kind in (MISLEADING, STALLING))
-    for floor in evidence.floors:
-        if misleading and floor.name.startswith(("mlm", "sbo")):
-            what = f"{floor.value:.3f}, that of {floor.what}"
-            yield Finding(
-                floor.name, "note", f"not judged against {what}: with {misleading[0]} the losses mean nothing"
-            )
+    for floor in floors:
+        if "other-vocabulary" in names and floor.is_needed:
+            message = f"not judged against {floor.value:.3f}, that of {floor.what}: its entries are others"
+            yield Finding(floor.name, "note", message)
         else:
-            yield from _judged(floor, record.rows, stalling)
-    if evidence.answers is None and evidence.num_targets:
-        yield Finding("no-weights", "note", "there are no weights that fit the store: the model could not be asked")
-    if not causes:
+            yield from _judged(floor, record.rows, sorted({"learning-rate-too-high"}.intersection(names)))
+    evaluation = {name: value for row in record.evaluations for name, value in row.items() if value is not None}
+    remarks = [Finding(*remark) for remark in recipe.objective.remarks_on(evaluation)]
+    yield from remarks
+    if record.training and not causes and not remarks:
+        key = main_loss(recipe)
         yield Finding("no-cause", "good", "none of the usual causes of a failed run shows")
-        yield from _reproduction(record, evidence)
-        yield from _budget(record, evidence)
-        yield from _over_fitting(record.rows, "loss/mlm", "eval/mlm_loss", None)
+        yield from _budget(record, floors)
+        yield from _over_fitting(record.rows, key, f"eval/{key.removeprefix('loss/')}_loss", None)
+    yield from _clipping(record)
+    yield from _throughput(record.training)
 
 
 def _progress(run: Path, training: Sequence[Row], has_model: bool, causes: Sequence[Finding]) -> Iterator[Finding]:
@@ -182,30 +111,12 @@ def _progress(run: Path, training: Sequence[Row], has_model: bool, causes: Seque
         )
 
 
-def _reproduction(record: Record, evidence: Evidence) -> Iterator[Finding]:
-    """Whether the model still scores what was logged: on fewer targets, so within four standard errors."""
-    logged = series(record.evaluations, "eval/mlm_loss")
-    if not (record.has_model and evidence.is_held_out and evidence.answers is not None and logged):
-        return
-    losses = evidence.answers.losses[0, 0]
-    step, value = logged[-1]
-    tolerance = 0.1 + 4 * float(losses.std()) / math.sqrt(len(losses))
-    if value is not None and abs(value - evidence.answers.loss) > tolerance:
-        yield Finding(
-            "held-out-loss-differs",
-            "warning",
-            f"the held-out loss is {evidence.answers.loss:.2f} now, and was logged as {value:.2f} at step {step:,}",
-            "the store, the model or the code that masks is not what the run had: restore it, or evaluate again",
-        )
-
-
-def _budget(record: Record, evidence: Evidence) -> Iterator[Finding]:
+def _budget(record: Record, floors: Sequence[Floor]) -> Iterator[Finding]:
     """A run whose loss ends no lower than without context: above that, or on the plateau there."""
-    losses = series(record.training, "loss/mlm")
-    floors = {floor.name: floor.value for floor in evidence.floors}
-    if UNIGRAM_FLOOR in floors:
-        unigram = floors[UNIGRAM_FLOOR]
-        yield from more_tokens(losses, unigram, floors.get(NO_CONTEXT_FLOOR, unigram))
+    key = main_loss(record.recipe)
+    values = {floor.label: floor.value for floor in floors if floor.figure == key}
+    if UNIGRAM in values:
+        yield from more_tokens(series(record.training, key), values[UNIGRAM], values.get(SHOWN, values[UNIGRAM]))
 
 
 def more_tokens(losses: Sequence[tuple[int, float | None]], unigram: float, no_context: float) -> Iterator[Finding]:
@@ -263,15 +174,9 @@ def _clipping(record: Record) -> Iterator[Finding]:
             "note",
             f"gradients were over train.max_grad_norm={limit} in {over} of {len(record.training)} rows, in the median "
             f"{np.median(norms):.2g}",
-            f"usual for small models{_weighted(record.recipe.objective)}; where the loss spikes as well, lower the "
-            "learning rate",
+            f"usual for small models{record.recipe.objective.why_large_gradients}; where the loss spikes as well, "
+            "lower the learning rate",
         )
-
-
-def _weighted(objective: ObjectiveSettings) -> str:
-    if not isinstance(objective, ReplacedTokenSettings) or objective.schedule != "joint":
-        return ""
-    return f", and for a discriminator whose loss counts {objective.discriminator_weight:g}-fold"
 
 
 def _throughput(training: Sequence[Row]) -> Iterator[Finding]:
@@ -299,12 +204,13 @@ def check_finetuning(run: Path, recipe: FinetuneRecipe) -> Iterator[Finding]:
     if has_model and (labels := describe(run / MODEL).get("labels")):
         chance = math.log(len(labels))
         even = f"guessing evenly among the {len(labels)} labels"
-        yield from _judged(
-            Floor("task-uniform-floor", even, chance, 0.02, "loss/task", None, True, "warning"), rows, names
-        )
+        advice = "train longer, or with another optimizer.learning_rate or seed"
+        floor = Floor("task-uniform-floor", "loss/task", "uniform", even, chance, advice=advice)
+        yield from _judged(floor, rows, names)
     if "constant-predictions" not in names and (majority := _majority(run)) is not None:
         what = "always saying the most frequent label"
-        accuracy = Floor("task-majority-floor", what, majority, 0.02, None, "eval/accuracy", False, "warning")
+        advice = "train longer, on more examples, or start from a model with more pre-training"
+        accuracy = Floor("task-majority-floor", "eval/accuracy", "majority", what, majority, advice=advice)
         yield from _judged(accuracy, rows, names)
     if not causes:
         yield Finding("no-cause", "good", "the loss is stable, and the predictions are not all the same")

@@ -2,89 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unmask.doctor.findings import Finding, Histogram, Level, Table
-from unmask.doctor.floors import share_entropy, without_context
 from unmask.doctor.samples import read_entry
 from unmask.doctor.store.statistics import Duplicates, LengthCounts, StoreStatistics
 from unmask.io.progress import human_bytes, human_count
-from unmask.objectives.floors import unigram_entropy
-from unmask.objectives.settings import ObjectiveSettings, ReplacedTokenSettings
+from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.packing.formats import documents_needed
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.store.manifest import verify_file
 from unmask.store.store import TokenStore
 from unmask.store.unknown_tokens import MUCH, MUCH_OF_WORDS, NOTABLE, NOTABLE_OF_WORDS, TOO_MUCH
 from unmask.tokenization.opening import Tokenizer
-from unmask.tokenization.vocabulary import Vocabulary
 
 QUANTILES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
 NUM_BINS = 16
 _NUM_ENTRIES = 20
 _ENTRIES_IN_ROW = 5
 _SHOWN_TOKENS = 24
-
-
-@dataclass(frozen=True)
-class Floors:
-    """What a pre-training loss has to pass, in nats per target.
-
-    Args:
-        uniform: ln V: every entry is equally likely. Where an untrained model begins.
-        unigram: the entropy of the entries: only their frequencies are known.
-        commonest: the share of the commonest entry: the accuracy of a model that always says it.
-        no_context: the loss and the accuracy of a model that also knows the token shown at each target, and no other;
-            None if only `[MASK]` is ever shown.
-    """
-
-    uniform: float
-    unigram: float
-    commonest: float
-    no_context: tuple[float, float] | None
-
-    @classmethod
-    def of(cls, token_counts: NDArray[np.int64], objective: ObjectiveSettings, vocabulary: Vocabulary) -> Floors:
-        best = without_context(objective, token_counts, vocabulary)
-        return cls(
-            math.log(len(token_counts)),
-            unigram_entropy(token_counts),
-            float(token_counts.max() / token_counts.sum()),
-            None if best is None or best.masked == 1 else (best.loss(), best.accuracy()),
-        )
-
-    def figures(self, objective: ObjectiveSettings) -> dict[str, float]:
-        """The floors by name, for a script."""
-        figures = {
-            "ln_vocab_size": self.uniform,
-            "unigram_entropy": self.unigram,
-            "commonest_share": self.commonest,
-        }
-        if self.no_context is not None:
-            figures |= {"no_context": self.no_context[0], "no_context_accuracy": self.no_context[1]}
-        if (sentences := objective.asked_of_pairs) != "none":
-            figures |= {f"{sentences}_chance": CHANCE, f"{sentences}_chance_accuracy": 0.5}
-        if isinstance(objective, ReplacedTokenSettings):
-            figures |= {"discriminator_share_entropy": share_entropy(objective.target_prob)}
-        return figures
-
-
-CHANCE = math.log(2)
-"""The loss of guessing one of two labels."""
-
-LEARNT = {
-    "masked_lm": "masked LM",
-    "causal_lm": "language modelling",
-    "bilm": "language modelling",
-    "replaced_token": "the generator",
-}
-"""What learns a loss over the vocabulary, by the objective's name."""
 
 
 def check_store(
@@ -109,8 +48,7 @@ def check_store(
     """
     return [
         _check_files(store),
-        *_check_tokenizer(store, tokenizer, statistics.num_beyond),
-        _check_duplicates(duplicates, store.manifest.get("mixture", {})),
+        check_duplicates(duplicates, store.manifest.get("mixture", {})),
         (_check_unknown_words if store.has_words else _check_unknown)(unknown_share(statistics, tokenizer)),
         _check_use(int(np.count_nonzero(statistics.token_counts)), store.vocab_size),
         *_check_lengths(statistics, packing, room),
@@ -137,26 +75,7 @@ def _check_files(store: TokenStore) -> Finding:
     return Finding("checksums", "good", f"all {len(files)} files, {size}, are byte for byte what was written")
 
 
-def _check_tokenizer(store: TokenStore, tokenizer: Tokenizer, num_beyond: int) -> list[Finding]:
-    again = "prepare the store again with the tokenizer that it is meant for"
-    findings = []
-    if num_beyond:
-        message = f"{num_beyond:,} tokens have an id over the vocabulary of {store.vocab_size:,} entries"
-        findings.append(Finding("ids-beyond-vocabulary", "fault", message, again))
-    if tokenizer.vocab_size != store.vocab_size:
-        message = (
-            f"the tokenizer in the store has {tokenizer.vocab_size:,} entries, its ids are of {store.vocab_size:,}"
-        )
-        findings.append(Finding("tokenizer-differs", "fault", message, again))
-    elif store.manifest.get("tokenizer_fingerprint", tokenizer.fingerprint()) != tokenizer.fingerprint():
-        message = "the tokenizer in the store is not the one that made its ids"
-        findings.append(Finding("tokenizer-differs", "fault", message, again))
-    if findings:
-        return findings
-    return [Finding("tokenizer", "good", f"the tokenizer in the store fits its ids: {store.vocab_size:,} entries")]
-
-
-def _check_duplicates(duplicates: Duplicates, mixture: Mapping[str, float]) -> Finding:
+def check_duplicates(duplicates: Duplicates, mixture: Mapping[str, float]) -> Finding:
     times = duplicates.times_repeated()
     if any(taken > 1 for taken in mixture.values()):
         copied = duplicates.num_documents - duplicates.num_distinct
@@ -231,13 +150,13 @@ def _check_documents(
 ) -> list[Finding]:
     findings = []
     sentences = objective.asked_of_pairs
-    needed = documents_needed(packing, "sop" if sentences == "sop" else "none")
+    needed = documents_needed(packing, sentences)
     if num_documents < needed:
         has = f"{num_documents} document" if num_documents else "no document"
         message = f"{has}, and {f'{PAIRED[packing.format]} need two' if needed == 2 else 'one is needed'}"
         advice = "give more documents; in .txt a blank line ends one"
         findings.append(Finding("too-few-documents", "fault", message, advice))
-    elif sentences == "nsp" and num_documents < 100:
+    elif sentences != "none" and needed == 2 and num_documents < 100:
         message = f"{num_documents} documents only: the random half of the segment pairs is drawn from few texts"
         findings.append(Finding("few-documents", "note", message, "fine for a try, not for a model to be used"))
     share = num_single / max(1, num_documents)
@@ -246,8 +165,7 @@ def _check_documents(
             Finding(
                 "single-sentence-documents",
                 "warning" if share > 0.5 else "note",
-                f"{share:.1%} of the documents are one sentence: nothing follows it, so it is cut in two for "
-                f"{'IsNext' if sentences == 'nsp' else 'its order'}",
+                f"{share:.1%} of the documents are one sentence: nothing follows it, so it is cut in two segments",
                 "give whole documents (one a JSON line, or blank lines between them in .txt), or set "
                 "objective.sentence_objective=none",
             )
@@ -295,30 +213,6 @@ def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer
         rows.append(("tokens in a word", f"{counts.sum() / max(1, counts[~tokenizer.continuation].sum()):.2f}"))
     rows.append(("on disk", f"{human_bytes(facts['size_bytes'])} in {facts['shards']} shard(s)"))
     return Table("The store", tuple(rows))
-
-
-def floors_table(floors: Floors, vocab_size: int, objective: ObjectiveSettings) -> Table:
-    """The floors, with what each means."""
-    learnt = LEARNT[objective.name]
-    rows = [
-        ("ln V", f"{floors.uniform:.4f}", f"all {vocab_size:,} entries equally likely: where {learnt} begins"),
-        ("unigram entropy", f"{floors.unigram:.4f}", "only the entries' frequencies known: to pass soon"),
-        ("commonest entry", f"{floors.commonest:.2%}", f"accuracy of {learnt} that always says it"),
-    ]
-    if floors.no_context is not None:
-        loss, accuracy = floors.no_context
-        what = f"the token shown at a target known too; accuracy {accuracy:.2%}"
-        rows.insert(2, ("no context", f"{loss:.4f}", what))
-    if (sentences := objective.asked_of_pairs) != "none":
-        what = "next-sentence prediction" if sentences == "nsp" else "sentence-order prediction"
-        rows += [
-            (f"{sentences.upper()} chance", f"{CHANCE:.4f}", f"ln 2: {what} by guessing; accuracy 50 %"),
-            ("first loss", f"{floors.uniform + CHANCE:.4f}", "ln V + ln 2: the sum that an untrained model begins at"),
-        ]
-    if isinstance(objective, ReplacedTokenSettings):
-        told = "the discriminator by the share of targets alone; lower the more samples equal their originals"
-        rows.append(("always original", f"{share_entropy(objective.target_prob):.4f}", told))
-    return Table("Floors that a loss must pass (nats)", tuple(rows), ("floor", "value", "what it is"))
 
 
 def length_table(statistics: StoreStatistics) -> Table:

@@ -123,7 +123,6 @@ class StoreStatistics:
 
     Args:
         token_counts: (vocabulary,) how often each entry occurs.
-        num_beyond: tokens whose id is beyond the vocabulary.
         sentence_lengths: of the sentences, in tokens.
         document_lengths: of the documents, in tokens.
         num_single: documents of one sentence.
@@ -131,7 +130,6 @@ class StoreStatistics:
     """
 
     token_counts: NDArray[np.int64]
-    num_beyond: int
     sentence_lengths: LengthCounts
     document_lengths: LengthCounts
     num_single: int
@@ -152,14 +150,12 @@ def count_store(store: TokenStore, advance: Advance = lambda count: None) -> Sto
         StoreError: a file differs from what was written.
     """
     token_counts = np.zeros(store.vocab_size, dtype=np.int64)
-    num_beyond = num_single = first_document = 0
+    num_single = first_document = 0
     sentences, documents = LengthCounts(), LengthCounts()
     longest: list[LongSentence] = []
     for shard in store.shards:
         for start in range(0, len(shard.tokens), _PIECE):
-            counted = np.bincount(shard.tokens[start : start + _PIECE], minlength=len(token_counts))
-            token_counts += counted[: len(token_counts)]
-            num_beyond += int(counted[len(token_counts) :].sum())
+            token_counts += np.bincount(shard.tokens[start : start + _PIECE], minlength=len(token_counts))
             advance(len(shard.tokens[start : start + _PIECE]))
         for first_sentence, lengths in _differences(shard.sentences):
             sentences.add(lengths)
@@ -175,7 +171,7 @@ def count_store(store: TokenStore, advance: Advance = lambda count: None) -> Sto
             documents.add(np.diff(ends, prepend=last))
             last = int(ends[-1])
         first_document += len(ends_of_documents)
-    return StoreStatistics(token_counts, num_beyond, sentences, documents, num_single, tuple(longest))
+    return StoreStatistics(token_counts, sentences, documents, num_single, tuple(longest))
 
 
 def find_duplicates(store: TokenStore) -> Duplicates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from unmask.doctor.recipe.estimates import (
     measure_saved_bytes,
     run_bytes,
 )
-from unmask.doctor.recipe.operations import SequenceShape, bilm_flops_per_word, flops_per_token
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
 from unmask.models.bert import BertEncoder
 from unmask.models.elmo.encoder import ElmoEncoder
@@ -35,7 +33,8 @@ from unmask.objectives.base import Objective
 from unmask.objectives.bilm import BiLM
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import choose_compute
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
@@ -83,6 +82,15 @@ def test_bert_base_has_as_many_as_the_published_one() -> None:
     assert sum(count_parameters(recipe(), EncoderSettings()).values()) == 110_106_428  # BertForPreTraining
 
 
+def operations_of(
+    settings: ObjectiveSettings, sizes: EncoderSettings, batch: Batch, length: float, share: float | None = None
+) -> float:
+    """Those of training per token, for the batch's own share of targets, or `share`."""
+    share = len(batch.columns["target_positions"]) / batch.num_tokens if share is None else share
+    exact = settings.model_copy(update={"target_prob": share} if hasattr(settings, "target_prob") else {})
+    return new_objective(exact, any_vocabulary(sizes.vocab_size)).operations(sizes, batch, length)
+
+
 @pytest.mark.parametrize("sentence_objective", ["nsp", "none"])
 def test_operations_are_those_that_pytorch_counts(sentence_objective: str) -> None:
     pairs = sentence_objective == "nsp"
@@ -91,8 +99,7 @@ def test_operations_are_those_that_pytorch_counts(sentence_objective: str) -> No
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module.logits(batch)
     num_targets, tokens, hidden = len(batch.columns["target_positions"]), batch.num_tokens, SIZES.hidden_size
-    shape = SequenceShape(24, num_targets / tokens, pairs)
-    necessary = flops_per_token(SIZES, recipe(sentence_objective).objective, shape) * tokens / 3
+    necessary = operations_of(recipe(sentence_objective).objective, SIZES, batch, 24) * tokens / 3
     read = num_targets + pairs * batch.num_sequences
     # Beyond the necessary, the last block works out queries and attention of tokens that no head reads.
     beyond = (tokens - read) * (2 * hidden**2 + 4 * 24 * hidden)
@@ -203,7 +210,7 @@ def sizes_of(name: str, **changed: Any) -> EncoderSettings:
 
 def made(name: str, sequences: int) -> tuple[Objective, Batch]:
     settings = recipe_of(name)
-    objective = OBJECTIVES[settings.objective.name](settings.objective, any_vocabulary(120))
+    objective = new_objective(settings.objective, any_vocabulary(120))
     return objective, objective.prepare(next(random_batches(settings, 120, sequences)))
 
 
@@ -231,8 +238,7 @@ def test_operations_of_every_objective(name: str) -> None:
     tokens, hidden = batch.num_tokens, sizes.hidden_size
     boundaries = len(batch.columns.get("boundary_positions", ()))
     num_targets = len(batch.columns["target_positions"])
-    shape = replace(SequenceShape.of(settings.objective, batch, 24), targets=num_targets / tokens)
-    necessary = flops_per_token(sizes, settings.objective, shape) * tokens / 3
+    necessary = operations_of(settings.objective, sizes, batch, 24) * tokens / 3
 
     def unread(read: int, width: int) -> int:
         return (tokens - read) * (2 * width**2 + 4 * 24 * width)
@@ -243,24 +249,24 @@ def test_operations_of_every_objective(name: str) -> None:
     elif settings.objective.name == "replaced_token":
         beyond = unread(num_targets, 4)  # of the generator, a quarter as wide
     else:
-        beyond = unread(num_targets + boundaries + shape.pairs * batch.num_sequences, hidden)
+        beyond = unread(
+            num_targets + boundaries + (settings.objective.asked_of_pairs != "none") * batch.num_sequences, hidden
+        )
     assert counter.get_total_flops() == pytest.approx(necessary + beyond, rel=1e-9)
 
 
 def test_operations_of_an_lstm_by_hand() -> None:
-    shape = SequenceShape(20, 0.0)
     # Of 16 inputs and 48 units: four gates of 64 x 48, a projection of 48 x 16; four of these; 19 of 20 are decoded.
     forward = 4 * 2 * (4 * 64 * 48 + 48 * 16) + 0.95 * 2 * 16 * 120
-    assert flops_per_token(sizes_of("lstm"), CausalLMSettings(), shape) == pytest.approx(3 * forward)
+    assert operations_of(CausalLMSettings(), sizes_of("lstm"), made("lstm", 1)[1], 20) == pytest.approx(3 * forward)
 
 
 def test_operations_of_two_stages_are_the_mean_of_both() -> None:
     """Joint are 3 (G + D) of forward passes G and D; in stages 3 G, then G + 3 D."""
-    sizes, shape = sizes_of("two stages"), SequenceShape(24, 0.15)
-    joint = ReplacedTokenSettings(generator_size=1)
-    generator = flops_per_token(sizes, MaskedLMSettings(sentence_objective="none"), shape) / 3
-    together = flops_per_token(sizes, joint, shape)
-    staged = flops_per_token(sizes, recipe_of("two stages").objective, shape)
+    sizes, (_, batch) = sizes_of("two stages"), made("two stages", 1)
+    generator = operations_of(MaskedLMSettings(sentence_objective="none"), sizes, batch, 24, share=0.15) / 3
+    together = operations_of(ReplacedTokenSettings(generator_size=1), sizes, batch, 24, share=0.15)
+    staged = operations_of(recipe_of("two stages").objective, sizes, batch, 24, share=0.15)
     assert staged == pytest.approx((together + generator) / 2)
 
 
@@ -331,6 +337,4 @@ def test_operations_of_elmo_are_those_that_pytorch_counts(monkeypatch: pytest.Mo
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(batch)
     needless = 2 * 3 * (9 * 3 * (4 + 5) - 9 * 1 * 4 - 7 * 3 * 5)  # places, widths, filters
-    assert counter.get_total_flops() == pytest.approx(
-        (bilm_flops_per_word(sizes, BiLMSettings(num_negatives=30)) / 3 + needless) * 8
-    )
+    assert counter.get_total_flops() == pytest.approx((objective.operations(sizes, batch, 4) / 3 + needless) * 8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,18 @@ import pytest
 
 from unmask.doctor.findings import Finding
 from unmask.doctor.store.checks import (
-    Floors,
     check_store,
     entries_table,
-    floors_table,
     length_histograms,
     length_table,
     longest_table,
     unknown_share,
 )
+from unmask.doctor.store.floors import StoreFloors
 from unmask.doctor.store.statistics import StoreStatistics, count_store, find_duplicates
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
+from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.table import new_objective
 from unmask.packing.settings import PackingSettings
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
@@ -60,7 +60,7 @@ def check(directory: Path, tokenizer: Path, documents: list[str], max_length: in
 def test_nothing_to_complain_of(tmp_path: Path, tiny_model: Path) -> None:
     found = check(tmp_path, tiny_model, varied(120))
     levels = {name: finding.level for name, finding in found.items() if name != "vocabulary-used"}
-    assert levels == dict.fromkeys(("checksums", "tokenizer", "duplicates", "unknown-tokens"), "good")
+    assert levels == dict.fromkeys(("checksums", "duplicates", "unknown-tokens"), "good")
 
 
 def test_a_repeated_corpus(tmp_path: Path, tiny_model: Path) -> None:
@@ -111,64 +111,55 @@ def test_a_single_document(tmp_path: Path, tiny_model: Path) -> None:
     assert check(tmp_path, tiny_model, varied(1))["too-few-documents"].level == "fault"
 
 
-def test_another_tokenizer_in_the_store(tmp_path: Path, tiny_model: Path) -> None:
-    store, tokenizer, statistics = make(tmp_path, tiny_model, varied(20))
-    duplicates = find_duplicates(store)
-    store.manifest["tokenizer_fingerprint"] = "0" * 64
-    found = check_store(store, tokenizer, statistics, duplicates, **looked_at_for(128))
-    assert "is not the one that made its ids" in next(f.message for f in found if f.name == "tokenizer-differs")
-    store.manifest["vocab_size"] = 300
-    found = check_store(store, tokenizer, count_store(store), duplicates, **looked_at_for(128))
-    assert "has 400 entries, its ids are of 300" in next(f.message for f in found if f.name == "tokenizer-differs")
-
-
 VOCABULARY = Vocabulary(4, 0, (0,), np.zeros(4, dtype=np.bool_))
 
 
+def floors_of(
+    counts: list[int], settings: ObjectiveSettings, vocabulary: Vocabulary = VOCABULARY
+) -> tuple[StoreFloors, dict[str, tuple[str, ...]]]:
+    """The floors, and the rows of their table by name."""
+    floors = StoreFloors.of(np.array(counts), settings.learns, new_objective(settings, vocabulary))
+    return floors, {row[0]: row[1:] for row in floors.table().rows}
+
+
 def test_floors_by_hand() -> None:
-    even = Floors.of(np.array([5, 5, 5, 5]), MaskedLMSettings(), VOCABULARY)
-    assert even.uniform == pytest.approx(math.log(4))
-    assert even.unigram == pytest.approx(math.log(4))
-    uneven = Floors.of(np.array([3, 1, 0, 0]), MaskedLMSettings(), VOCABULARY)
+    even, rows = floors_of([5, 5, 5, 5], MaskedLMSettings())
+    assert even.figures()["ln_vocab_size"] == even.unigram == pytest.approx(math.log(4))
+    uneven, _ = floors_of([3, 1, 0, 0], MaskedLMSettings())
     assert uneven.unigram == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4))
     assert uneven.commonest == 0.75
-    table = {row[0]: row[1] for row in floors_table(even, 4, MaskedLMSettings()).rows}
-    assert table["NSP chance"] == "0.6931"
-    assert table["first loss"] == "2.0794"  # ln 4 + ln 2
-    assert even.figures(MaskedLMSettings())["nsp_chance"] == pytest.approx(math.log(2))
+    assert rows["NSP chance"][0] == "0.6931"
+    assert rows["first loss"][0] == "2.0794"  # ln 4 + ln 2
+    assert even.figures()["nsp_chance"] == pytest.approx(math.log(2))
+    assert even.figures()["nsp_chance_accuracy"] == 0.5
 
 
 def test_floors_without_context() -> None:
     """Two entries alike, kept or drawn: what is shown is the target by 1/2 + 1/4."""
-    counts, vocabulary = np.array([0, 0, 5, 5]), Vocabulary(4, 0, (0, 1), np.zeros(4, dtype=np.bool_))
-    masking = MaskedLMSettings(mask_token_prob=0.0, random_token_prob=0.5)
-    floors = Floors.of(counts, masking, vocabulary)
-    assert floors.no_context == pytest.approx((-0.75 * math.log(0.75) - 0.25 * math.log(0.25), 0.75))
-    assert floors.figures(masking)["no_context"] == pytest.approx(0.5623, abs=5e-5)
-    assert floors.figures(masking)["no_context_accuracy"] == pytest.approx(0.75)
-    rows = {row[0]: row[1:] for row in floors_table(floors, 4, masking).rows}
+    counts, vocabulary = [0, 0, 5, 5], Vocabulary(4, 0, (0, 1), np.zeros(4, dtype=np.bool_))
+    floors, rows = floors_of(counts, MaskedLMSettings(mask_token_prob=0.0, random_token_prob=0.5), vocabulary)
+    assert floors.figures()["no_context"] == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
+    assert floors.figures()["no_context_accuracy"] == pytest.approx(0.75)
     assert rows["no context"][0] == "0.5623"
     assert "75.00%" in rows["no context"][1]
     for objective in (ReplacedTokenSettings(), CausalLMSettings()):
-        assert Floors.of(counts, objective, vocabulary).no_context is None
-    assert Floors.of(counts, masking, replace(vocabulary, mask_id=None)).no_context is None
-    kept = Floors.of(counts, ReplacedTokenSettings(mask_token_prob=0.85), vocabulary)
-    assert kept.no_context == pytest.approx((0.85 * math.log(2), 0.85 * 0.5 + 0.15))
+        assert not {"no_context", "no_context_accuracy"} & floors_of(counts, objective, vocabulary)[0].figures().keys()
+    kept, _ = floors_of(counts, ReplacedTokenSettings(mask_token_prob=0.85), vocabulary)
+    assert kept.figures()["no_context"] == pytest.approx(0.85 * math.log(2))
+    assert kept.figures()["no_context_accuracy"] == pytest.approx(0.85 * 0.5 + 0.15)
 
 
 def test_floors_of_other_objectives() -> None:
-    even = Floors.of(np.array([5, 5, 5, 5]), CausalLMSettings(), VOCABULARY)
-    order, left_to_right, replaced = (
-        MaskedLMSettings(sentence_objective="sop"), CausalLMSettings(), ReplacedTokenSettings(target_prob=0.25)
-    )  # fmt: skip
-    assert "SOP chance" in {row[0] for row in floors_table(even, 4, order).rows}
-    rows = {row[0]: row[1:] for row in floors_table(even, 4, left_to_right).rows}
+    counts = [5, 5, 5, 5]
+    assert "SOP chance" in floors_of(counts, MaskedLMSettings(sentence_objective="sop"))[1]
+    left_to_right, rows = floors_of(counts, CausalLMSettings())
     assert set(rows) == {"ln V", "unigram entropy", "commonest entry"}
     assert "where language modelling begins" in rows["ln V"][1]
+    assert set(left_to_right.figures()) == {"ln_vocab_size", "unigram_entropy", "commonest_share"}
+    replaced, rows = floors_of(counts, ReplacedTokenSettings(target_prob=0.25))
     # Of four tokens one is replaced: -(1/4 ln 1/4 + 3/4 ln 3/4).
-    assert {row[0]: row[1] for row in floors_table(even, 4, replaced).rows}["always original"] == "0.5623"
-    assert even.figures(replaced)["discriminator_share_entropy"] == pytest.approx(0.5623, abs=5e-5)
-    assert set(even.figures(left_to_right)) == {"ln_vocab_size", "unigram_entropy", "commonest_share"}
+    assert rows["discriminator share entropy"][0] == "0.5623"
+    assert replaced.figures()["discriminator_share_entropy"] == pytest.approx(0.5623, abs=5e-5)
 
 
 def test_one_document_is_enough_for_sequences_of_one_segment(tmp_path: Path, tiny_model: Path) -> None:

@@ -66,7 +66,6 @@ def test_a_store_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece:
     found = count_store(write_store(tmp_path / "s", FIVE, [0] * 5, shard, vocab_size=13), read.append)
     assert sum(read) == 20
     assert found.token_counts.tolist() == [0, 2, 2, 2, 2, 4, 1, 1, 1, 2, 1, 1, 1]
-    assert found.num_beyond == 0
     assert (found.sentence_lengths.num, found.sentence_lengths.total, found.sentence_lengths.longest) == (9, 20, 6)
     assert [found.sentence_lengths.between(n, n + 1) for n in range(8)] == [0, 4, 2, 2, 0, 0, 1, 0]
     assert [found.document_lengths.between(n, n + 1) for n in range(9)] == [0, 0, 2, 0, 2, 0, 0, 0, 1]
@@ -74,12 +73,6 @@ def test_a_store_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece:
     longest = found.longest[0]
     assert (longest.document, longest.tokens.tolist()) == (3, [7, 8, 9, 10, 11, 12])
     assert [len(sentence.tokens) for sentence in found.longest] == [6, 3, 3]
-
-
-def test_ids_beyond_the_vocabulary_are_counted_apart(tmp_path: Path) -> None:
-    found = count_store(write_store(tmp_path / "s", FIVE, [0] * 5, 2, vocab_size=9))
-    assert found.token_counts.tolist() == [0, 2, 2, 2, 2, 4, 1, 1, 1]
-    assert found.num_beyond == 5
 
 
 def test_a_changed_byte_is_found(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.config import HEAD_KIND
 from unmask.models.hub.uses import CAUSAL, MASKED, check_kind, use_of
-from unmask.objectives.replaced_token import GENERATOR as GENERATOR_OF_OBJECTIVE
+from unmask.objectives.settings import GENERATOR as GENERATOR_OF_OBJECTIVE
 
 CLASSES = {name: its for family in ARCHITECTURES.values() for name, its in family.classes.items()}
 

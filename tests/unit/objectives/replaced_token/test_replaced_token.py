@@ -23,6 +23,7 @@ from unmask.models.hub.config import config_of
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import EncoderSettings
+from unmask.objectives.floors import by_figure
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -345,12 +346,19 @@ def test_another_family_is_refused(discriminator: EncoderSettings, objective: Ca
 
 def test_the_floors_are_the_generator_s(objective: Callable[..., ReplacedToken]) -> None:
     counts, entropy = np.array([0, 0, 0, 0, 0, 2, 1, 1]), 1.5 * math.log(2)
-    assert objective().floors(counts) == {
+    assert by_figure(objective().floors(counts, evaluation={})) == {
         "loss/generator": {"unigram entropy": pytest.approx(entropy)},
         "eval/generator_accuracy": {"no context": pytest.approx(0.5)},
     }
     # What is not masked is kept: it is known.
-    assert objective(mask_token_prob=0.85).floors(counts) == {
+    assert by_figure(objective(mask_token_prob=0.85).floors(counts, evaluation={})) == {
         "loss/generator": {"no context": pytest.approx(0.85 * entropy), "unigram entropy": pytest.approx(entropy)},
         "eval/generator_accuracy": {"no context": pytest.approx(0.85 * 0.5 + 0.15)},
     }
+
+
+def test_the_discriminator_s_floors_follow_what_was_replaced(objective: Callable[..., ReplacedToken]) -> None:
+    counts = np.array([0, 0, 0, 0, 0, 2, 1, 1])
+    floors = by_figure(objective().floors(counts, evaluation={"eval/replaced_share": 0.1}))
+    assert floors["loss/discriminator"]["share entropy"] == pytest.approx(-0.1 * math.log(0.1) - 0.9 * math.log(0.9))
+    assert floors["eval/discriminator_accuracy"] == {"always original": pytest.approx(0.9)}

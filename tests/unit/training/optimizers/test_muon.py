@@ -17,8 +17,9 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.objectives.settings import ObjectiveSettings
-from unmask.objectives.table import OBJECTIVES
+from unmask.objectives.sentence_pairs import SentencePairs
+from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.objectives.table import AnyObjective, new_objective
 from unmask.tokenization.vocabulary import Vocabulary
 from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import build_optimizer
@@ -32,7 +33,7 @@ def small_module() -> MaskedLMModule:
     sizes = EncoderSettings(
         vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
     )
-    return MaskedLMModule(BertEncoder(sizes), sentence_objective="nsp")
+    return MaskedLMModule(BertEncoder(sizes), parts=[SentencePairs("nsp")])
 
 
 def give_gradients(module: nn.Module, seed: int) -> None:
@@ -43,8 +44,8 @@ def give_gradients(module: nn.Module, seed: int) -> None:
 
 def pretraining_module(architecture: str, objective: dict[str, Any], **sizes: Any) -> Any:
     """Of two layers, as a run builds it."""
-    settings: ObjectiveSettings = TypeAdapter(ObjectiveSettings).validate_python(objective)
-    chosen = OBJECTIVES[settings.name](settings, Vocabulary(40, 3, (0, 1, 2, 3), np.zeros(40, dtype=np.bool_)))
+    settings: ObjectiveSettings = TypeAdapter(AnyObjective).validate_python(objective)
+    chosen = new_objective(settings, Vocabulary(40, 3, (0, 1, 2, 3), np.zeros(40, dtype=np.bool_)))
     if architecture == "elmo":
         return chosen.build(new_encoder(ElmoSettings(vocab_size=40, filters=((1, 4),), **sizes)))
     small = {"architecture": architecture, "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2}

@@ -1,0 +1,116 @@
+"""What the settings of every objective answer, without PyTorch, before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal, NamedTuple
+
+from unmask.config import Settings
+from unmask.models.family import Family
+from unmask.packing.settings import SentenceObjective
+
+AnnotationKind = Literal["entity", "noun_phrase"]
+
+
+class Remark(NamedTuple):
+    """Something to be told of settings or of figures; what an `unmask.doctor.findings.Finding` is made of."""
+
+    name: str
+    level: Literal["note", "warning", "fault"]
+    message: str
+    advice: str
+
+
+class ObjectiveSettings(Settings):
+    """The settings of any objective, and what is asked of them, with the answers that hold unless a class says
+    otherwise.
+
+    Attributes:
+        learns: what learns a loss over the vocabulary, in words.
+        why_these: why it trains no other families of encoders, for people.
+        becomes: the family that a model of another one is turned into when pre-training is continued.
+        direction: how its encoder must read: `both` ways, `left_to_right`, or either.
+        reads: the kind of store: tokens of `text`, or `words` in streams.
+        needs_mask: whether the tokenizer must have a mask token.
+        beside: the settings beside it that suit a plain run, as in a recipe.
+        folders: of further models in its model directory, which have the same vocabulary.
+        most_epochs: over a text, and who made them.
+        main_term: the loss term without whose targets nothing is learnt of words.
+    """
+
+    learns: ClassVar[str] = "language modelling"
+    why_these: ClassVar[str]
+    becomes: ClassVar[Mapping[str, str]] = {}
+    direction: ClassVar[Literal["both", "left_to_right", None]] = None
+    reads: ClassVar[Literal["text", "words"]] = "text"
+    needs_mask: ClassVar[bool] = False
+    beside: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    folders: ClassVar[tuple[str, ...]] = ()
+    most_epochs: ClassVar[tuple[int, str]] = (40, "BERT")
+    main_term: ClassVar[str] = "lm"
+
+    name: str
+
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        """Whether it trains encoders of a family, by what that has."""
+        raise NotImplementedError
+
+    @property
+    def annotations(self) -> AnnotationKind | None:
+        """The kind of annotations of the text that targets are chosen by; None where they are not."""
+        return None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether masks are drawn once, for ten copies of the text."""
+        return False
+
+    @property
+    def asked_of_pairs(self) -> SentenceObjective:
+        """What is asked about a sequence's two segments."""
+        return "none"
+
+    @property
+    def asks_nothing(self) -> str:
+        """The key by which nothing is asked about two segments, for messages."""
+        return f"objective.name={self.name}"
+
+    @property
+    def stages(self) -> tuple[float, ...]:
+        """The shares of the budget at which the stages of a run end; see `unmask.objectives.base.StagedModule`."""
+        return (1.0,)
+
+    @property
+    def why_no_targets(self) -> str:
+        """Why no sequence of a text has a target of the main term, and what to do, for people."""
+        return "none has a token of text: give text with longer documents"
+
+    @property
+    def why_large_gradients(self) -> str:
+        """Why gradients may be over the clipping norm all the time, as the end of a sentence."""
+        return ""
+
+    def why_not_trained(self, family: Family, init_from: str | None) -> str | None:
+        """What is wrong with an encoder of a family that it trains; None where nothing is."""
+        return None
+
+    def unusual(self) -> Iterator[Remark]:
+        """What is far from usual in these settings, or cannot work."""
+        yield from ()
+
+    def remarks_on(self, evaluation: Mapping[str, float]) -> Iterator[Remark]:
+        """What the figures of an evaluation, by their names in `metrics.jsonl`, say beside the floors."""
+        yield from ()
+
+
+def called(architecture: str, init_from: str | None) -> str:
+    """A family, as it was given: by the recipe, or by the directory that pre-training goes on from."""
+    if init_from is None:
+        return f"model.architecture={architecture}"
+    return f"init_from={init_from}, of the family {architecture} by its config.json,"
+
+
+def a_model_of(families: tuple[str, ...]) -> str:
+    """What to take instead of another `init_from`, for messages."""
+    return f"a model of the family {' or '.join(families)} in init_from"

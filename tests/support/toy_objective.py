@@ -1,0 +1,108 @@
+"""An objective that is not of the program: each token's predecessor. One file with its settings and itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.encoder import Encoder
+from unmask.models.family import Family
+from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.kernels.cross_entropy import summed_cross_entropy
+from unmask.models.settings import EncoderSettings
+from unmask.objectives import operations
+from unmask.objectives.base import ObjectiveModule, Predictions, Saved
+from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
+from unmask.objectives.settings_base import ObjectiveSettings
+from unmask.tokenization.vocabulary import Vocabulary
+
+
+class PreviousTokenSettings(ObjectiveSettings):
+    why_these = "it was only tried with BERT"
+    main_term = "previous"
+
+    name: Literal["previous_token"] = "previous_token"
+    distance: int = 1
+
+    @classmethod
+    def trains(cls, family: Family) -> bool:
+        return family.has("next_sentence_head")
+
+
+class PreviousToken:
+    columns: tuple[str, ...] = ()
+    perplexities: tuple[str, ...] = ("previous_loss",)
+    vocabulary_terms: tuple[str, ...] = ("previous",)
+    needs_pooler = predicts_next = False
+
+    def __init__(self, settings: PreviousTokenSettings, vocabulary: Vocabulary) -> None:
+        self._distance = settings.distance
+
+    def prepare(self, batch: Batch) -> Batch:
+        targets = torch.nonzero(batch.position_ids >= self._distance).squeeze(1)
+        labels = torch.full_like(batch.input_ids, IGNORE_INDEX)
+        labels[targets] = batch.input_ids[targets - self._distance]
+        return batch.with_columns(target_positions=targets, labels=labels)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"previous": len(batch.columns["target_positions"])}
+
+    def build(self, encoder: Encoder) -> PreviousTokenModule:
+        return PreviousTokenModule(encoder)
+
+    def restore_heads(
+        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+    ) -> None:
+        pass
+
+    def floors(
+        self,
+        token_counts: NDArray[np.int64],
+        batches: Sequence[Batch] = (),
+        evaluation: Mapping[str, float] | None = None,
+    ) -> list[Floor]:
+        return vocabulary_floors("previous", NoContext.of(at_least_once(token_counts, batches)), targets_of(batches))
+
+    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+        assert isinstance(sizes, EncoderSettings)
+        return 3 * (operations.encoder(sizes, length, 1.0) + operations.vocabulary_head(sizes))
+
+    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+        return ["each token's predecessor"] * most
+
+    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+        return [("tokens looked back", str(self._distance))]
+
+
+class PreviousTokenModule(nn.Module):
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder: Any = encoder
+        self.masked_lm_head = new_masked_lm_head(self.encoder.settings)
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        logits, labels = self.logits(batch)
+        return [LossTerm("previous", summed_cross_entropy(logits, labels), len(labels))]
+
+    def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
+        logits, labels = self.logits(batch)
+        return {"previous_loss": (summed_cross_entropy(logits, labels), len(labels))}
+
+    def saved(self) -> dict[str, Saved]:
+        return {"": Saved(self.encoder, {"masked_lm_head": self.masked_lm_head})}
+
+    def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions:
+        return Predictions(batch.input_ids, {}, [": predecessors"] * most)
+
+    def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        targets = batch.columns["target_positions"]
+        hidden = self.encoder(batch, targets)
+        return self.masked_lm_head(hidden, self.encoder.word_embeddings), batch.columns["labels"][targets]
