@@ -168,8 +168,8 @@ MOST_METRICS = 6
 def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, int]:
     """The steps done when each part of a run begins, by the part's name, for the parts that have begun.
 
-    The parts are the second of ELECTRA's two stages, recognised by its loss, and the phases after the first if the
-    budget is in steps or tokens.
+    The parts are the second of two stages, recognised by its losses, none of which the first has, and the phases after
+    the first if the budget is in steps or tokens.
     """
     trained = [row for row in rows if "tokens" in row]
     steps, tokens = ([0, *(row[name] for row in trained)] for name in ("step", "tokens"))
@@ -180,8 +180,9 @@ def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, int]:
             begun[f"phase {number}"] = math.ceil(phase["until"] * budget["steps"])
         elif budget.get("tokens"):
             begun[f"phase {number}"] = math.ceil(np.interp(phase["until"] * budget["tokens"], tokens, steps))
-    of_generator = [row["step"] for row in trained if "loss/generator" in row and "loss/discriminator" not in row]
-    begun["second stage"] = max(of_generator, default=steps[-1])
+    terms = [(row["step"], {key for key in row if key.startswith("loss/")}) for row in trained]
+    last = next((its for _, its in reversed(terms) if its), set())
+    begun["second stage"] = max((step for step, its in terms if its and not its & last), default=steps[-1])
     return {name: step for name, step in begun.items() if step < steps[-1]}
 
 

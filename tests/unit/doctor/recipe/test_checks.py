@@ -22,7 +22,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 
-FOLDER = Path(__file__).parents[3] / "recipes" / "pretrain"
+FOLDER = Path(__file__).parents[4] / "recipes" / "pretrain"
 RECIPES = [path.stem for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.startswith(("elmo", "continued"))]
 """Our own, of every objective that is examined, but for those whose sizes are another model's."""
 
