@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 from unmask.errors import InputError
 from unmask.io.encodings import NumberedLines
@@ -24,9 +23,6 @@ from unmask.io.rows import Refuse, Row, RowFaults, Table, is_sound_header, stop
 from unmask.io.settings import TableSettings
 
 logger = logging.getLogger("unmask")
-
-if TYPE_CHECKING:
-    pass
 
 FIELD_CHARACTERS = 2**27
 """The longest cell between quotes. Python's default limit, 128 KiB, is too short for some texts; without a limit, one
