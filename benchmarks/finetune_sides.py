@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.inference.windows import Window
+    from unmask.inference.windows import ExampleSet
     from unmask.tasks.base import Task
     from unmask.tasks.encoded import EncodedExamples
     from unmask.tokenization.tokenizer import TextTokenizer
@@ -96,7 +96,7 @@ class Material:
     task: Task[Any]
     tokenizer: TextTokenizer
     training: EncodedExamples
-    dev: list[Window]
+    dev: list[ExampleSet]
 
     def steps_of(self, setup: Setup, wanted: Wanted) -> int:
         per_epoch = -(-len(self.training) // setup.protocol.batch_size)
@@ -121,7 +121,7 @@ def open_material(setup: Setup) -> Material:
     tokenizer = load_tokenizer(setup.model)
     segments = load_encoder(setup.model).encoder.settings.type_vocab_size
 
-    def windows(path: Path, most: int | None) -> list[Window]:
+    def windows(path: Path, most: int | None) -> list[ExampleSet]:
         counts = ExampleCounts()
         return list(encode_windows(task, islice(task.load(path, counts), most), tokenizer, counts, segments))
 

@@ -17,7 +17,7 @@ from torch import nn
 from unmask.batch import Batch
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import load_predictor
-from unmask.inference.windows import Window, measure, predict_window
+from unmask.inference.windows import ExampleSet, measure, predict_window
 from unmask.models.buckets import Shapes, fill
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import needs_pooler
@@ -129,8 +129,8 @@ class Case:
         return self.task.encode(examples, self.tokenizer, ExampleCounts(), self.encoder_settings.type_vocab_size)
 
     @property
-    def window(self) -> Window:
-        return Window(self.examples, self.encoded)
+    def window(self) -> ExampleSet:
+        return ExampleSet(self.examples, self.encoded)
 
     @cached_property
     def encoder_settings(self) -> EncoderSettings:
@@ -271,7 +271,7 @@ def test_predictions_do_not_depend_on_what_stands_beside_them(case: Case) -> Non
     together = predict_window(case.task, module, case.window, CPU)
     for number in (0, 7):
         alone = [case.examples[number]]
-        [prediction] = predict_window(case.task, module, Window(alone, case.encode(alone)), CPU)
+        [prediction] = predict_window(case.task, module, ExampleSet(alone, case.encode(alone)), CPU)
         assert_alike(prediction, together[number])
 
 

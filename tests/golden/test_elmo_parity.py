@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unmask.batch import Batch, pack
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
-from unmask.models.elmo.projected_lstm import Memory
+from unmask.models.elmo.projected_lstm import LstmState
 from unmask.models.elmo.settings import ElmoSettings
 
 h5py = pytest.importorskip("h5py", reason="needs h5py to read the published checkpoint")
@@ -109,7 +109,7 @@ def test_top_layers_of_three_streams_are_the_stored_ones(fixtures: Path, encoder
     for number in range(3):
         with h5py.File(fixtures / f"lm_embeddings_{number}.hdf5", "r") as file:
             expected.append([np.concatenate(list(file[str(place)][...]), 1) for place in range(10)])
-    memories: tuple[Memory, Memory] | None = None
+    memories: tuple[LstmState, LstmState] | None = None
     worst = 0.0
     for place in range(10):
         batch = sentence_batch([streams[number][place].split() for number in range(3)])

@@ -21,7 +21,7 @@ from unmask.finetuning.inputs import build_module
 from unmask.finetuning.run import finetune, save_finetuned
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict_file
-from unmask.inference.windows import Window
+from unmask.inference.windows import ExampleSet
 from unmask.info import describe
 from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_encoder
@@ -378,5 +378,5 @@ def test_floors_leave_the_features_on_the_disk() -> None:
         columns = {"labels": np.array([0, 1, -100]), "features": np.zeros((3, 8), dtype=np.float32).view(OnDisk)}
         return encoded([[5, 6, 7]], [3], token_columns=columns)
 
-    floors = finetuning._floors(opened(TAGGER), part(), [Window((), part()), Window((), part())])
+    floors = finetuning._floors(opened(TAGGER), part(), [ExampleSet((), part()), ExampleSet((), part())])
     assert floors["dev.overall_accuracy"] == {"all O": 0.5}

@@ -21,7 +21,7 @@ from unmask.errors import AnotherProcess, InputError, OutputError
 from unmask.io.writing import alone_in
 from unmask.packing.split import Split
 from unmask.store import encoding
-from unmask.store.encoding import Chunk, Encoder, cut_chunks, text_hash
+from unmask.store.encoding import Chunk, Encoder, cut_chunks, held_out_hash
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
 from unmask.tokenization.learning.from_files import train_tokenizer
@@ -154,7 +154,7 @@ def test_held_out_is_a_matter_of_the_text_alone(folder: Path, whole: Path, tmp_p
         return {text for number, text in enumerate(texts) if number in split}
 
     texts = [text for text in DOCUMENTS if text != "\ufffd"]
-    expected = {text for text in texts if text_hash(text) < 0.3 * 2**32}
+    expected = {text for text in texts if held_out_hash(text) < 0.3 * 2**32}
     assert held_out_texts(TokenStore(whole), texts) == expected
     shuffled = random.Random(1).sample(texts, len(texts) // 2)
     write_documents(tmp_path / "half.jsonl", shuffled)

@@ -18,7 +18,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from unmask.store.encoding import text_hash
+from unmask.store.encoding import held_out_hash
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -204,7 +204,7 @@ def test_documents_of_a_mixture_are_taken_as_often_as_it_says(
     times = {name: pytest.approx(value) for name, value in store.manifest["mixture"].items()}
     assert times == {"small": 2.5, "large": 5 / 6}
     stored = Counter(store.text_hashes().tolist())
-    taken = {name: [stored[text_hash(f"the dog {n:04d} barks")] for n in some] for name, some in numbers.items()}
+    taken = {name: [stored[held_out_hash(f"the dog {n:04d} barks")] for n in some] for name, some in numbers.items()}
     assert set(taken["small"]) == {2, 3}
     assert set(taken["large"]) == {0, 1}
     # 100 draws at 1/2 and 900 at 5/6: standard deviations of 5 and 11.2 documents, of which four are allowed.

@@ -144,7 +144,7 @@ def test_the_sequences_of_a_prepared_store_come_from_where_they_should(
     vocabulary = [*SPECIALS, *(word for document in flat for word in document)]
     (folder / "vocab.txt").write_text("\n".join(vocabulary))
     store = prepare([write_documents(folder / "text.jsonl", texts)], folder / "vocab.txt", folder / "store")
-    is_held_out = [encoding.text_hash(text) < held_out * 2**32 for text in texts]
+    is_held_out = [encoding.held_out_hash(text) < held_out * 2**32 for text in texts]
     if is_held_out.count(False) < 2:
         return
     frame = SequenceFrame(load_tokenizer(store.tokenizer_directory).framing)

@@ -12,7 +12,7 @@ from unmask.pretraining.inputs import tell_beforehand
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
-from unmask.store.encoding import text_hash
+from unmask.store.encoding import held_out_hash
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import open_tokenizer
@@ -143,9 +143,9 @@ def test_held_out_text_that_is_shorter_than_a_window_is_told(
 ) -> None:
     """Not too few documents: one is held out, and one is needed."""
     drawn = (f"{'so ' * (num_words - 1)}{number}" for number in range(10_000))
-    held_out = next(document for document in drawn if text_hash(document) < 0.01 * 2**32)
+    held_out = next(document for document in drawn if held_out_hash(document) < 0.01 * 2**32)
     documents = [SENTENCE * 3 + str(number) for number in range(40)]
-    documents = [document for document in documents if text_hash(document) >= 0.01 * 2**32]
+    documents = [document for document in documents if held_out_hash(document) >= 0.01 * 2**32]
     text = write_text(tmp_path / "a.jsonl", [*documents, held_out])
     recipe = tmp_path / "elmo.yaml"
     recipe.write_text(

@@ -39,7 +39,7 @@ class Edit(NamedTuple):
     length: int
 
 
-def find_fault(value: object, num_characters: int) -> str | None:
+def annotation_fault(value: object, num_characters: int) -> str | None:
     """What is wrong with the annotations of a document, worded for an error; None if nothing is.
 
     Args:

@@ -21,7 +21,7 @@ from unmask.corpus.formats.plain_text import read_txt
 from unmask.corpus.formats.tables import read_csv, read_documents_of_jsonl, read_parquet, read_tsv
 from unmask.corpus.formats.wikipedia import read_wikipedia
 from unmask.corpus.settings import ReadingSettings
-from unmask.corpus.source import Source
+from unmask.corpus.source import CorpusFile
 from unmask.errors import InputError
 from unmask.io.encodings import as_utf8
 from unmask.io.reading import (
@@ -66,7 +66,7 @@ def _read_file(
 ) -> Iterator[Document]:
     counts.files += 1
     is_empty = True
-    source = Source(path, io.BytesIO(), False, settings, counts)
+    source = CorpusFile(path, io.BytesIO(), False, settings, counts)
     try:
         with ExitStack() as stack:
             if path == STANDARD_INPUT:
@@ -106,7 +106,7 @@ def _standard_input() -> IO[bytes]:
     return sys.stdin.buffer
 
 
-def _refuse_surrogate(source: Source, document: Document, surrogate: str) -> None:
+def _refuse_surrogate(source: CorpusFile, document: Document, surrogate: str) -> None:
     if source.undecoded:
         encoding = "UTF-8" if source.settings.encoding == "utf-8" else source.settings.encoding
         source.refuse(document.source, f"not {encoding}", f"not {encoding}: expected text in {encoding}")
@@ -135,7 +135,7 @@ class _CountedBytes(io.RawIOBase):
         return size
 
 
-def _choose_format(source: Source) -> str:
+def _choose_format(source: CorpusFile) -> str:
     if source.settings.format != "auto":
         return source.settings.format
     if source.path == STANDARD_INPUT:
@@ -147,7 +147,7 @@ def _choose_format(source: Source) -> str:
     return form
 
 
-def _look_ahead(source: Source) -> list[bytes]:
+def _look_ahead(source: CorpusFile) -> list[bytes]:
     """The first lines of a file, which will be read again later, as will any damage among them."""
     lines: list[bytes] = []
     size = 0
@@ -166,7 +166,7 @@ def _lines_before(lines: list[bytes], error: Exception) -> Iterator[bytes]:
     raise error
 
 
-CorpusReader = Callable[[Source], Iterator[Document]]
+CorpusReader = Callable[[CorpusFile], Iterator[Document]]
 """Reads an opened file into documents, unchanged."""
 
 CORPUS_READERS: dict[str, CorpusReader] = {

@@ -19,7 +19,7 @@ LONG_LINE_BYTES = 1_000_000
 
 
 @dataclass
-class Source:
+class CorpusFile:
     """A corpus file that has been opened.
 
     Attributes:

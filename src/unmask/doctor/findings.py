@@ -26,7 +26,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Table:
+class FigureTable:
     """A table of text: every row has one cell per column; without columns, rows are (name, value)."""
 
     title: str
@@ -112,7 +112,7 @@ class Diagnosis:
     target: str
     findings: tuple[Finding, ...]
     headline: tuple[tuple[str, str], ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[FigureTable, ...] = ()
     histograms: tuple[Histogram, ...] = ()
     samples: tuple[Sample, ...] = ()
     listings: tuple[tuple[str, str], ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from unmask.doctor.findings import Diagnosis, Sample, Table
+from unmask.doctor.findings import Diagnosis, FigureTable, Sample
 from unmask.io.writing import write_text
 from unmask.reports.layout import render
 
@@ -38,7 +38,7 @@ def make_page(diagnosis: Diagnosis) -> str:
     )
 
 
-def _kind(table: Table) -> str:
+def _kind(table: FigureTable) -> str:
     """A table's class in the style sheet."""
     if not any(table.columns):
         return "cells" if table.columns else "plain"

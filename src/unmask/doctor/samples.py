@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.doctor.findings import Sample, SampleToken, Table
+from unmask.doctor.findings import FigureTable, Sample, SampleToken
 from unmask.objectives.base import Objective
 from unmask.objectives.table import new_objective
 from unmask.pretraining.start import Start
@@ -87,7 +87,7 @@ def read_entry(tokenizer: Tokenizer, index: int) -> str:
     return entry.removesuffix(END_OF_WORD) if entry.endswith(END_OF_WORD) else f"{entry}-"
 
 
-def describe_step(step: FirstStep, max_length: int) -> Table:
+def describe_step(step: FirstStep, max_length: int) -> FigureTable:
     """What the first step's sequences hold, as shares that can be compared with the recipe."""
     lengths = [length for batch in step.batches for length in batch.lengths]
     special = torch.cat([batch.columns["special_tokens_mask"] for batch in step.batches])
@@ -102,4 +102,4 @@ def describe_step(step: FirstStep, max_length: int) -> Table:
         ("targets", f"{num_targets / step.num_tokens:.1%} of the tokens"),
         *step.objective.tell_batches(step.batches),
     ]
-    return Table("What the first step shows the model", tuple(rows))
+    return FigureTable("What the first step shows the model", tuple(rows))

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from unmask.doctor.findings import Diagnosis, Finding, Histogram, Level, Sample, SampleToken, Table
+from unmask.doctor.findings import Diagnosis, FigureTable, Finding, Histogram, Level, Sample, SampleToken
 
 WIDTH = 100
 _BAR_WIDTH = 50
@@ -86,7 +86,7 @@ def _findings(findings: Iterable[Finding]) -> Grid:
     return grid
 
 
-def _grid(table: Table) -> Grid:
+def _grid(table: FigureTable) -> Grid:
     num_columns = max([len(table.columns), *(len(row) for row in table.rows)])
     has_head = any(table.columns)
     grid = Grid(box=None, show_header=has_head, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")

@@ -14,7 +14,7 @@ from unmask.errors import CheckpointError, ModelError, SettingsError
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.task_options import adjusted_task
-from unmask.inference.windows import Window, encode_windows, introduce
+from unmask.inference.windows import ExampleSet, encode_windows, introduce
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import model_directory
 from unmask.io.progress import Progress
@@ -24,10 +24,10 @@ from unmask.models.heads.heads import needs_pooler
 from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
 from unmask.models.hub.directory import LoadedModel, load_encoder, load_finetuned
-from unmask.models.hub.source import Source, open_source
+from unmask.models.hub.source import ModelSource, open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
-from unmask.tasks.encoded import EncodedExamples, ExampleLoader, LoadedStep, Position, concatenate
+from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitPosition, concatenate
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
@@ -50,7 +50,7 @@ class ExampleSteps:
     """
 
     loader: ExampleLoader
-    start: Position
+    start: UnitPosition
 
     @property
     def longest(self) -> int:
@@ -64,16 +64,16 @@ class ExampleSteps:
         cut = Cut(loader.batch_size, loader.micro_batch_size, longest, length_key="task.max_length")
         return cut.at_most(most_tokens)
 
-    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[TaskStep]:
         """See `StepSource`."""
         if position is None:
             position = self.start
-        start = position if isinstance(position, Position) else Position(**position)
+        start = position if isinstance(position, UnitPosition) else UnitPosition(**position)
         return replace(self.loader, micro_batch_size=self.cut(start, most_tokens).micro_batch_size).steps(start)
 
 
 @dataclass(frozen=True)
-class Inputs:
+class TaskInputs:
     """What a run needs, opened and checked to fit together.
 
     Attributes:
@@ -91,14 +91,14 @@ class Inputs:
     tokenizer: Tokenizer
     module: TaskModule
     loader: ExampleLoader
-    start: Position
+    start: UnitPosition
     checkpoint: Checkpoint | None
-    dev: list[Window] | None
-    test: list[Window] | None
+    dev: list[ExampleSet] | None
+    test: list[ExampleSet] | None
     trained_length: int | None
 
 
-def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
+def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
     """Opens the model, and reads and encodes every file, so that anything wrong is reported before training.
 
     Raises:
@@ -127,7 +127,7 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
     loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size))
     start = loader.start()
     if checkpoint is not None:
-        saved = Position(**checkpoint.state["position"])
+        saved = UnitPosition(**checkpoint.state["position"])
         if saved.data != start.data:
             raise CheckpointError(
                 f"{directory}: {train} gives other examples than when this run was begun: restore the file, or "
@@ -136,13 +136,13 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> Inputs:
         start = saved
     trained = settings.task.max_length if settings.from_scratch else source.trained_length
     warn_of_untrained_positions(int(training.row_lengths.max()), trained, source.directory, "task.max_length")
-    return Inputs(
+    return TaskInputs(
         task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
     )
 
 
 def build_module(
-    settings: FinetuneRecipe, task: Task[Any], source: Source, tokenizer: Tokenizer, num_new_entries: int = 0
+    settings: FinetuneRecipe, task: Task[Any], source: ModelSource, tokenizer: Tokenizer, num_new_entries: int = 0
 ) -> TaskModule:
     """The encoder of `init_from`, transferred and frozen as the recipe says, with a head on it.
 
@@ -198,7 +198,7 @@ def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> N
         fresh.normal_(std=encoder.settings.initializer_range)
 
 
-def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: Source) -> TaskModule:
+def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: ModelSource) -> TaskModule:
     """The module with the head of `init_from`, for another task with the same labels. The head keeps its dropout unless
     task.classifier_dropout is set."""
     loaded = load_finetuned(source)
@@ -269,7 +269,7 @@ def with_columns(task: Task[Any], columns: ColumnSettings, module: TaskModule) -
 
 def read_windows(
     task: Task[Any], name: str, file: InputFiles, tokenizer: Tokenizer, module: TaskModule
-) -> list[Window]:
+) -> list[ExampleSet]:
     """Reads and encodes a file, and logs what was mended or skipped.
 
     Raises:
@@ -290,13 +290,13 @@ def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Exam
         yield example
 
 
-def add_features(feature_layers: str, run: Inputs, directory: Path, compute: Compute) -> Inputs:
+def add_features(feature_layers: str, run: TaskInputs, directory: Path, compute: Compute) -> TaskInputs:
     """The same inputs with the frozen encoder's features added, which are computed once and kept in `directory`."""
 
     def add(encoded: EncodedExamples, name: str) -> EncodedExamples:
         return with_features(encoded, run.module.encoder, feature_layers, directory / f"{name}.npy", compute)
 
-    def add_all(windows: list[Window] | None, name: str) -> list[Window] | None:
+    def add_all(windows: list[ExampleSet] | None, name: str) -> list[ExampleSet] | None:
         if windows is None:
             return None
         return [replace(w, encoded=add(w.encoded, f"{name}-{number}")) for number, w in enumerate(windows)]

@@ -17,11 +17,11 @@ from torch import nn
 
 from unmask.config import Overrides
 from unmask.finetuning.files import check_files, shared_files
-from unmask.finetuning.inputs import ExampleSteps, Inputs, add_features, open_inputs
+from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.lengths import within_trained_length
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.evaluation import tell_degenerate
-from unmask.inference.windows import Window, measure, predict_window
+from unmask.inference.windows import ExampleSet, measure, predict_window
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
@@ -109,7 +109,7 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
     return directory / "model"
 
 
-def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> Inputs:
+def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> TaskInputs:
     """The inputs of a run; a metric that the task does not have is refused now, not at the first evaluation.
 
     Raises:
@@ -147,7 +147,7 @@ class Measurement:
     name: str
     task: Task[Any]
     module: TaskModule
-    windows: list[Window]
+    windows: list[ExampleSet]
     device: torch.device
     figures: dict[str, float] = field(default_factory=dict)
     score: Score[Any] | None = None
@@ -180,7 +180,7 @@ class Measurement:
         return self.task
 
 
-def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:
+def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: Compute, log: RunLog) -> None:
     task, module = run.task, run.module
     assert isinstance(module, nn.Module)
     if settings.task.tagging_head == "bilstm":
@@ -222,7 +222,7 @@ def _train(settings: FinetuneRecipe, run: Inputs, directory: Path, compute: Comp
             rmtree(directory / "features")
 
 
-def _floors(task: Task[Any], training: EncodedExamples, dev: list[Window]) -> dict[str, dict[str, float]]:
+def _floors(task: Task[Any], training: EncodedExamples, dev: list[ExampleSet]) -> dict[str, dict[str, float]]:
     """What figures on dev are to be compared with, under their names in metrics.jsonl and in results.json.
 
     Only the targets are needed: frozen features, which may be larger than memory, stay on disk.
@@ -235,12 +235,12 @@ def _floors(task: Task[Any], training: EncodedExamples, dev: list[Window]) -> di
     return {name: floor for metric, floor in floors.items() for name in (f"eval/{metric}", f"dev.{metric}")}
 
 
-def _samples(task: Task[Any], run: Inputs, compute: Compute) -> list[dict[str, Any]]:
+def _samples(task: Task[Any], run: TaskInputs, compute: Compute) -> list[dict[str, Any]]:
     """What the module, in eval mode, says about the first dev examples; see `unmask.reports.run_page` for the shape."""
     assert run.dev is not None
     examples = run.dev[0].examples[:_NUM_SAMPLES]
     encoded = task.encode(examples, run.tokenizer, ExampleCounts(), run.module.encoder.settings.type_vocab_size)
-    predictions = predict_window(task, run.module, Window(examples, encoded), compute)
+    predictions = predict_window(task, run.module, ExampleSet(examples, encoded), compute)
     return [
         {"title": f"dev example {number}", **task.sample(example, prediction)}
         for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True), start=1)

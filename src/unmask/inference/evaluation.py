@@ -16,7 +16,7 @@ from unmask.inference.task_options import (
     check_task_settings,
     naming_columns_by_option,
 )
-from unmask.inference.windows import Window, encode_windows, measure
+from unmask.inference.windows import ExampleSet, encode_windows, measure
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.io.reading import split_suffixes
@@ -73,7 +73,7 @@ def evaluate(
     counts = ExampleCounts()
     with Progress("evaluating", unit="examples") as progress:
 
-        def read() -> Iterator[Window]:
+        def read() -> Iterator[ExampleSet]:
             examples = its_task.load(data, counts)
             for window in encode_windows(its_task, examples, tokenizer, counts, num_segments, str(data)):
                 yield window

@@ -21,7 +21,7 @@ from unmask.inference.task_options import (
     check_task_settings,
     naming_columns_by_option,
 )
-from unmask.inference.windows import Window, encode_windows, introduce, predict_window
+from unmask.inference.windows import ExampleSet, encode_windows, introduce, predict_window
 from unmask.io.input_files import DataPath
 from unmask.io.paths import model_directory
 from unmask.io.rows import Row, find_field
@@ -71,7 +71,7 @@ class Predictor:
         if counts.anything_mended:
             logger.warning("inputs: %s", counts.summary())
 
-    def _predict_window(self, window: Window) -> Iterator[dict[str, Any]]:
+    def _predict_window(self, window: ExampleSet) -> Iterator[dict[str, Any]]:
         predictions = predict_window(self.task, self.module, window, self.compute)
         for example, prediction in zip(window.examples, predictions, strict=True):
             given_id = find_field(example.fields, self.task.id_column)

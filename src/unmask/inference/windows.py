@@ -43,7 +43,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
-class Window:
+class ExampleSet:
     """Some examples, and their encoding."""
 
     examples: Sequence[Example]
@@ -174,7 +174,7 @@ def encode_windows(
     num_segments: int,
     name: str = "inputs",
     device: torch.device = _CPU,
-) -> Iterator[Window]:
+) -> Iterator[ExampleSet]:
     """Encodes a stream of examples window by window; warns if the vocabulary does not cover the texts of `name`.
 
     Args:
@@ -182,10 +182,10 @@ def encode_windows(
     """
     coverage = Coverage(tokenizer, name)
 
-    def encode(window: list[Example]) -> Window:
+    def encode(window: list[Example]) -> ExampleSet:
         encoded = task.encode(window, tokenizer, counts, num_segments)
         coverage.add(encoded.input_ids)
-        return Window(window, encoded)
+        return ExampleSet(window, encoded)
 
     yield from map_ahead(encode, windows(examples, window_size(task)), device)
     coverage.note(counts)
@@ -193,7 +193,7 @@ def encode_windows(
 
 @torch.inference_mode()
 def predict_window(
-    task: Task[Any], module: TaskModule, window: Window, compute: Compute, losses: Losses | None = None
+    task: Task[Any], module: TaskModule, window: ExampleSet, compute: Compute, losses: Losses | None = None
 ) -> list[Prediction]:
     """One prediction for each example of a window.
 
@@ -237,7 +237,7 @@ def run_module(
 
 
 def measure(
-    task: Task[Any], module: TaskModule, encoded_windows: Iterable[Window], compute: Compute
+    task: Task[Any], module: TaskModule, encoded_windows: Iterable[ExampleSet], compute: Compute
 ) -> tuple[float, Score[Any]]:
     """Runs a module, in eval mode, over labelled examples.
 

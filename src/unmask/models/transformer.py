@@ -11,7 +11,7 @@ from unmask.batch import Batch
 from unmask.models.attention import attend
 from unmask.models.dropout import add_dropout
 from unmask.models.kernels.products import Linear
-from unmask.models.kernels.row_layout import Layout, lay_out
+from unmask.models.kernels.row_layout import Layout, layout_for
 from unmask.models.layers import FeedForward
 from unmask.models.settings import EncoderSettings
 
@@ -94,7 +94,7 @@ def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions:
         (tokens, hidden), or (positions, hidden).
     """
     *lower, last = blocks
-    layout = lay_out(batch, embedded)
+    layout = layout_for(batch, embedded)
     hidden = layout.enter(embedded)
     for block in lower:
         hidden = block(hidden, layout)
@@ -106,7 +106,7 @@ def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions:
 
 def every_hidden_state(blocks: nn.ModuleList, embedded: Tensor, batch: Batch) -> list[Tensor]:
     """The embeddings' output, then each block's, the last one the same as `run_blocks`'; each (tokens, hidden)."""
-    layout = lay_out(batch, embedded)
+    layout = layout_for(batch, embedded)
     states = [layout.enter(embedded)]
     for block in blocks:
         states.append(block(states[-1], layout))

@@ -30,7 +30,7 @@ from unmask.chance import uniform
 from unmask.errors import ModelError
 from unmask.models.dropout import dropout
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
-from unmask.models.elmo.projected_lstm import Memory
+from unmask.models.elmo.projected_lstm import LstmState
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
@@ -163,13 +163,13 @@ class BiLMModule(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.softmax = WordSoftmax(encoder.settings)
-        self._evaluated: list[Memory] | None = None
+        self._evaluated: list[LstmState] | None = None
         nothing = self._nothing(0, torch.device("cpu"))
         self.register_buffer("remembered_outputs", torch.stack([each.outputs for each in nothing]))
         self.register_buffer("remembered_cells", torch.stack([each.cells for each in nothing]))
         self.register_load_state_dict_pre_hook(_take_on_lanes)  # type: ignore[no-untyped-call]
 
-    def _nothing(self, num_lanes: int, device: torch.device) -> list[Memory]:
+    def _nothing(self, num_lanes: int, device: torch.device) -> list[LstmState]:
         return [self.encoder.empty_memory(num_lanes, device) for _ in (FORWARD, BACKWARD)]
 
     def forward(self, batch: Batch) -> list[LossTerm]:
@@ -178,7 +178,7 @@ class BiLMModule(nn.Module):
         self._make_room(int(lanes.amax()) + 1)
         forgets = batch.columns.get("forgets", torch.zeros_like(lanes, dtype=torch.bool))[:, None]
         remembered = [
-            Memory(
+            LstmState(
                 self.remembered_outputs[direction][:, lanes].masked_fill(forgets, 0),
                 self.remembered_cells[direction][:, lanes].masked_fill(forgets, 0),
             )
@@ -206,7 +206,7 @@ class BiLMModule(nn.Module):
             self.remembered_outputs = torch.cat([self.remembered_outputs, outputs], 2)
             self.remembered_cells = torch.cat([self.remembered_cells, cells], 2)
 
-    def _read(self, batch: Batch, memories: list[Memory]) -> tuple[Tensor, list[Memory]]:
+    def _read(self, batch: Batch, memories: list[LstmState]) -> tuple[Tensor, list[LstmState]]:
         """(2 * tokens, projection): the outputs of both directions, each in its reading order."""
         characters = torch.cat([batch.columns["characters"], batch.columns["backward_characters"]])
         vectors = self.encoder.embeddings(characters).chunk(2)  # one pass, in which a word is computed once

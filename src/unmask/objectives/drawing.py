@@ -104,7 +104,7 @@ class Rows:
         return (order <= self.of_sequence(last)) & ~self.special
 
 
-def lay_out(batch: Batch) -> Rows:
+def batch_rows(batch: Batch) -> Rows:
     """The rows of a batch on the CPU, with keys and the column `special_tokens_mask`."""
     assert batch.keys is not None, "masks are drawn from the batch's keys"
     width = max(batch.lengths)

@@ -31,7 +31,7 @@ from unmask.objectives import operations
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets, predict_masked, tell_masking
-from unmask.objectives.sentence_pairs import SentencePairs
+from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.span_boundary import SpanBoundary
 from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans, tell_span_lengths, tell_spans
@@ -137,7 +137,7 @@ class MaskedLM:
         self._ordinary_ids = torch.nonzero(ordinary).squeeze(1)
         self._parts: list[Part] = []
         if settings.sentence_objective != "none":
-            self._parts.append(SentencePairs(settings.sentence_objective))
+            self._parts.append(SentencePairPart(settings.sentence_objective))
         if settings.span_boundary:
             self._parts.append(SpanBoundary(settings.max_boundary_targets))
         annotated = () if settings.annotations is None else (settings.annotations,)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.objectives.drawing import NOT_DRAWN, lay_out
+from unmask.objectives.drawing import NOT_DRAWN, batch_rows
 
 CHOICE, _FATE, _REPLACEMENT = 1, 2, 3
 """Streams of chance: which tokens are chosen, what becomes of them, which entry replaces them."""
@@ -32,7 +32,7 @@ def choose_tokens(batch: Batch, target_prob: float) -> Tensor:
     Returns:
         (tokens,) bool, True for a target.
     """
-    rows = lay_out(batch)
+    rows = batch_rows(batch)
     return rows.take_in_turn(rows.ranks(rows.draw(CHOICE)), target_prob)
 
 
@@ -80,7 +80,7 @@ def choose_words(batch: Batch, target_prob: float, continuation: Tensor) -> Tens
     Returns:
         (tokens,) bool, True for a target.
     """
-    rows, words = lay_out(batch), find_words(batch, continuation)
+    rows, words = batch_rows(batch), find_words(batch, continuation)
     order = rows.order(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
     sizes = torch.zeros_like(words.start).index_add_(0, words.start, (~rows.special).long())  # at first tokens, else 0
     sizes = rows.spread(sizes, fill=0).gather(1, order)  # (sequences, width), in the order of the draws
@@ -124,7 +124,7 @@ def mask_targets(
         `target_positions` (targets,) int64, the places of the targets.
     """
     targets = torch.nonzero(chosen).squeeze(1)
-    rows = lay_out(batch)
+    rows = batch_rows(batch)
     fate = rows.draw(_FATE, targets if fate_places is None else fate_places)
     replacement = ordinary_ids[(rows.draw(_REPLACEMENT, targets) * len(ordinary_ids)).long()]
     originals = batch.input_ids[targets]

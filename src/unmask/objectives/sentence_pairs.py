@@ -38,7 +38,7 @@ _CALLED: dict[SentenceQuestion, tuple[str, str]] = {
 }
 
 
-class SentencePairs:
+class SentencePairPart:
     """Either question as a part of masked language modelling; see `unmask.objectives.masked_lm.Part`."""
 
     head_name = "next_sentence_head"

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.chance import uniform
-from unmask.objectives.drawing import NOT_DRAWN, Rows, lay_out
+from unmask.objectives.drawing import NOT_DRAWN, Rows, batch_rows
 from unmask.objectives.masking import CHOICE, find_words
 
 _LENGTH, _ANNOTATION, _KIND = 4, 5, 6
@@ -50,7 +50,7 @@ def choose_spans(
     Returns:
         (tokens,) bool, True for a target.
     """
-    rows, words = lay_out(batch), find_words(batch, continuation)
+    rows, words = batch_rows(batch), find_words(batch, continuation)
     turns = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
     # The spans of a sequence's first turns suffice to spend its budget: each covers at least one word.
     starts = torch.nonzero(words.begins & (turns < rows.of_sequence(rows.budgets(target_prob)))).squeeze(1)
@@ -98,7 +98,7 @@ def choose_annotated(batch: Batch, target_prob: float, continuation: Tensor, ann
     Returns:
         (tokens,) bool, True for a target.
     """
-    rows, words = lay_out(batch), find_words(batch, continuation)
+    rows, words = batch_rows(batch), find_words(batch, continuation)
     annotated = (annotation > 0) & ~rows.special
     goes_on = (torch.roll(annotation, 1) == annotation) & ~torch.roll(rows.special, 1) & (rows.position > 0)
     opens = annotated & ~goes_on

@@ -31,7 +31,7 @@ from unmask.pretraining.start import Start, build_module, check_vocabulary, desc
 from unmask.pretraining.steps import PretrainingSteps, build_loader, frame_of
 from unmask.recipe.pairings import unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
-from unmask.store.encoding import text_hash
+from unmask.store.encoding import held_out_hash
 from unmask.store.preparation import SKIPPED, describe_annotations, prepare
 from unmask.store.store import TokenStore
 from unmask.store.unknown_tokens import tell_unknown
@@ -49,7 +49,7 @@ TRAINED_TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True)
-class Inputs:
+class PretrainingInputs:
     """What a run needs, opened and checked to fit together.
 
     Attributes:
@@ -71,7 +71,7 @@ class Inputs:
     trained_length: int | None
 
 
-def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inputs:
+def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> PretrainingInputs:
     """Opens everything that a run needs; makes the store from the corpus where there is none yet.
 
     The first step's batches are made too, so that damage to what they are read from is reported before the run begins.
@@ -92,7 +92,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Inpu
         tell_beforehand(start, store, tokenizer)
     steps = PretrainingSteps(start, store, tokenizer, checkpoint)
     held_out = prepare_held_out(start, store, tokenizer, objective)
-    return Inputs(store, tokenizer, objective, module, checkpoint, steps, held_out, start.trained_length())
+    return PretrainingInputs(store, tokenizer, objective, module, checkpoint, steps, held_out, start.trained_length())
 
 
 def tell_beforehand(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -298,7 +298,7 @@ def check_corpus(settings: PretrainRecipe) -> None:
     needed = documents_needed(settings.packing, settings.objective.asked_of_pairs)
     num_training, num_held_out, is_marked = 0, 0, masking is None
     for document in documents:
-        is_training = text_hash(document.text) >= threshold
+        is_training = held_out_hash(document.text) >= threshold
         num_training += is_training
         num_held_out += not is_training
         is_marked = is_marked or any(annotation.kind == masking for annotation in document.annotations)

@@ -11,7 +11,7 @@ import torch
 from unmask.batch import Batch
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.pretraining.inputs import Inputs
+from unmask.pretraining.inputs import PretrainingInputs
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
 
@@ -21,7 +21,7 @@ _STEPS_CHECKED = 10
 """Steps at a run's beginning of which one must have a target."""
 
 
-def check_targets(settings: PretrainRecipe, run: Inputs) -> None:
+def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
     """Refuses a run that would train on nothing, or be measured on nothing; tells of a further term without targets.
 
     Raises:

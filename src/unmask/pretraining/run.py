@@ -19,7 +19,7 @@ from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import by_figure
 from unmask.pretraining.checkpoint_model import save_pretrained
-from unmask.pretraining.inputs import Inputs, open_inputs
+from unmask.pretraining.inputs import PretrainingInputs, open_inputs
 from unmask.pretraining.measuring import check_targets, evaluator
 from unmask.pretraining.stages import stage_changer
 from unmask.pretraining.steps import count_targets
@@ -89,7 +89,7 @@ def pretrain(
     return directory / "model"
 
 
-def _train(settings: PretrainRecipe, run: Inputs, directory: Path, compute: Compute, log: RunLog) -> None:
+def _train(settings: PretrainRecipe, run: PretrainingInputs, directory: Path, compute: Compute, log: RunLog) -> None:
     module = run.module
     encoder = module.encoder.settings
     assert isinstance(module, nn.Module)

@@ -22,7 +22,7 @@ from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
 from unmask.models.hub.conversion import bert_as_electra, sizes_with_dropout, widen_vocabulary, with_dropout
 from unmask.models.hub.directory import load_encoder
-from unmask.models.hub.source import Source, open_source
+from unmask.models.hub.source import ModelSource, open_source
 from unmask.models.settings import (
     DROPOUTS,
     FEED_FORWARD_FACTOR,
@@ -57,7 +57,7 @@ class Start:
     """
 
     recipe: PretrainRecipe
-    source: Source | None
+    source: ModelSource | None
     sizes: EncoderSettings | ElmoSettings | None
     family: Family
     tokenizer: Tokenizer | None

@@ -58,7 +58,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class EncoderSettings:
+class EncodingSettings:
     """What makes an encoder, small enough to be sent to another process.
 
     Attributes:
@@ -91,7 +91,7 @@ class Encoder:
         )
 
     @staticmethod
-    def load(settings: EncoderSettings) -> Encoder:
+    def load(settings: EncodingSettings) -> Encoder:
         return Encoder(open_tokenizer(settings.tokenizer), settings.splitter)
 
     def _segment(self, sentence: str) -> str:
@@ -179,6 +179,6 @@ def digested(chunks: Iterable[Chunk], digest: TextDigest) -> Iterator[Chunk]:
         yield chunk
 
 
-def text_hash(text: str) -> int:
+def held_out_hash(text: str) -> int:
     """The first 32 bits of the SHA-256 of a text in UTF-8, which decide whether a document is held out."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:HASH_BYTES], "big")

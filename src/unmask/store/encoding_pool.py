@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from unmask.errors import OutputError
 from unmask.io.signals import Interruption
-from unmask.store.encoding import Chunk, Encoder, EncoderSettings
+from unmask.store.encoding import Chunk, Encoder, EncodingSettings
 from unmask.store.shard_writer import EncodedChunk
 
 _CHUNKS_IN_FLIGHT = 4
@@ -23,7 +23,7 @@ _CHUNKS_IN_FLIGHT = 4
 
 @contextmanager
 def encoder_pool(
-    encoder: Encoder, settings: EncoderSettings, workers: int, interruption: Interruption
+    encoder: Encoder, settings: EncodingSettings, workers: int, interruption: Interruption
 ) -> Iterator[Callable[[Iterator[Chunk]], Iterator[EncodedChunk]]]:
     """Yields a function that encodes chunks in order: here, or in worker processes.
 
@@ -74,7 +74,7 @@ def _ctrl_c_held_back() -> Iterator[None]:
 _encoder_of_worker: Encoder | None = None
 
 
-def _start_worker(settings: EncoderSettings) -> None:
+def _start_worker(settings: EncodingSettings) -> None:
     """Makes a worker leave Ctrl-C to its parent process, and end when that does."""
     global _encoder_of_worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -9,7 +9,7 @@ from typing import Any
 from unmask.corpus.pipeline import Corpus
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import StoreError
-from unmask.store.encoding import EncoderSettings
+from unmask.store.encoding import EncodingSettings
 from unmask.store.shard_writer import TextDigest
 
 
@@ -31,7 +31,7 @@ class Job:
     corpora: list[Corpus]
     reading: ReadingSettings
     cleaning: CleaningSettings
-    encoder: EncoderSettings
+    encoder: EncodingSettings
     out: Path
     dtype: Any
     fingerprint: str

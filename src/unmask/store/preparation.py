@@ -28,7 +28,7 @@ from unmask.io.signals import Interruption
 from unmask.io.writing import refuse_existing, refuse_foreign, told_as_output_error, writing
 from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
-from unmask.store.encoding import Chunk, Encoder, EncoderSettings, cut_chunks, digested
+from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, digested
 from unmask.store.encoding_pool import encoder_pool
 from unmask.store.job import Job, check_resumed, made_from_another
 from unmask.store.manifest import SPAN_ARRAYS, token_dtype, word_arrays
@@ -100,7 +100,7 @@ def prepare(
         corpora,
         reading,
         cleaning,
-        EncoderSettings(tokenizer_path, splitter),
+        EncodingSettings(tokenizer_path, splitter),
         out,
         token_dtype(text_tokenizer.vocab_size),
         text_tokenizer.fingerprint(),

@@ -20,7 +20,7 @@ from typing import Any
 
 from unmask.errors import OutputError, SettingsError, UserError
 from unmask.io.writing import UNFINISHED
-from unmask.store.encoding import Chunk, Encoder, EncoderSettings, digested
+from unmask.store.encoding import Chunk, Encoder, EncodingSettings, digested
 from unmask.store.job import Job, check_resumed
 from unmask.store.shard_writer import ShardWriter, TextDigest, move_shard, read_record
 
@@ -116,12 +116,12 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
 
 
-_encoders: dict[EncoderSettings, Encoder] = {}
+_encoders: dict[EncodingSettings, Encoder] = {}
 """Encoders loaded by this process, kept since Ray gives it one shard after another."""
 
 
 def _write_shard(
-    settings: EncoderSettings, out: Path, shard: int, dtype: str, made_from: dict[str, Any], text: list[Any]
+    settings: EncodingSettings, out: Path, shard: int, dtype: str, made_from: dict[str, Any], text: list[Any]
 ) -> dict[str, Any]:
     """Runs on a machine of the cluster: encodes a shard beside the store, then moves it in.
 

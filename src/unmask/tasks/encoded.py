@@ -196,7 +196,7 @@ def encoded(
 
 
 @dataclass(frozen=True)
-class Position:
+class UnitPosition:
     """A place in the order of all units: the next one to be shown.
 
     Attributes:
@@ -211,11 +211,11 @@ class Position:
 
 
 @dataclass(frozen=True)
-class LoadedStep:
+class TaskStep:
     """The batches of one optimizer step; see `unmask.training.steps.StepBatches`."""
 
     batches: list[Batch]
-    after: Position
+    after: UnitPosition
     epochs: float
 
 
@@ -235,11 +235,11 @@ class ExampleLoader:
     batch_size: int
     micro_batch_size: int
 
-    def start(self) -> Position:
+    def start(self) -> UnitPosition:
         """Where a new run begins."""
-        return Position(data=self.examples.checksum())
+        return UnitPosition(data=self.examples.checksum())
 
-    def steps(self, start: Position) -> Iterator[LoadedStep]:
+    def steps(self, start: UnitPosition) -> Iterator[TaskStep]:
         """Steps without end, from `start` on."""
         count, epoch, index = len(self.examples), start.epoch, start.index
         while True:
@@ -249,5 +249,5 @@ class ExampleLoader:
                 cuts = range(0, len(step), self.micro_batch_size)
                 batches = [self.examples.batch(step[cut : cut + self.micro_batch_size]) for cut in cuts]
                 index += len(step)
-                yield LoadedStep(batches, Position(epoch, index, start.data), epoch + index / count)
+                yield TaskStep(batches, UnitPosition(epoch, index, start.data), epoch + index / count)
             epoch, index = epoch + 1, 0

@@ -41,7 +41,7 @@ DOCUMENT_MARK = "-DOCSTART-"
 
 
 @dataclass(frozen=True)
-class Part:
+class Unsplittable:
     """What cannot be divided: an article, the lines of a row or of a document.
 
     Attributes:
@@ -62,7 +62,7 @@ class Parts:
         write: gives the content of a file of some of the parts.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[Unsplittable]
     write: Callable[[Iterable[Any]], bytes]
 
 
@@ -140,7 +140,7 @@ def _articles(lines: Iterable[str], path: DataPath) -> Parts:
     if not isinstance(articles, list) or not all(isinstance(article, dict) for article in articles):
         raise InputError(f"{path}: expected an object with articles under 'data', as SQuAD has them")
     parts = [
-        Part(str(article.get("title") or json.dumps(article.get("paragraphs"), ensure_ascii=False)), article)
+        Unsplittable(str(article.get("title") or json.dumps(article.get("paragraphs"), ensure_ascii=False)), article)
         for article in articles
     ]
 
@@ -161,7 +161,7 @@ def _lines(lines: Sequence[tuple[int, str]], columns: Sequence[str], file: Input
         raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
     starts = [int(row.source.rpartition(":")[2]) - 1 for row in rows]
     header, *texts = (_text(lines, start, end) for start, end in pairwise([0, *starts, len(lines)]))
-    parts = [Part(_group(row, columns), text) for row, text in zip(rows, texts, strict=True)]
+    parts = [Unsplittable(_group(row, columns), text) for row, text in zip(rows, texts, strict=True)]
     return Parts(parts, lambda chosen: _encoded([header, *chosen]))
 
 
@@ -175,7 +175,7 @@ def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:
 
 
 def _parquet(file: InputFiles, columns: Sequence[str]) -> Parts:
-    parts = [Part(_group(row, columns), number) for number, row in enumerate(read_rows(file))]
+    parts = [Unsplittable(_group(row, columns), number) for number, row in enumerate(read_rows(file))]
 
     def write(chosen: Iterable[Any]) -> bytes:
         from pyarrow import BufferOutputStream, concat_tables, parquet
@@ -196,19 +196,19 @@ def _encoded(texts: Iterable[str]) -> bytes:
     return "".join(texts).encode("utf-8")
 
 
-def _documents(lines: Sequence[str]) -> Iterator[Part]:
+def _documents(lines: Sequence[str]) -> Iterator[Unsplittable]:
     """Documents where they are marked, else sentences, which end at blank lines; named by their text. A piece without a
     token, such as wikigold's last mark, stays with the part before it."""
     marked = any(line.startswith(DOCUMENT_MARK) for line in lines)
     whole: list[str] = []
     for piece in _pieces(lines, marked):
         if any(map(_is_token, whole)) and any(map(_is_token, piece)):
-            yield Part("".join(whole), "".join(whole))
+            yield Unsplittable("".join(whole), "".join(whole))
             whole = []
         whole += piece
     if whole:
         text = "".join(whole) + ("" if whole[-1].isspace() else "\n")
-        yield Part(text, text)
+        yield Unsplittable(text, text)
 
 
 def _pieces(lines: Iterable[str], marked: bool) -> Iterator[list[str]]:

@@ -66,7 +66,7 @@ class BadStep:
         return sum(batch.num_tokens for batch in self.batches)
 
 
-def find_fault(
+def divergence_fault(
     step: int, loss: float, gradient_norm: float, recent_losses: Sequence[float], spike_factor: float | None
 ) -> str | None:
     """What is wrong with a step, in words; None where nothing is.
@@ -92,8 +92,8 @@ def find_fault(
 
 
 class RecentLosses:
-    """The losses of the last `WINDOW` steps taken, on the device: it judges spikes by the rule of `find_fault`, so that
-    nothing waits for it."""
+    """The losses of the last `WINDOW` steps taken, on the device: it judges spikes by the rule of `divergence_fault`,
+    so that nothing waits for it."""
 
     def __init__(self, device: torch.device) -> None:
         self._losses = torch.full((WINDOW,), torch.inf, dtype=torch.float64, device=device)

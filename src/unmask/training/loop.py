@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask.training.divergence import BadStep, find_fault
+from unmask.training.divergence import BadStep, divergence_fault
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.recorded.ahead import read_launched
 from unmask.training.settings import TrainSettings
@@ -34,7 +34,7 @@ class Hooks:
         before_step: called before each step: may begin a stage of the schedule and change what is trained. At the first
             call after a resume, only the weights of the module have been restored.
         is_due: whether `on_step` has anything to do after the step just launched, where the stepper runs ahead.
-        on_bad_step: called in place of an update in which `find_fault` finds a fault; raises, or resets module,
+        on_bad_step: called in place of an update in which `divergence_fault` finds a fault; raises, or resets module,
             optimizer, schedule and state to where the next step is to begin. It returns the batches from
             `state.position` on again if they depend on what it has reset; None if they are those that come next
             anyway. No function: faults are not looked for, which only steps that are not recorded allow.
@@ -78,7 +78,7 @@ def train(
         counts, norm = step.prepared.counts, figures.gradient_norm
         loss, fault = figures.loss(counts), None
         if hooks.on_bad_step is not None:
-            fault = find_fault(step.number, loss, norm, state.recent_losses, settings.spike_factor)
+            fault = divergence_fault(step.number, loss, norm, state.recent_losses, settings.spike_factor)
         if fault is None:
             state.add_losses(figures.sums, counts, loss)
         return fault

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.corpus.annotations import KINDS, Annotation, find_fault
+from unmask.corpus.annotations import KINDS, Annotation, annotation_fault
 from unmask.corpus.cleaning.cleaning import clean
 from unmask.corpus.cleaning.draft import Draft
 from unmask.corpus.documents import CorpusCounts, Document
@@ -86,7 +86,7 @@ def test_places_are_characters_not_bytes(tmp_path: Path) -> None:
 
 
 def test_faults_are_short_whatever_stands_there() -> None:
-    fault = find_fault([["x" * 10_000, 2, "entity"]], 5)
+    fault = annotation_fault([["x" * 10_000, 2, "entity"]], 5)
     assert fault is not None
     assert len(fault) < 150
 

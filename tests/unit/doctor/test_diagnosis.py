@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from unmask.doctor.diagnosis import diagnose, to_json
-from unmask.doctor.findings import Diagnosis, Finding, Histogram, Sample, SampleToken, Table, sorted_findings
+from unmask.doctor.findings import Diagnosis, FigureTable, Finding, Histogram, Sample, SampleToken, sorted_findings
 from unmask.doctor.page import make_page, write_page
 from unmask.doctor.samples import read_entry
 from unmask.doctor.terminal import bar_of_blocks, print_diagnosis
@@ -31,9 +31,11 @@ DIAGNOSIS = Diagnosis(
     ),
     headline=(("Documents", "1,234"), ("Unknown tokens", "1.04%")) * 4,
     tables=(
-        Table("Facts", (("documents", "12"), ("text", "말뭉치 " * 30))),
-        Table("Lengths", (("sentence", "12.5", "1,024"), ("document", "3", "9")), ("", "mean", "longest"), "a note"),
-        Table("Entries", (("כלב  2.00%", "كلب  1.00%"),), ("", "")),
+        FigureTable("Facts", (("documents", "12"), ("text", "말뭉치 " * 30))),
+        FigureTable(
+            "Lengths", (("sentence", "12.5", "1,024"), ("document", "3", "9")), ("", "mean", "longest"), "a note"
+        ),
+        FigureTable("Entries", (("כלב  2.00%", "كلب  1.00%"),), ("", "")),
     ),
     histograms=(Histogram("Sentence lengths", "tokens", "sentences", (1, 8, 15), (10, 0, 1)),),
     samples=(

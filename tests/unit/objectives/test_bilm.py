@@ -15,7 +15,7 @@ from unmask.chance import key
 from unmask.errors import ModelError
 from unmask.models.elmo.directory import save_elmo
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
-from unmask.models.elmo.projected_lstm import Memory
+from unmask.models.elmo.projected_lstm import LstmState
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.hub.directory import load_model
 from unmask.objectives.bilm import BiLM, BiLMModule
@@ -85,7 +85,7 @@ def slow_losses(module: BiLMModule, windows: int, num_lanes: int) -> list[float]
     for direction, prefix in ((FORWARD, ""), (BACKWARD, "backward_")):
         for lane in range(num_lanes):
             memories = [
-                Memory(torch.zeros(1, settings.projection_size), torch.zeros(1, settings.cell_size))
+                LstmState(torch.zeros(1, settings.projection_size), torch.zeros(1, settings.cell_size))
                 for _ in range(settings.num_hidden_layers)
             ]
             for window in range(windows):

@@ -16,7 +16,7 @@ from scipy.stats import chisquare
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.chance import uniform
 from unmask.objectives import masking
-from unmask.objectives.drawing import lay_out
+from unmask.objectives.drawing import batch_rows
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -259,7 +259,7 @@ def test_the_same_masks_in_whatever_micro_batches(kind: str, sizes: list[int]) -
 
 def test_draws_that_differ_in_their_last_bit_keep_their_order_in_a_large_batch() -> None:
     """Where sequence and draw are added first, the thousandth sequence loses ten bits of the draw."""
-    rows = lay_out(draw_batch([5] * 1000))
+    rows = batch_rows(draw_batch([5] * 1000))
     draws = torch.tensor([0.5, 0.5 - 2**-53, 1 - 2**-53, 0.25, 0.0], dtype=torch.float64).repeat(1000)
     assert rows.ranks(draws)[-5:].tolist() == [3, 2, 4, 1, 0]
 

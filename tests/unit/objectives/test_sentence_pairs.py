@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy
 from unmask.objectives.masked_lm import scores_of
-from unmask.objectives.sentence_pairs import SentencePairs
+from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.packing.pair_formats import IS_NEXT, NOT_NEXT
 from unmask.packing.settings import SentenceQuestion
 
@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize("name", ["nsp", "sop"])
 
 
 def summed_loss(name: SentenceQuestion, logits: Tensor, labels: Tensor) -> Tensor:
-    return SentencePairs(name).total(logits, labels, SummedCrossEntropy())
+    return SentencePairPart(name).total(logits, labels, SummedCrossEntropy())
 
 
 @BOTH

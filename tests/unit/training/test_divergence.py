@@ -19,7 +19,7 @@ from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import Interrupted, OutputError, UserError
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training import divergence
-from unmask.training.divergence import BadStep, find_fault, keep_bad_step
+from unmask.training.divergence import BadStep, divergence_fault, keep_bad_step
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
@@ -29,7 +29,7 @@ from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
 def test_what_is_not_finite_is_a_fault_at_any_step(loss: float, norm: float) -> None:
-    assert find_fault(1, loss, norm, [], None) == (
+    assert divergence_fault(1, loss, norm, [], None) == (
         "the loss or its gradient is not finite at step 1: the run has diverged"
     )
 
@@ -54,11 +54,11 @@ RECENT = [*[2.0] * 30, *[3.0] * 31, *[90.0] * 30]
 def test_a_spike_is_over_a_multiple_of_the_median(
     loss: float, recent: list[float], factor: float | None, is_spike: bool
 ) -> None:
-    assert (find_fault(5, loss, 1.0, recent, factor) is not None) == is_spike
+    assert (divergence_fault(5, loss, 1.0, recent, factor) is not None) == is_spike
 
 
 def test_a_spike_is_told_with_its_rule() -> None:
-    assert find_fault(1234, 7.5, 1.0, RECENT, 2.0) == (
+    assert divergence_fault(1234, 7.5, 1.0, RECENT, 2.0) == (
         "the loss at step 1,234 is 7.5, over 2 times (train.spike_factor) 3, the median of the 91 steps before"
     )
 

@@ -73,7 +73,7 @@ def _batches(drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
 
 def _decide_documents(batch: list[Draft], seen: SeenHashes) -> None:
     drafts = [draft for draft in batch if draft.dropped is None]
-    are_new = seen.add([text_hash(draft.text, b"document") for draft in drafts])
+    are_new = seen.add([duplicate_key(draft.text, b"document") for draft in drafts])
     for draft, is_new in zip(drafts, are_new, strict=True):
         if not is_new:
             draft.drop("duplicate")
@@ -89,7 +89,7 @@ def _remove_paragraphs(batch: list[Draft], seen: SeenHashes) -> None:
         for line, is_long in zip(lines, long, strict=True)
         if is_long
     )
-    are_new = iter(seen.add([text_hash(line, b"paragraph") for line in long_lines]))
+    are_new = iter(seen.add([duplicate_key(line, b"paragraph") for line in long_lines]))
     for draft, lines, long in zip(drafts, lines_of, are_long, strict=True):
         keep = [not is_long or bool(next(are_new)) for is_long in long]
         if not all(keep):
@@ -98,7 +98,7 @@ def _remove_paragraphs(batch: list[Draft], seen: SeenHashes) -> None:
                 draft.drop(NOTHING_LEFT)
 
 
-def text_hash(text: str, kind: bytes) -> bytes:
+def duplicate_key(text: str, kind: bytes) -> bytes:
     """16 bytes of BLAKE2b over the text in UTF-8 without its spaces, tabs and line breaks.
 
     Args:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from unmask.corpus.documents import Document
-from unmask.corpus.source import Source, utf8_size
+from unmask.corpus.source import CorpusFile, utf8_size
 
 _START = re.compile(r"\s*(\*\*\* ?START OF TH(E|IS) PROJECT GUTENBERG E|\*END[* ]*THE SMALL PRINT!)", re.IGNORECASE)
 _END = re.compile(
@@ -27,7 +27,7 @@ def is_gutenberg(head: Iterable[bytes]) -> bool:
     return any(_START.match(line.decode("ascii", "replace")) for line in head)
 
 
-def read_gutenberg(source: Source) -> Iterator[Document]:
+def read_gutenberg(source: CorpusFile) -> Iterator[Document]:
     """The books of a file, usually one, each from below the start mark and the credits under it to the end mark.
 
     Marks of all years are known: `*** START OF THIS PROJECT GUTENBERG EBOOK`, `***START OF THE ...`, and the
@@ -65,7 +65,7 @@ def read_gutenberg(source: Source) -> Iterator[Document]:
         yield from _finish(source, lines, begin, unbooked_lines, unbooked_bytes)
 
 
-def _finish(source: Source, lines: Sequence[str], begin: int, num_lines: int, num_bytes: int) -> Iterator[Document]:
+def _finish(source: CorpusFile, lines: Sequence[str], begin: int, num_lines: int, num_bytes: int) -> Iterator[Document]:
     """A book's document, unless only blank lines are left of it; books the rest as removed.
 
     Args:

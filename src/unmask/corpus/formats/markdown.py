@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from unmask.corpus.documents import Document
-from unmask.corpus.source import Source
+from unmask.corpus.source import CorpusFile
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[ \t]*[\w\"'#-]+[^\n:]*:|#)(?:.*\n)*?(?:---|\.\.\.)[ \t]*\n")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
@@ -42,7 +42,7 @@ _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 _ENTITY = re.compile(r"&#?\w{1,32};")
 
 
-def read_markdown(source: Source) -> Iterator[Document]:
+def read_markdown(source: CorpusFile) -> Iterator[Document]:
     """The words of a file as one document; only these count as read."""
     text = "".join(line.rstrip("\r\n") + "\n" for _, line in source.lines())
     if text:

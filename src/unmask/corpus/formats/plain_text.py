@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unmask.corpus.documents import Document
-from unmask.corpus.source import Source
+from unmask.corpus.source import CorpusFile
 
 
-def read_txt(source: Source) -> Iterator[Document]:
+def read_txt(source: CorpusFile) -> Iterator[Document]:
     """Plain text; `ReadingSettings.txt_documents` says what separates documents."""
     by_file = source.settings.txt_documents == "file"
     lines: list[str] = []

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from unmask.corpus.annotations import EXPECTED, FIELD, Annotation, find_fault
+from unmask.corpus.annotations import EXPECTED, FIELD, Annotation, annotation_fault
 from unmask.corpus.documents import Document
-from unmask.corpus.source import Source
+from unmask.corpus.source import CorpusFile
 from unmask.io.parquet import open_parquet, refusing_damage
 from unmask.io.rows import Row, Table
 from unmask.io.tables import open_table, read_jsonl
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from pyarrow import DataType
 
 
-def read_csv(source: Source) -> Iterator[Document]:
+def read_csv(source: CorpusFile) -> Iterator[Document]:
     """One document per row, from the column that the header names; quotes protect separators and line breaks."""
     return _read_lines(source, ".csv")
 
 
-def read_tsv(source: Source) -> Iterator[Document]:
+def read_tsv(source: CorpusFile) -> Iterator[Document]:
     """One document per row, from the column that the header names; nothing is quoted."""
     return _read_lines(source, ".tsv")
 
 
-def _read_lines(source: Source, form: str) -> Iterator[Document]:
+def _read_lines(source: CorpusFile, form: str) -> Iterator[Document]:
     table = open_table(form, source.lines(), source.name, source.settings, source.refuse)
     if table is not None and _has_column(source, table):
         for row in table.rows:
             yield Document(row.fields[source.settings.column], row.source)
 
 
-def _has_column(source: Source, table: Table) -> bool:
+def _has_column(source: CorpusFile, table: Table) -> bool:
     column = source.settings.column
     if column not in table.names:
         source.refuse(
@@ -50,7 +50,7 @@ def _has_column(source: Source, table: Table) -> bool:
     return column in table.names
 
 
-def read_documents_of_jsonl(source: Source) -> Iterator[Document]:
+def read_documents_of_jsonl(source: CorpusFile) -> Iterator[Document]:
     """One JSON object a line, the document in one of its fields, perhaps with annotations in `spans`; blank lines are
     skipped."""
     field = source.settings.column
@@ -60,14 +60,14 @@ def read_documents_of_jsonl(source: Source) -> Iterator[Document]:
             source.refuse(row.source, *_describe_row(row, source))
         elif row.fields.get(FIELD) is None:
             yield Document(text, row.source)
-        elif (fault := find_fault(row.fields[FIELD], len(text))) is not None:
+        elif (fault := annotation_fault(row.fields[FIELD], len(text))) is not None:
             source.refuse(row.source, "bad annotations", f"{fault}: {EXPECTED}")
         else:
             yield Document(text, row.source, tuple(Annotation(*each) for each in row.fields[FIELD]))
 
 
-def _describe_row(row: Row, source: Source) -> tuple[str, str]:
-    """The reason and the problem, for `Source.refuse`, of an object without text."""
+def _describe_row(row: Row, source: CorpusFile) -> tuple[str, str]:
+    """The reason and the problem, for `CorpusFile.refuse`, of an object without text."""
     field = source.settings.column
     expected = f'expected one JSON object a line with a string field "{field}"'
     if field not in row.fields:
@@ -79,7 +79,7 @@ def _describe_row(row: Row, source: Source) -> tuple[str, str]:
     return "not a string", f"field {field!r} is {kind}, not a string: {expected}"
 
 
-def read_parquet(source: Source) -> Iterator[Document]:
+def read_parquet(source: CorpusFile) -> Iterator[Document]:
     """One document per row, from a column of strings; places are row numbers from 1, and a null cannot be read.
 
     Parquet is read from its end, so a compressed file or standard input is first unpacked to a temporary file.
@@ -114,7 +114,7 @@ def read_parquet(source: Source) -> Iterator[Document]:
                     yield Document(row.fields[column], row.source)
 
 
-def _is_of_texts(source: Source, type: DataType) -> bool:
+def _is_of_texts(source: CorpusFile, type: DataType) -> bool:
     from pyarrow import types
 
     value = type.value_type if types.is_dictionary(type) else type

@@ -13,7 +13,7 @@ from xml.parsers import expat
 
 from unmask.corpus.documents import Document
 from unmask.corpus.formats.wikitext import FILES_AND_CATEGORIES, extract_passages
-from unmask.corpus.source import Source
+from unmask.corpus.source import CorpusFile
 from unmask.errors import InputError
 from unmask.io.reading import DamagedData
 
@@ -115,7 +115,7 @@ class DumpParser:
             self.namespaces.add(content.lower())
 
 
-def read_wikipedia(source: Source) -> Iterator[Document]:
+def read_wikipedia(source: CorpusFile) -> Iterator[Document]:
     """The passages of each article, one paragraph a line. Only these count as read.
 
     Redirects and pages that are not articles are counted as documents dropped, of 0 bytes. An article on which the

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unmask.config import changed_keys
-from unmask.doctor.findings import Finding, Level, Table
-from unmask.doctor.recipe.estimates import Memory
+from unmask.doctor.findings import FigureTable, Finding, Level
+from unmask.doctor.recipe.estimates import MemoryEstimate
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
 from unmask.recipe.tree import PretrainRecipe
@@ -25,7 +25,7 @@ section 4.1. Other optimizers are treated as AdamW."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class PretrainingPlan:
     """The work that a recipe amounts to; None for what cannot be known.
 
     Args:
@@ -50,7 +50,7 @@ def make_plan(
     tokens_per_step: float,
     epochs_per_step: float | None,
     step_s: float | None,
-) -> Plan:
+) -> PretrainingPlan:
     """Works out the whole budget from whichever of the four the recipe names.
 
     Args:
@@ -66,7 +66,7 @@ def make_plan(
         steps = train.epochs / epochs_per_step
     elif train.minutes is not None and step_s is not None:
         steps = train.minutes * 60 / step_s
-    return Plan(
+    return PretrainingPlan(
         sizes,
         num_parameters,
         tokens_per_step,
@@ -77,7 +77,7 @@ def make_plan(
     )
 
 
-def check_settings(settings: PretrainRecipe, plan: Plan) -> list[Finding]:
+def check_settings(settings: PretrainRecipe, plan: PretrainingPlan) -> list[Finding]:
     """Examines the settings, one after another; says nothing about what is usual."""
     found = [
         _check_learning_rate(settings.optimizer, plan.sizes.hidden_size),
@@ -138,7 +138,7 @@ def _check_epochs(epochs: float | None, most: int, who: str) -> Finding | None:
     return None
 
 
-def _check_tokens(plan: Plan) -> Finding | None:
+def _check_tokens(plan: PretrainingPlan) -> Finding | None:
     if plan.tokens is None:
         return None
     ratio = plan.tokens / plan.num_parameters
@@ -176,7 +176,7 @@ def _check_saving(train: TrainSettings, steps: float | None) -> Finding | None:
     return Finding("rarely-saved", "note", f"the run is saved {every}", "lower train.save_every")
 
 
-def check_memory(memory: Memory, available: int, micro_batch_size: int) -> Finding:
+def check_memory(memory: MemoryEstimate, available: int, micro_batch_size: int) -> Finding:
     """Whether training fits into the memory that is free, before it is tried."""
     told = f"training takes about {human_bytes(memory.total)}, and {human_bytes(available)} are free"
     if memory.fixed > available:
@@ -191,7 +191,7 @@ def check_memory(memory: Memory, available: int, micro_batch_size: int) -> Findi
     return Finding("memory", "good", told)
 
 
-def fitting_sequences(memory: Memory, available: int, micro_batch_size: int) -> int:
+def fitting_sequences(memory: MemoryEstimate, available: int, micro_batch_size: int) -> int:
     """How many sequences a micro-batch may have, with some room left, judging by one of `micro_batch_size`."""
     return int(0.8 * (available - memory.fixed) / max(1.0, memory.per_batch / micro_batch_size))
 
@@ -206,7 +206,7 @@ def check_disk(needed: int, free: int) -> Finding:
     return Finding("disk", "good", told)
 
 
-def differences_table(settings: PretrainRecipe) -> Table:
+def differences_table(settings: PretrainRecipe) -> FigureTable:
     """The settings that differ from the defaults, with both values."""
     usual = PretrainRecipe(corpus=[""], train=TrainSettings(steps=1))
     own = {
@@ -230,7 +230,7 @@ def differences_table(settings: PretrainRecipe) -> Table:
         for key in [*dict.fromkeys([*keys, f"train.{budget}"])]
         if key != "train.steps" or budget == "steps"
     ]
-    return Table("Settings that differ from the defaults", tuple(rows), ("setting", "here", "default"))
+    return FigureTable("Settings that differ from the defaults", tuple(rows), ("setting", "here", "default"))
 
 
 def _value(tree: object, key: str) -> object:
@@ -247,7 +247,7 @@ def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def plan_table(plan: Plan, settings: PretrainRecipe, flops: float) -> Table:
+def plan_table(plan: PretrainingPlan, settings: PretrainRecipe, flops: float) -> FigureTable:
     """Total steps, tokens, work and time."""
     unknown = "not known before there is a text" if settings.train.epochs is not None else "not known without the probe"
     rows = [
@@ -264,12 +264,12 @@ def plan_table(plan: Plan, settings: PretrainRecipe, flops: float) -> Table:
         rows.append(("operations in all", f"{flops * plan.tokens:.3g} FLOP"))
     if plan.seconds is not None:
         rows.append(("time on this machine", human_duration(plan.seconds)))
-    return Table(
+    return FigureTable(
         "The run", tuple(rows), note="Work is the necessary one, backward pass included; heads at targets only."
     )
 
 
-def memory_table(memory: Memory, micro_batch_size: int) -> Table:
+def memory_table(memory: MemoryEstimate, micro_batch_size: int) -> FigureTable:
     """What takes memory."""
     rows = [
         ("weights", human_bytes(memory.weights)),
@@ -282,4 +282,4 @@ def memory_table(memory: Memory, micro_batch_size: int) -> Table:
         rows.append((f"activations of {micro_batch_size:,} sequences", human_bytes(memory.activations)))
         rows.append(("gradient of the logits", human_bytes(memory.logits)))
     rows.append(("in all", human_bytes(memory.total)))
-    return Table("Memory", tuple(rows), note="The program itself takes about 0.3 GiB more.")
+    return FigureTable("Memory", tuple(rows), note="The program itself takes about 0.3 GiB more.")

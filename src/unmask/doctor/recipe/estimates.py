@@ -85,7 +85,7 @@ def any_vocabulary(size: int) -> Vocabulary:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryEstimate:
     """Bytes that training takes at its peak.
 
     Args:
@@ -115,16 +115,16 @@ class Memory:
         return self.fixed + self.per_batch
 
 
-def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> Memory:
+def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> MemoryEstimate:
     """The memory that is known without a micro-batch."""
     weights = FLOAT32 * num_parameters
     casts = 0 if compute.dtype == torch.float32 else weights // 2
-    return Memory(weights, weights, FLOAT32 * num_moments, casts, activations=0, logits=0)
+    return MemoryEstimate(weights, weights, FLOAT32 * num_moments, casts, activations=0, logits=0)
 
 
 def estimate_memory(
-    fixed: Memory, sizes: EncoderSettings, batch: Batch, objective: Objective, tokens: float, compute: Compute
-) -> Memory:
+    fixed: MemoryEstimate, sizes: EncoderSettings, batch: Batch, objective: Objective, tokens: float, compute: Compute
+) -> MemoryEstimate:
     """Memory for a micro-batch of `tokens` tokens.
 
     What is kept for the backward pass depends on the kernels that a machine uses: it is measured on a few sequences,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from unmask.doctor.findings import Diagnosis, Finding, Sample, Table
+from unmask.doctor.findings import Diagnosis, FigureTable, Finding, Sample
 from unmask.doctor.recipe.checks import (
     check_disk,
     check_memory,
@@ -227,7 +227,7 @@ def _file_cache(statistics: Path) -> int:
 # ---- Tables
 
 
-def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Table:
+def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> FigureTable:
     total = sum(parameters.values())
     width, heads, inner = f"{sizes.hidden_size:,}", sizes.num_attention_heads, f"{sizes.intermediate_size:,}"
     about = {
@@ -241,14 +241,14 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Tabl
     rows = [
         (part, f"{count:,}", f"{count / total:.1%}", about.get(part, further)) for part, count in parameters.items()
     ]
-    return Table(
+    return FigureTable(
         "Parameters",
         (*rows, ("in all", f"{total:,}", human_count(total), "")),
         ("part", "parameters", "", "what it is"),
     )
 
 
-def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Text | None) -> Table:
+def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Text | None) -> FigureTable:
     """What takes disk space: the existing store, checkpoints, the model."""
     rows = []
     if text is not None:
@@ -264,10 +264,10 @@ def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Text
         if text is not None
         else "A store takes 2 bytes a token (4 from 65,537 entries on), 4 a sentence, 8 a document."
     )
-    return Table("Disk", tuple(rows), note=note)
+    return FigureTable("Disk", tuple(rows), note=note)
 
 
-def probe_table(probe: SpeedProbe, tokens_per_step: float, flops: float, compute: Compute) -> Table:
+def probe_table(probe: SpeedProbe, tokens_per_step: float, flops: float, compute: Compute) -> FigureTable:
     """What was measured, and what a whole step is estimated to need."""
     rate = tokens_per_step / probe.seconds_for(tokens_per_step)
     rows = [
@@ -281,7 +281,7 @@ def probe_table(probe: SpeedProbe, tokens_per_step: float, flops: float, compute
     note = "Evaluations and saving are not in it."
     if probe.tokens < tokens_per_step / 2:
         note += " Fewer sequences than those of a step were measured: with all of them it may go faster."
-    return Table("Measured speed", tuple(rows), note=note)
+    return FigureTable("Measured speed", tuple(rows), note=note)
 
 
 def probe_figures(probe: SpeedProbe, tokens_per_step: float) -> dict[str, float]:

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from unmask.doctor.findings import Diagnosis, Finding, Table
+from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.finetuning.files import shared_files
-from unmask.finetuning.inputs import Inputs, open_inputs
+from unmask.finetuning.inputs import TaskInputs, open_inputs
 from unmask.finetuning.search.search import plan_trials
-from unmask.inference.windows import Window
+from unmask.inference.windows import ExampleSet
 from unmask.io.progress import human_count, human_duration
 from unmask.recipe.loading import load_finetune_recipe
 from unmask.recipe.tree import FinetuneRecipe
@@ -69,7 +69,7 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
             findings.append(Finding("inputs-unusable", "fault", str(error), advice))
             return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(settings, trials),))
         step_s = _measure_step(run, settings, compute, probe_s) if probe_s > 0 and _can_be_measured(settings) else None
-    plan = Plan.of(settings, run, step_s, trials)
+    plan = FinetuningPlan.of(settings, run, step_s, trials)
     findings += check_inputs(settings, run, plan)
     tables = [plan_table(plan), *examples_tables(run), settings_table(settings, trials)]
     headline = (
@@ -106,7 +106,7 @@ def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Fin
 
 
 @dataclass(frozen=True)
-class Plan:
+class FinetuningPlan:
     """The work that a recipe amounts to; None for what cannot be known.
 
     Attributes:
@@ -125,7 +125,7 @@ class Plan:
     seconds: float | None
 
     @classmethod
-    def of(cls, settings: FinetuneRecipe, run: Inputs, step_s: float | None, trials: int) -> Plan:
+    def of(cls, settings: FinetuneRecipe, run: TaskInputs, step_s: float | None, trials: int) -> FinetuningPlan:
         assert isinstance(run.module, nn.Module)
         weights = list(run.module.parameters())
         train, a_step = settings.train, _share_of_a_step(settings, run)
@@ -149,7 +149,7 @@ class Plan:
         )
 
 
-def _share_of_a_step(settings: FinetuneRecipe, run: Inputs) -> float:
+def _share_of_a_step(settings: FinetuneRecipe, run: TaskInputs) -> float:
     """The share of an epoch that a step shows; the last step of an epoch takes what is left."""
     return 1 / -(-len(run.loader.examples) // settings.train.batch_size)
 
@@ -158,7 +158,7 @@ def _can_be_measured(settings: FinetuneRecipe) -> bool:
     return settings.task.tagging_head != "bilstm"  # that needs features of the whole file first
 
 
-def _measure_step(run: Inputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
+def _measure_step(run: TaskInputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
     """The median seconds of some real steps, without the first."""
     module: Any = compute.place(run.module)  # type: ignore[type-var]
     optimizer = build_optimizer(module, settings.optimizer)
@@ -189,7 +189,7 @@ class _Timer:
 # ---- Checks
 
 
-def check_inputs(settings: FinetuneRecipe, run: Inputs, plan: Plan) -> Iterator[Finding]:
+def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan) -> Iterator[Finding]:
     """Examines what was opened; says nothing about what is as usual, except that it fits."""
     yield Finding("inputs", "good", "the model loads, and every line of the files fits the task")
     for warning in shared_files(settings.data):
@@ -237,7 +237,7 @@ def _check_learning_rate(settings: FinetuneRecipe, hidden_size: int) -> Finding 
 # ---- Tables
 
 
-def label_counts(run: Inputs) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+def label_counts(run: TaskInputs) -> np.ndarray[Any, np.dtype[np.int64]] | None:
     """(labels,) how many training examples have each label; None where examples do not have exactly one."""
     if run.task.kind != "classification" or run.task.problem_type != "single_label_classification":
         return None
@@ -245,7 +245,7 @@ def label_counts(run: Inputs) -> np.ndarray[Any, np.dtype[np.int64]] | None:
     return np.bincount(ids[ids >= 0], minlength=len(run.task.labels))
 
 
-def examples_tables(run: Inputs) -> Iterator[Table]:
+def examples_tables(run: TaskInputs) -> Iterator[FigureTable]:
     """How many examples there are and how long they are; the labels; what figures are to be compared with."""
     dev = _joined(run.dev)
     files = {"train": run.loader.examples, "dev": dev, "test": _joined(run.test)}
@@ -261,22 +261,22 @@ def examples_tables(run: Inputs) -> Iterator[Table]:
         if encoded is not None
     )
     note = "Question answering and tagging read a long text as several examples."
-    yield Table("Examples", rows, ("file", "examples", "tokens, mean", "95 % have up to", "longest"), note)
+    yield FigureTable("Examples", rows, ("file", "examples", "tokens, mean", "95 % have up to", "longest"), note)
     if (counts := label_counts(run)) is not None:
         order = np.argsort(-counts, kind="stable")[:20]
         shares = tuple((run.task.labels[i], f"{counts[i]:,}", f"{counts[i] / counts.sum():.1%}") for i in order)
-        yield Table("Labels of the training file", shares, ("label", "examples", "share"))
+        yield FigureTable("Labels of the training file", shares, ("label", "examples", "share"))
     if dev is not None:
         floors = run.task.floors(run.loader.examples, dev)
         told = tuple((name, what, f"{value:.4g}") for name, each in floors.items() for what, value in each.items())
-        yield Table("What figures on dev have to be better than", told, ("figure", "what gives it", "value"))
+        yield FigureTable("What figures on dev have to be better than", told, ("figure", "what gives it", "value"))
 
 
-def _joined(windows: list[Window] | None) -> EncodedExamples | None:
+def _joined(windows: list[ExampleSet] | None) -> EncodedExamples | None:
     return None if windows is None else concatenate([window.encoded for window in windows])
 
 
-def plan_table(plan: Plan) -> Table:
+def plan_table(plan: FinetuningPlan) -> FigureTable:
     """Parameters, steps and time."""
     rows = [("parameters", f"{plan.num_parameters:,}, {plan.num_trained:,} of them trained")]
     if plan.steps is not None:
@@ -285,10 +285,10 @@ def plan_table(plan: Plan) -> Table:
         rows.append(("a step, measured", human_duration(plan.step_s)))
     if plan.seconds is not None:
         rows.append(("all runs" if plan.trials > 1 else "training", human_duration(plan.seconds)))
-    return Table("The run", tuple(rows), note="Measuring on dev and saving are not in it.")
+    return FigureTable("The run", tuple(rows), note="Measuring on dev and saving are not in it.")
 
 
-def settings_table(settings: FinetuneRecipe, trials: int) -> Table:
+def settings_table(settings: FinetuneRecipe, trials: int) -> FigureTable:
     """The settings that matter most."""
     train = settings.train
     budget = next(name for name in ("epochs", "steps", "tokens", "minutes") if getattr(train, name) is not None)
@@ -300,4 +300,4 @@ def settings_table(settings: FinetuneRecipe, trials: int) -> Table:
         ("train.batch_size", f"{train.batch_size:,}"),
         ("runs of the search", f"{trials:,}"),
     ]
-    return Table("Settings", tuple(rows if trials > 1 else rows[:-1]))
+    return FigureTable("Settings", tuple(rows if trials > 1 else rows[:-1]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.doctor.findings import Diagnosis, Finding, Table
+from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.errors import InputError
 from unmask.finetuning.search.summary import in_words, spread_in_words, what_was_not_learned
 from unmask.io.paths import SUMMARY
@@ -113,7 +113,7 @@ def _spread(summary: Summary) -> Iterator[Finding]:
         )
 
 
-def _combinations(summary: Summary) -> Table:
+def _combinations(summary: Summary) -> FigureTable:
     metric = summary["metric"]
     rows = tuple(
         (
@@ -129,10 +129,10 @@ def _combinations(summary: Summary) -> Table:
     floors = ", ".join(f"{name} {in_words(value)}" for name, value in summary["floors"].items())
     note = f"To compare with: {floors}." if floors else ""
     columns = ("combination", "runs", "dev", "test", "degenerate", "failed")
-    return Table(f"Mean {metric} and standard deviation", rows, columns, note)
+    return FigureTable(f"Mean {metric} and standard deviation", rows, columns, note)
 
 
-def _trials(summary: Summary) -> Table:
+def _trials(summary: Summary) -> FigureTable:
     metric = summary["metric"]
     rows = tuple(
         (
@@ -143,4 +143,4 @@ def _trials(summary: Summary) -> Table:
         )
         for trial in summary["trials"]
     )
-    return Table("Runs", rows, ("run", f"{metric} on dev", "on test", "what is wrong"))
+    return FigureTable("Runs", rows, ("run", f"{metric} on dev", "on test", "what is wrong"))

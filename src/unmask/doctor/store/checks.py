@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.doctor.findings import Finding, Histogram, Level, Table
+from unmask.doctor.findings import FigureTable, Finding, Histogram, Level
 from unmask.doctor.samples import read_entry
 from unmask.doctor.store.statistics import Duplicates, LengthCounts, StoreStatistics
 from unmask.io.progress import human_bytes, human_count
@@ -192,15 +192,15 @@ def store_facts(store: TokenStore) -> dict[str, Any]:
     }
 
 
-def sources_table(manifest: Mapping[str, Any], most: int = 10) -> Table:
+def sources_table(manifest: Mapping[str, Any], most: int = 10) -> FigureTable:
     """The files that a store was made from."""
     sources = manifest.get("sources", [])
     rows = [(str(source.get("file", "")), human_bytes(source.get("bytes", 0))) for source in sources[:most]]
     note = f"and {len(sources) - most:,} more" if len(sources) > most else ""
-    return Table("Sources", tuple(rows), ("file", "size"), note)
+    return FigureTable("Sources", tuple(rows), ("file", "size"), note)
 
 
-def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
+def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer: Tokenizer) -> FigureTable:
     counts = statistics.token_counts
     rows = [
         ("documents", f"{facts['documents']:,}"),
@@ -212,16 +212,16 @@ def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer
     if tokenizer.continuation.any() and len(tokenizer.continuation) == len(counts):
         rows.append(("tokens in a word", f"{counts.sum() / max(1, counts[~tokenizer.continuation].sum()):.2f}"))
     rows.append(("on disk", f"{human_bytes(facts['size_bytes'])} in {facts['shards']} shard(s)"))
-    return Table("The store", tuple(rows))
+    return FigureTable("The store", tuple(rows))
 
 
-def length_table(statistics: StoreStatistics) -> Table:
+def length_table(statistics: StoreStatistics) -> FigureTable:
     """Lengths in tokens: means and percentiles."""
     rows = []
     for name, lengths in (("sentence", statistics.sentence_lengths), ("document", statistics.document_lengths)):
         quantiles = [f"{lengths.quantile(share):,}" for share in QUANTILES.values()]
         rows.append((name, f"{lengths.mean:,.1f}", *quantiles, f"{lengths.longest:,}"))
-    return Table("Lengths in tokens", tuple(rows), ("", "mean", *QUANTILES, "longest"))
+    return FigureTable("Lengths in tokens", tuple(rows), ("", "mean", *QUANTILES, "longest"))
 
 
 def length_figures(lengths: LengthCounts) -> dict[str, float]:
@@ -230,7 +230,7 @@ def length_figures(lengths: LengthCounts) -> dict[str, float]:
     return {"mean": lengths.mean, **quantiles, "max": lengths.longest}
 
 
-def entries_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
+def entries_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> FigureTable:
     """The commonest entries."""
     counts = statistics.token_counts
     order = np.argsort(-counts, kind="stable")[:_NUM_ENTRIES]
@@ -239,17 +239,17 @@ def entries_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
     cells = [f"{read_entry(tokenizer, index)}  {counts[index] / total:.2%}" for index in known]
     cells += [""] * (-len(cells) % _ENTRIES_IN_ROW)
     rows = [tuple(cells[start : start + _ENTRIES_IN_ROW]) for start in range(0, len(cells), _ENTRIES_IN_ROW)]
-    return Table("Commonest entries", tuple(rows), ("",) * _ENTRIES_IN_ROW)
+    return FigureTable("Commonest entries", tuple(rows), ("",) * _ENTRIES_IN_ROW)
 
 
-def longest_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> Table:
+def longest_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> FigureTable:
     """The longest sentences: how they begin."""
     rows = []
     for sentence in statistics.longest:
         ids = [int(n) for n in sentence.tokens[:_SHOWN_TOKENS] if n < tokenizer.vocab_size]
         more = " …" if len(sentence.tokens) > _SHOWN_TOKENS else ""
         rows.append((f"{len(sentence.tokens):,}", f"{sentence.document:,}", tokenizer.decode(ids) + more))
-    return Table("Longest sentences", tuple(rows), ("tokens", "document", "begins"))
+    return FigureTable("Longest sentences", tuple(rows), ("tokens", "document", "begins"))
 
 
 def length_histograms(statistics: StoreStatistics) -> tuple[Histogram, Histogram]:

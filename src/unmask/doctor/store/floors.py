@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.doctor.findings import Table
+from unmask.doctor.findings import FigureTable
 from unmask.objectives.base import Objective
 from unmask.objectives.floors import SHOWN, UNIFORM, UNIGRAM, Floor, unigram_entropy
 
@@ -59,7 +59,7 @@ class StoreFloors:
             figures[name if floor.is_loss else f"{name}_accuracy"] = floor.value
         return figures
 
-    def table(self) -> Table:
+    def table(self) -> FigureTable:
         """The floors, with what each means."""
         uniform, learns = math.log(self.vocab_size), self.learns
         even = f"all {self.vocab_size:,} entries equally likely: where {learns} begins"
@@ -84,4 +84,4 @@ class StoreFloors:
         if beginning:
             first = uniform + sum(floor.value for floor in beginning)
             rows.append(("first loss", f"{first:.4f}", "the sum that an untrained model begins at"))
-        return Table("Floors that a loss must pass (nats)", tuple(rows), ("floor", "value", "what it is"))
+        return FigureTable("Floors that a loss must pass (nats)", tuple(rows), ("floor", "value", "what it is"))

@@ -45,7 +45,7 @@ class RunOne(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class TrialJob:
     """A trial that is to be run.
 
     Attributes:
@@ -78,7 +78,7 @@ class _Ended:
     warnings: tuple[str, ...] = ()
 
 
-def attempt(job: Job, recipe: str, run: RunOne) -> str | None:
+def attempt(job: TrialJob, recipe: str, run: RunOne) -> str | None:
     """Makes a trial's run, or resumes it.
 
     Returns:
@@ -102,13 +102,13 @@ def attempt(job: Job, recipe: str, run: RunOne) -> str | None:
 
 
 def run_side_by_side(
-    jobs: Sequence[Job],
+    jobs: Sequence[TrialJob],
     directory: Path,
     *,
     parallel: int,
     recipe: str,
     run: RunOne,
-    note_end: Callable[[Job, str | None], str],
+    note_end: Callable[[TrialJob, str | None], str],
     shown: Set[str],
 ) -> None:
     """Runs trials in worker processes, several at a time.
@@ -173,7 +173,7 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, former)
         (self.process,) = set(multiprocessing.active_children()).difference(before)
 
-    def submit(self, job: Job) -> Future[_Ended]:
+    def submit(self, job: TrialJob) -> Future[_Ended]:
         self.job, self.began = job, time.monotonic()
         try:
             return self._executor.submit(_run_trial, job, *self._arguments)
@@ -194,10 +194,10 @@ class _Trials:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[TrialJob],
         parallel: int,
         new_worker: Callable[[], _Worker],
-        note_end: Callable[[Job, str | None], str],
+        note_end: Callable[[TrialJob, str | None], str],
         display: TrialsDisplay,
         shown: Set[str],
     ) -> None:
@@ -317,7 +317,7 @@ def _stop_trial(number: int, frame: FrameType | None) -> None:
     raise Interrupted("stopped by SIGTERM", number)
 
 
-def _run_trial(job: Job, recipe: str, run: RunOne) -> _Ended:
+def _run_trial(job: TrialJob, recipe: str, run: RunOne) -> _Ended:
     """Makes a trial's run; its warnings come back with its end, its errors as that end."""
     warnings = BufferingHandler(sys.maxsize)
     warnings.setLevel(logging.WARNING)
@@ -335,7 +335,7 @@ def _run_trial(job: Job, recipe: str, run: RunOne) -> _Ended:
     return replace(ended, warnings=tuple(messages))
 
 
-def _attempt_all(job: Job, recipe: str, run: RunOne) -> _Ended:
+def _attempt_all(job: TrialJob, recipe: str, run: RunOne) -> _Ended:
     try:
         return _Ended(failure=attempt(job, recipe, run))
     except Interrupted:

@@ -32,9 +32,9 @@ from unmask.config import build_settings, merge
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.search.display import InputWarnings
 from unmask.finetuning.search.page import write_trials_page
-from unmask.finetuning.search.parallel import Job, RunOne, attempt, run_side_by_side
+from unmask.finetuning.search.parallel import RunOne, TrialJob, attempt, run_side_by_side
 from unmask.finetuning.search.summary import (
-    Outcome,
+    TrialOutcome,
     best_run,
     describe,
     finite,
@@ -70,7 +70,7 @@ _SPENT = ("checkpoints", "features")
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a search; `name`, `combination`, `point` and `given` are those of its `Outcome`."""
+    """One run of a search; `name`, `combination`, `point` and `given` are those of its `TrialOutcome`."""
 
     name: str
     combination: str
@@ -84,9 +84,9 @@ class Trial:
         train = self.settings.train
         return train.epochs if train.epochs is not None else train.batch_size if train.steps is not None else 1.0
 
-    def outcome(self, results: Mapping[str, Any]) -> Outcome:
+    def outcome(self, results: Mapping[str, Any]) -> TrialOutcome:
         """The outcome of the finished trial, from its results.json."""
-        return Outcome(
+        return TrialOutcome(
             self.name,
             self.combination,
             self.point,
@@ -97,9 +97,9 @@ class Trial:
             floors=results.get("floors"),
         )
 
-    def failed(self, error: str) -> Outcome:
+    def failed(self, error: str) -> TrialOutcome:
         """The outcome of the trial that ended with an error."""
-        return Outcome(self.name, self.combination, self.point, self.given, dev={}, test={}, error=error)
+        return TrialOutcome(self.name, self.combination, self.point, self.given, dev={}, test={}, error=error)
 
 
 def run_trials(
@@ -261,21 +261,21 @@ def _run_all(
 
 def _outcomes(
     settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
-) -> list[Outcome]:
+) -> list[TrialOutcome]:
     """Runs the trials that have not ended; after each one, writes a summary of all that have, in the planned order."""
     places = {trial.name: directory / TRIALS / trial.name for trial in trials}
     by_name = {trial.name: trial for trial in trials}
-    ended: dict[str, Outcome] = {}
+    ended: dict[str, TrialOutcome] = {}
     for trial in trials:
         if _read_results(places[trial.name]) is not None:
             ended[trial.name] = _outcome(trial, places[trial.name], None)
     if ended:
         _log(directory, f"{len(ended)} of {len(trials)} trials are finished already")
 
-    def in_order() -> list[Outcome]:
+    def in_order() -> list[TrialOutcome]:
         return [ended[trial.name] for trial in trials if trial.name in ended]
 
-    def note_end(job: Job, failure: str | None) -> str:
+    def note_end(job: TrialJob, failure: str | None) -> str:
         outcome = _outcome(by_name[job.name], job.directory, failure)
         ended[job.name] = outcome
         if finished := [each for each in in_order() if each.error is None]:
@@ -284,7 +284,9 @@ def _outcomes(
         return _describe_outcome(outcome, settings)
 
     jobs = [
-        Job(trial.name, places[trial.name], trial.settings, trial.cost) for trial in trials if trial.name not in ended
+        TrialJob(trial.name, places[trial.name], trial.settings, trial.cost)
+        for trial in trials
+        if trial.name not in ended
     ]
     parallel = settings.search.parallel
     if parallel > 1 and jobs:
@@ -296,12 +298,12 @@ def _outcomes(
 
 
 def _run_one_after_another(
-    jobs: Sequence[Job],
+    jobs: Sequence[TrialJob],
     numbers: Mapping[str, str],
     directory: Path,
     recipe: str,
     run: RunOne,
-    note_end: Callable[[Job, str | None], str],
+    note_end: Callable[[TrialJob, str | None], str],
 ) -> None:
     """Like `run_side_by_side`, but one trial at a time, in this process.
 
@@ -319,7 +321,7 @@ def _run_one_after_another(
         _log(directory, note_end(job, failure))
 
 
-def _outcome(trial: Trial, place: Path, failure: str | None) -> Outcome:
+def _outcome(trial: Trial, place: Path, failure: str | None) -> TrialOutcome:
     """The outcome of a trial that has ended; deletes what a finished trial no longer needs."""
     if failure is not None:
         return trial.failed(failure)
@@ -346,7 +348,7 @@ def _log(directory: Path, line: str) -> None:
         logger.info("%s", line)
 
 
-def _describe_outcome(outcome: Outcome, settings: FinetuneRecipe) -> str:
+def _describe_outcome(outcome: TrialOutcome, settings: FinetuneRecipe) -> str:
     if outcome.error is not None:
         return f"{outcome.name} has failed, the others continue: {outcome.error}"
     metric = choose_metric(outcome.dev, settings.train.metric)
@@ -364,7 +366,7 @@ def _link_model(source: Path, target: Path) -> None:
                 shutil.copy2(file, directory / file.name)
 
 
-def _answer_together(runs: Sequence[Outcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:
+def _answer_together(runs: Sequence[TrialOutcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:
     """Makes an ensemble of runs that have not failed and measures it; None where there is only one."""
     if len(runs) < 2:
         _log(directory, f"no ensemble: of the best combination only {runs[0].name} has not failed")

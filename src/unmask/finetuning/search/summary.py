@@ -19,7 +19,7 @@ Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What became of a trial.
 
     Attributes:
@@ -44,7 +44,7 @@ class Outcome:
     floors: Mapping[str, Any] | None = None
 
 
-def summarise(outcomes: Sequence[Outcome], metric: str, num_trials: int) -> dict[str, Any]:
+def summarise(outcomes: Sequence[TrialOutcome], metric: str, num_trials: int) -> dict[str, Any]:
     """All that is known of a search, as JSON; a figure that is not finite is null.
 
     Args:
@@ -79,7 +79,7 @@ def summarise(outcomes: Sequence[Outcome], metric: str, num_trials: int) -> dict
     }
 
 
-def best_run(finished: Sequence[Outcome], metric: str) -> Outcome:
+def best_run(finished: Sequence[TrialOutcome], metric: str) -> TrialOutcome:
     """The best run on dev, the first of equal ones."""
     best = finished[0]
     for outcome in finished[1:]:
@@ -88,7 +88,7 @@ def best_run(finished: Sequence[Outcome], metric: str) -> Outcome:
     return best
 
 
-def runs_of_best_point(finished: Sequence[Outcome], metric: str) -> list[Outcome]:
+def runs_of_best_point(finished: Sequence[TrialOutcome], metric: str) -> list[TrialOutcome]:
     """All runs with the learning rate, batch size, epochs and layers that have the best mean on dev."""
     points = [
         [outcome for outcome in finished if outcome.point == name]
@@ -101,11 +101,11 @@ def runs_of_best_point(finished: Sequence[Outcome], metric: str) -> list[Outcome
     return best
 
 
-def _mean_of(runs: Sequence[Outcome], metric: str) -> float:
+def _mean_of(runs: Sequence[TrialOutcome], metric: str) -> float:
     return fmean(run.dev[metric] for run in runs)
 
 
-def _combination(outcomes: Sequence[Outcome], metric: str) -> dict[str, Any]:
+def _combination(outcomes: Sequence[TrialOutcome], metric: str) -> dict[str, Any]:
     finished = [outcome for outcome in outcomes if outcome.error is None]
     told_apart = [outcome for outcome in finished if outcome.degenerate is None]
     any_degenerate = len(told_apart) < len(finished)
@@ -120,11 +120,11 @@ def _combination(outcomes: Sequence[Outcome], metric: str) -> dict[str, Any]:
     }
 
 
-def _run(outcome: Outcome) -> dict[str, Any]:
+def _run(outcome: TrialOutcome) -> dict[str, Any]:
     return {"trial": outcome.name, "dev": finite(outcome.dev), "test": finite(outcome.test)}
 
 
-def _spreads(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _spreads(outcomes: Sequence[TrialOutcome]) -> dict[str, Any]:
     """Mean and sample standard deviation of every figure."""
     return {
         "n": len(outcomes),

@@ -244,7 +244,7 @@ class RowMaker:
         alignment = {PLACE: np.concatenate([np.empty(0, np.int64), *places])}
         return kept, encoded(ids, second_starts, examples=examples, alignment=alignment)
 
-    def _frame(self, its: InputTokens, is_pair: bool, window: Window) -> tuple[list[int], int, NDArray[np.int64]]:
+    def _frame(self, its: InputTokens, is_pair: bool, window: TextWindow) -> tuple[list[int], int, NDArray[np.int64]]:
         """A row's ids, where its segment B begins, and the place of each of its tokens."""
         numbers = np.arange(len(its.ids))
         numbers[: window.first_own] = -1
@@ -277,7 +277,7 @@ def _cut(its: InputTokens, room: int, is_pair: bool) -> InputTokens:
 
 
 @dataclass(frozen=True)
-class Window:
+class TextWindow:
     """Part of a text that is read as one row.
 
     Attributes:
@@ -291,16 +291,16 @@ class Window:
     last_own: int
 
 
-def windows_of(num_tokens: int, room: int) -> list[Window]:
+def windows_of(num_tokens: int, room: int) -> list[TextWindow]:
     """Windows of `room` tokens that begin half a window apart, the last one shifted to end with the text.
 
     Every token belongs to one window: the one whose middle is nearest, the earlier of two.
     """
     if num_tokens <= room:
-        return [Window(0, num_tokens, 0, num_tokens)]
+        return [TextWindow(0, num_tokens, 0, num_tokens)]
     starts = [*range(0, num_tokens - room, max(1, room // 2)), num_tokens - room]
     cuts = [0, *((one + next_one + room + 1) // 2 for one, next_one in pairwise(starts)), num_tokens]
     return [
-        Window(start, start + room, first_own, last_own)
+        TextWindow(start, start + room, first_own, last_own)
         for start, (first_own, last_own) in zip(starts, pairwise(cuts), strict=True)
     ]

@@ -35,7 +35,7 @@ HEADER = "index\tprediction"
 
 
 @dataclass(frozen=True)
-class Table:
+class SubmissionTable:
     """One table of a submission.
 
     Attributes:
@@ -59,18 +59,20 @@ LOWEST, HIGHEST = 0.0, 5.0
 _INFERENCE = ("entailment", "neutral", "contradiction")
 _ENTAILMENT = ("entailment", "not_entailment")
 
-TABLES: dict[str, Table] = {
-    "CoLA.tsv": Table("cola", 1_063, ("cola",)),
-    "SST-2.tsv": Table("sst2", 1_821, ("sst-2", "sst2")),
-    "MRPC.tsv": Table("mrpc", 1_725, ("mrpc",)),
-    "STS-B.tsv": Table("stsb", 1_379, ("sts-b", "stsb"), labels=()),
-    "QQP.tsv": Table("qqp", 390_965, ("qqp",)),
-    "MNLI-m.tsv": Table("mnli", 9_796, ("mnli",), ("test_matched.tsv",), _INFERENCE),
-    "MNLI-mm.tsv": Table("mnli", 9_847, ("mnli",), ("test_mismatched.tsv",), _INFERENCE),
-    "QNLI.tsv": Table("qnli", 5_463, ("qnli",), labels=_ENTAILMENT),
-    "RTE.tsv": Table("rte", 3_000, ("rte",), labels=_ENTAILMENT),
-    "WNLI.tsv": Table("wnli", 146, ("wnli",)),
-    "AX.tsv": Table("mnli", 1_104, ("ax", "diagnostic", "glue-diagnostic"), ("AX.tsv", "diagnostic.tsv"), _INFERENCE),
+TABLES: dict[str, SubmissionTable] = {
+    "CoLA.tsv": SubmissionTable("cola", 1_063, ("cola",)),
+    "SST-2.tsv": SubmissionTable("sst2", 1_821, ("sst-2", "sst2")),
+    "MRPC.tsv": SubmissionTable("mrpc", 1_725, ("mrpc",)),
+    "STS-B.tsv": SubmissionTable("stsb", 1_379, ("sts-b", "stsb"), labels=()),
+    "QQP.tsv": SubmissionTable("qqp", 390_965, ("qqp",)),
+    "MNLI-m.tsv": SubmissionTable("mnli", 9_796, ("mnli",), ("test_matched.tsv",), _INFERENCE),
+    "MNLI-mm.tsv": SubmissionTable("mnli", 9_847, ("mnli",), ("test_mismatched.tsv",), _INFERENCE),
+    "QNLI.tsv": SubmissionTable("qnli", 5_463, ("qnli",), labels=_ENTAILMENT),
+    "RTE.tsv": SubmissionTable("rte", 3_000, ("rte",), labels=_ENTAILMENT),
+    "WNLI.tsv": SubmissionTable("wnli", 146, ("wnli",)),
+    "AX.tsv": SubmissionTable(
+        "mnli", 1_104, ("ax", "diagnostic", "glue-diagnostic"), ("AX.tsv", "diagnostic.tsv"), _INFERENCE
+    ),
 }
 """The tables by file name, in the order in which they are written."""
 
@@ -206,7 +208,7 @@ def _first_model(run: Path) -> Path:
     return model_directory(run) if members is None else members[0]
 
 
-def _check_labels(run: Path, name: str, table: Table) -> None:
+def _check_labels(run: Path, name: str, table: SubmissionTable) -> None:
     """Refuses a model that would answer with labels other than GLUE's."""
     labels = read_config(_first_model(run)).get("id2label")
     if not isinstance(labels, dict):
@@ -223,7 +225,7 @@ def _check_labels(run: Path, name: str, table: Table) -> None:
         )
 
 
-def _find_test_file(run: Path, data: Path | None, name: str, table: Table) -> Path:
+def _find_test_file(run: Path, data: Path | None, name: str, table: SubmissionTable) -> Path:
     """GLUE's test file for a table: under `data`, or near the run's training file."""
     if data is not None:
         folders = _folders(data, table)
@@ -243,7 +245,7 @@ def _find_test_file(run: Path, data: Path | None, name: str, table: Table) -> Pa
     )
 
 
-def _folders(parent: Path, table: Table) -> list[Path]:
+def _folders(parent: Path, table: SubmissionTable) -> list[Path]:
     """The folders in `parent` that may hold a table's test file, in the order of `table.folders`."""
     if not parent.is_dir():
         return []
@@ -261,7 +263,7 @@ def _training_folder(run: Path, name: str) -> Path:
     raise InputError(f"{run}: no recipe.yaml that says where its data are: name GLUE's folder with --data, for {name}")
 
 
-def _check_test_file(path: Path, name: str, table: Table) -> None:
+def _check_test_file(path: Path, name: str, table: SubmissionTable) -> None:
     """Refuses a file that does not have GLUE's rows, numbered from 0 in order, before any model is run."""
     rows = 0
     is_numbered = False
@@ -283,7 +285,7 @@ def _check_test_file(path: Path, name: str, table: Table) -> None:
         )
 
 
-def _answers(run: Path, name: str, table: Table, predictions: Iterator[Mapping[str, Any]]) -> Iterator[str]:
+def _answers(run: Path, name: str, table: SubmissionTable, predictions: Iterator[Mapping[str, Any]]) -> Iterator[str]:
     """The table's text for each prediction."""
     for prediction in predictions:
         if table.labels:
@@ -353,7 +355,7 @@ LONGEST_LINE_BYTES = 1000
 """The most that is read as one line; a submission's lines have 30."""
 
 
-def _first_fault(file: IO[bytes], name: str, table: Table, counts: Counter[str]) -> list[str]:
+def _first_fault(file: IO[bytes], name: str, table: SubmissionTable, counts: Counter[str]) -> list[str]:
     """The first thing that is wrong in a table, or nothing."""
     rows = -1  # the header is not a row
     for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE_BYTES), b""), start=1):
@@ -370,7 +372,7 @@ def _first_fault(file: IO[bytes], name: str, table: Table, counts: Counter[str])
     return []
 
 
-def _fault_of_line(line: bytes, row: int, table: Table) -> str | None:
+def _fault_of_line(line: bytes, row: int, table: SubmissionTable) -> str | None:
     """What is wrong with a line; `row` counts from 0, and is -1 for the header."""
     if b"\r" in line:
         return "a carriage return; expected lines that end in a line feed alone"

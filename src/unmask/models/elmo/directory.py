@@ -28,9 +28,9 @@ from unmask.models.hub.files import (
     read_head_weights,
     write_weights,
 )
-from unmask.models.hub.source import LoadedModel, Source
-from unmask.models.hub.weight_filling import fill
-from unmask.models.hub.weight_names import Place
+from unmask.models.hub.source import LoadedModel, ModelSource
+from unmask.models.hub.weight_filling import fill_weights
+from unmask.models.hub.weight_names import WeightPlace
 
 _SOFTMAX = "softmax."
 
@@ -67,7 +67,7 @@ def save_elmo(
     write_weights(directory / WEIGHTS, _named(encoder, softmax))
 
 
-def load_elmo(source: Source) -> LoadedModel:
+def load_elmo(source: ModelSource) -> LoadedModel:
     """Everything in a directory; of a fine-tuned head, only the weights.
 
     Raises:
@@ -78,9 +78,9 @@ def load_elmo(source: Source) -> LoadedModel:
     with torch.device("meta"):
         encoder = ElmoEncoder(source.settings)
         softmax = WordSoftmax(source.settings) if "softmax" in source.model_class.parts else None
-    places = {weight: Place((name,)) for name, weight in _named(encoder, softmax).items()}
+    places = {weight: WeightPlace((name,)) for name, weight in _named(encoder, softmax).items()}
     modules: list[nn.Module] = [encoder] if softmax is None else [encoder, softmax]
-    fill(modules, places, source.read(), source.directory, ())
+    fill_weights(modules, places, source.read(), source.directory, ())
     loaded = LoadedModel(source.class_name, encoder, softmax=softmax, config=source.config)
     if HEAD_KIND not in source.config:
         return loaded
@@ -93,7 +93,7 @@ def load_elmo(source: Source) -> LoadedModel:
     )
 
 
-def load_elmo_encoder(source: Source) -> LoadedModel:
+def load_elmo_encoder(source: ModelSource) -> LoadedModel:
     """The encoder alone, as `unmask.models.hub.directory.load_encoder` gives one.
 
     Raises:

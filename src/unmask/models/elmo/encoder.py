@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
 from unmask.models.elmo.character_cnn import CharacterCnn
-from unmask.models.elmo.projected_lstm import Memory, ProjectedLstm
+from unmask.models.elmo.projected_lstm import LstmState, ProjectedLstm
 from unmask.models.elmo.settings import ElmoSettings
 
 FORWARD, BACKWARD = 0, 1
 """The two directions."""
 
 
-class CharacterTable(Protocol):
+class CharacterLookup(Protocol):
     """From ids of words to their characters: an array with a row per word, or a table that grows with new words."""
 
     def __getitem__(self, ids: NDArray[np.int64], /) -> NDArray[np.integer]:
@@ -45,21 +45,21 @@ class LstmStack(nn.Module):
         self.residual = settings.residual
         self.dropout_prob = settings.hidden_dropout_prob
 
-    def forward(self, values: Tensor, active: tuple[int, ...], memory: Memory) -> tuple[list[Tensor], Memory]:
+    def forward(self, values: Tensor, active: tuple[int, ...], memory: LstmState) -> tuple[list[Tensor], LstmState]:
         """The outputs of each layer, and their memory; see `ProjectedLstm.forward` for the order of tokens.
 
         The input that is added to a layer's output has lost the same elements to dropout as the layer's own input, as
         in the released code; the memory holds the layer's output without that addition.
         """
         outputs: list[Tensor] = []
-        remembered: list[Memory] = []
+        remembered: list[LstmState] = []
         for number, layer in enumerate(self.layers):
             values = dropout(values, self.dropout_prob, self.training)
-            output, last = layer(values, active, Memory(memory.outputs[number], memory.cells[number]))
+            output, last = layer(values, active, LstmState(memory.outputs[number], memory.cells[number]))
             values = output + values if self.residual and number else output
             outputs.append(values)
             remembered.append(last)
-        return outputs, Memory(
+        return outputs, LstmState(
             torch.stack([each.outputs for each in remembered]), torch.stack([each.cells for each in remembered])
         )
 
@@ -79,9 +79,9 @@ class ElmoEncoder(nn.Module):
         self.embeddings = CharacterCnn(settings)
         self.blocks = nn.ModuleList(LstmStack(settings) for _ in (FORWARD, BACKWARD))
         self.pooler = None
-        self._words: CharacterTable | None = None
+        self._words: CharacterLookup | None = None
 
-    def set_words(self, words: CharacterTable) -> None:
+    def set_words(self, words: CharacterLookup) -> None:
         """Sets the characters of the words that `input_ids` name, for batches without the column `characters`.
 
         The table is looked up at every batch, so one that grows need not be set again. It is not part of the weights.
@@ -111,7 +111,9 @@ class ElmoEncoder(nn.Module):
         """The words' vectors, twice side by side, then each layer's outputs of both directions; (tokens, hidden)."""
         return self.read(batch)[0]
 
-    def read(self, batch: Batch, memories: tuple[Memory, Memory] | None = None) -> tuple[list[Tensor], list[Memory]]:
+    def read(
+        self, batch: Batch, memories: tuple[LstmState, LstmState] | None = None
+    ) -> tuple[list[Tensor], list[LstmState]]:
         """As `hidden_states`, starting from the memory of each direction; also returns their memory afterwards.
 
         Args:
@@ -128,8 +130,8 @@ class ElmoEncoder(nn.Module):
         return states, [after_forward, after_backward]
 
     def read_in(
-        self, direction: int, vectors: Tensor, lengths: tuple[int, ...], memory: Memory | None = None
-    ) -> tuple[list[Tensor], Memory]:
+        self, direction: int, vectors: Tensor, lengths: tuple[int, ...], memory: LstmState | None = None
+    ) -> tuple[list[Tensor], LstmState]:
         """Has one direction read words.
 
         Args:
@@ -144,18 +146,18 @@ class ElmoEncoder(nn.Module):
         if memory is None:
             memory = self.empty_memory(len(lengths), vectors.device)
         order, sequences, active = _by_steps(lengths, vectors.device)
-        begun = Memory(memory.outputs[:, sequences], memory.cells[:, sequences])
+        begun = LstmState(memory.outputs[:, sequences], memory.cells[:, sequences])
         outputs, ended = self.blocks[direction](vectors[order], active, begun)
         back, sequences_back = torch.argsort(order), torch.argsort(sequences)
         return (
             [output[back] for output in outputs],
-            Memory(ended.outputs[:, sequences_back], ended.cells[:, sequences_back]),
+            LstmState(ended.outputs[:, sequences_back], ended.cells[:, sequences_back]),
         )
 
-    def empty_memory(self, num_sequences: int, device: torch.device) -> Memory:
+    def empty_memory(self, num_sequences: int, device: torch.device) -> LstmState:
         """The memory of one direction that has read nothing."""
         layers = self.settings.num_hidden_layers
-        return Memory(
+        return LstmState(
             torch.zeros(layers, num_sequences, self.settings.projection_size, device=device),
             torch.zeros(layers, num_sequences, self.settings.cell_size, device=device),
         )

@@ -25,7 +25,7 @@ _FORGET_BIAS = 1.0
 
 
 @dataclass(frozen=True)
-class Memory:
+class LstmState:
     """What one LSTM, or a stack of them, remembers of each sequence; without a gradient.
 
     Attributes:
@@ -72,7 +72,7 @@ class ProjectedLstm(nn.Module):
     def cell_size(self) -> int:
         return self.projection.shape[1]
 
-    def forward(self, values: Tensor, active: Sequence[int], memory: Memory) -> tuple[Tensor, Memory]:
+    def forward(self, values: Tensor, active: Sequence[int], memory: LstmState) -> tuple[Tensor, LstmState]:
         """Reads sequences.
 
         Args:
@@ -97,7 +97,7 @@ class ProjectedLstm(nn.Module):
                 self.cell_clip,
                 self.projection_clip,
             )
-        return outputs, Memory(last_outputs, last_cells)
+        return outputs, LstmState(last_outputs, last_cells)
 
 
 class _Steps(torch.autograd.Function):

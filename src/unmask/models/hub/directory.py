@@ -52,9 +52,9 @@ from unmask.models.hub.config import (
 )
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
 from unmask.models.hub.source import LoadedModel as LoadedModel
-from unmask.models.hub.source import Source, open_source
-from unmask.models.hub.weight_filling import fill
-from unmask.models.hub.weight_names import Place, hub_names, split
+from unmask.models.hub.source import ModelSource, open_source
+from unmask.models.hub.weight_filling import fill_weights
+from unmask.models.hub.weight_names import WeightPlace, hub_names, split
 from unmask.models.settings import EncoderSettings
 
 LABELLED: tuple[HeadKind, ...] = ("sequence_classification", "token_classification")
@@ -194,7 +194,7 @@ def _head_config(
     return config
 
 
-def load_model(directory: str | Path | Source) -> LoadedModel:
+def load_model(directory: str | Path | ModelSource) -> LoadedModel:
     """Everything in a directory, by `architectures[0]`. A bare encoder may be without a pooler.
 
     Args:
@@ -204,7 +204,7 @@ def load_model(directory: str | Path | Source) -> LoadedModel:
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, or a weight is
             missing, left over or of another shape; the message names it.
     """
-    if not isinstance(directory, Source):
+    if not isinstance(directory, ModelSource):
         directory = Path(directory)
         is_run = not (directory / CONFIG).exists() and (directory / MODEL / CONFIG).is_file()
         directory = open_source(directory / MODEL if is_run else directory)
@@ -222,7 +222,7 @@ def load_model(directory: str | Path | Source) -> LoadedModel:
     return _with_head_apart(source, loaded) if HEAD_KIND in source.config else loaded
 
 
-def load_encoder(directory: Path | Source, head: HeadKind | None = None, *, pooler: bool = True) -> LoadedModel:
+def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *, pooler: bool = True) -> LoadedModel:
     """The encoder of a directory of any class, for fine-tuning; its heads are not loaded, but named in `unused`.
 
     Args:
@@ -234,7 +234,7 @@ def load_encoder(directory: Path | Source, head: HeadKind | None = None, *, pool
     Raises:
         ModelError: as in `load_model`.
     """
-    source = directory if isinstance(directory, Source) else open_source(directory)
+    source = directory if isinstance(directory, ModelSource) else open_source(directory)
     if source.family.reads_words:
         return load_elmo_encoder(source)
     weights = source.weights()
@@ -287,7 +287,7 @@ def load_causal_lm(directory: Path) -> LoadedModel:
     return loaded
 
 
-def load_finetuned(directory: Path | Source) -> LoadedModel:
+def load_finetuned(directory: Path | ModelSource) -> LoadedModel:
     """`load_model` for a directory that must have a head of fine-tuning, in `head` or `head_weights`.
 
     Raises:
@@ -295,7 +295,7 @@ def load_finetuned(directory: Path | Source) -> LoadedModel:
     """
     loaded = load_model(directory)
     if loaded.head_kind is None:
-        where = directory.directory if isinstance(directory, Source) else directory
+        where = directory.directory if isinstance(directory, ModelSource) else directory
         raise ModelError(
             f"{where} is a {loaded.architecture}; expected a fine-tuned model, as `unmask finetune` saves it "
             f"(such as {classes_with('sequence_classification')})"
@@ -303,12 +303,12 @@ def load_finetuned(directory: Path | Source) -> LoadedModel:
     return loaded
 
 
-def _has_pooler(source: Source, weights: Mapping[str, Tensor]) -> bool:
+def _has_pooler(source: ModelSource, weights: Mapping[str, Tensor]) -> bool:
     return any(name.startswith(source.family.weights.pooler_prefix) for name in weights)
 
 
 def _assemble(
-    source: Source, weights: Mapping[str, Tensor], parts: frozenset[Part], may_be_left: tuple[str, ...]
+    source: ModelSource, weights: Mapping[str, Tensor], parts: frozenset[Part], may_be_left: tuple[str, ...]
 ) -> LoadedModel:
     """Builds the encoder and `parts` without initialising them, and gives them the weights.
 
@@ -336,15 +336,15 @@ def _assemble(
     heads = (model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
     places = hub_names(encoder, *heads, model.head_kind)
     modules = [module for module in (model.encoder, *heads) if module is not None]
-    return replace(model, unused=fill(modules, places, weights, source.directory, may_be_left))
+    return replace(model, unused=fill_weights(modules, places, weights, source.directory, may_be_left))
 
 
-def _blank_head(source: Source, kind: HeadKind, labels: tuple[str, ...] | None) -> Classifier | DeepClassifier:
+def _blank_head(source: ModelSource, kind: HeadKind, labels: tuple[str, ...] | None) -> Classifier | DeepClassifier:
     prob = dropout_of(source.config_path, source.config, source.model_class)
     return new_head(kind, source.settings, NUM_LABELS[kind] if labels is None else len(labels), prob)
 
 
-def _with_head_apart(source: Source, model: LoadedModel) -> LoadedModel:
+def _with_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
     """The model with the head in `head.safetensors`, or only with its weights if `new_head` does not build such a
     head."""
     path = source.directory / HEAD_WEIGHTS
@@ -361,5 +361,5 @@ def _with_head_apart(source: Source, model: LoadedModel) -> LoadedModel:
     )
     if source.config.get(HEAD_CLASS) != type(head).__name__:
         return replace(model, head_weights=weights)
-    fill([head], {weight: Place((name,)) for name, weight in head.named_parameters()}, weights, path, ())
+    fill_weights([head], {weight: WeightPlace((name,)) for name, weight in head.named_parameters()}, weights, path, ())
     return replace(model, head=head)

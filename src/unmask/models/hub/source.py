@@ -25,7 +25,7 @@ from unmask.models.settings import EncoderSettings
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model directory, opened once and passed on.
 
     Attributes:
@@ -72,7 +72,7 @@ class Source:
         return weights
 
 
-def open_source(directory: Path) -> Source:
+def open_source(directory: Path) -> ModelSource:
     """Opens a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout.
 
     Raises:
@@ -88,11 +88,11 @@ def open_source(directory: Path) -> Source:
     return _source(directory, read_config(directory), read)
 
 
-def _source(directory: Path, config: Mapping[str, Any], read: Callable[[], Mapping[str, Tensor]]) -> Source:
+def _source(directory: Path, config: Mapping[str, Any], read: Callable[[], Mapping[str, Tensor]]) -> ModelSource:
     path = directory / CONFIG
     name, family, its = class_named(path, config, lambda: read().keys())
     settings = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config, name, family, its)
-    return Source(directory, config, name, family, its, settings, read)
+    return ModelSource(directory, config, name, family, its, settings, read)
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from unmask.errors import ModelError
 from unmask.models.hub.files import CONFIG
-from unmask.models.hub.weight_names import Place, join, split
+from unmask.models.hub.weight_names import WeightPlace, join, split
 
 _MOST_FAULTS = 3
 """Weights that a message names, of each kind of fault."""
 
 
-def fill(
+def fill_weights(
     modules: Sequence[nn.Module],
-    places: Mapping[nn.Parameter, Place],
+    places: Mapping[nn.Parameter, WeightPlace],
     weights: Mapping[str, Tensor],
     where: Path,
     may_be_left: tuple[str, ...],
@@ -44,7 +44,7 @@ def fill(
 
 def _check_fit(
     where: Path,
-    places: Mapping[nn.Parameter, Place],
+    places: Mapping[nn.Parameter, WeightPlace],
     weights: Mapping[str, Tensor],
     may_be_left: tuple[str, ...],
 ) -> tuple[str, ...]:

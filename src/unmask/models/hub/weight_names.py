@@ -20,7 +20,7 @@ OLD_SPELLINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "Layer
 
 
 @dataclass(frozen=True)
-class Place:
+class WeightPlace:
     """Where a parameter stands in the layout.
 
     Attributes:
@@ -39,7 +39,7 @@ def hub_names(
     discriminator_head: nn.Module | None = None,
     head: nn.Module | None = None,
     head_kind: HeadKind | None = None,
-) -> dict[nn.Parameter, Place]:
+) -> dict[nn.Parameter, WeightPlace]:
     """Each parameter, and its place in the layout, with the prefix that the encoder has beside a head."""
     family = encoder.settings.family.weights
     modules: list[tuple[nn.Module, Names, str]] = [(encoder, family.embeddings, family.prefix)]
@@ -63,17 +63,17 @@ def hub_names(
         for our_name in (name for name in names if name in submodules):  # not every ELECTRA has a projection
             for kind, parameter in submodules[our_name].named_parameters(recurse=False):
                 theirs = tuple(f"{prefix}{name}.{kind}" for name in names[our_name])
-                places[parameter] = Place(theirs, theirs[0].endswith(family.transposed))
+                places[parameter] = WeightPlace(theirs, theirs[0].endswith(family.transposed))
     return places
 
 
-def split(place: Place, tensor: Tensor) -> dict[str, Tensor]:
+def split(place: WeightPlace, tensor: Tensor) -> dict[str, Tensor]:
     """A tensor (a weight or its gradient) under its names in the layout, in the shapes that it has there."""
     stored = tensor.t() if place.transposed else tensor
     return dict(zip(place.names, torch.chunk(stored, len(place.names)), strict=True))
 
 
-def join(place: Place, weights: Mapping[str, Tensor]) -> Tensor:
+def join(place: WeightPlace, weights: Mapping[str, Tensor]) -> Tensor:
     """The opposite of `split`: a float32 copy of a place's tensor."""
     stored = torch.cat([weights[name].to(torch.float32) for name in place.names])
     return stored.t().contiguous() if place.transposed else stored

@@ -153,7 +153,7 @@ class Layout:
         return _group_sequences(self.bounds, self.lengths, self.reuses_shapes)
 
 
-def lay_out(batch: Batch, embedded: Tensor) -> Layout:
+def layout_for(batch: Batch, embedded: Tensor) -> Layout:
     """The layout of a batch whose embeddings these are."""
     rounds = reuses_shapes(embedded) and bool(batch.lengths)
     return Layout(batch.bounds, batch.lengths, batch.max_length, reuses_shapes=rounds)

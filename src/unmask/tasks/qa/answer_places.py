@@ -17,7 +17,7 @@ NEAR = 16
 
 
 @dataclass(frozen=True)
-class Place:
+class AnswerPlace:
     """A range of characters of a passage.
 
     Attributes:
@@ -30,7 +30,7 @@ class Place:
     mended: str | None = None
 
 
-def find_answer(context: str, text: str, start: int | None) -> Place | None:
+def find_answer(context: str, text: str, start: int | None) -> AnswerPlace | None:
     """Finds an answer in its passage.
 
     The text is looked for first as it is spelt, then ignoring differences of white space, invisible characters and
@@ -44,17 +44,17 @@ def find_answer(context: str, text: str, start: int | None) -> Place | None:
         None if it is not there, or if it is unclear which of several occurrences is meant.
     """
     if start is not None and start >= 0 and context.startswith(text, start):
-        return Place(start, start + len(text))
+        return AnswerPlace(start, start + len(text))
     if found := _occurrences(context, text):
         begin = _choose(found, start)
         if begin is None:
             return None
         mended = MOVED if start is not None else FIRST_TAKEN if len(found) > 1 else None
-        return Place(begin, begin + len(text), mended)
+        return AnswerPlace(begin, begin + len(text), mended)
     return _find_folded(context, text, start)
 
 
-def _find_folded(context: str, text: str, start: int | None) -> Place | None:
+def _find_folded(context: str, text: str, start: int | None) -> AnswerPlace | None:
     passage, wanted = _fold(context), _fold(text).text.strip()
     found = [at for at in _occurrences(passage.text, wanted) if passage.is_whole(at, at + len(wanted))]
     places = [passage.places[at] for at in found]
@@ -62,7 +62,7 @@ def _find_folded(context: str, text: str, start: int | None) -> Place | None:
     if begin is None:
         return None
     last = found[places.index(begin)] + len(wanted) - 1
-    return Place(begin, passage.places[last] + 1, RESPELT)
+    return AnswerPlace(begin, passage.places[last] + 1, RESPELT)
 
 
 def _occurrences(context: str, text: str) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.rows import Row, find_field
-from unmask.tasks.qa.answer_places import Place, find_answer
+from unmask.tasks.qa.answer_places import AnswerPlace, find_answer
 from unmask.tasks.rows import checked_text, shown
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.spelling import similar_columns
@@ -176,7 +176,7 @@ def says_impossible(row: Row) -> bool:
     return said is True or (isinstance(said, str) and said.lower() in ("true", "1"))
 
 
-def place_answers(example: QaExample, given: Sequence[GivenAnswer]) -> tuple[list[Answer], list[Place | None]]:
+def place_answers(example: QaExample, given: Sequence[GivenAnswer]) -> tuple[list[Answer], list[AnswerPlace | None]]:
     """The answers that are in the passage, and the place or None of each given one (`answer_places`)."""
     places = [find_answer(example.context, text, start) for text, start in given]
     answers = [

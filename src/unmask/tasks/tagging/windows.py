@@ -59,7 +59,7 @@ def find_leads(aligned: AlignedText, units: Sequence[Span]) -> list[Lead]:
 
 
 @dataclass(frozen=True)
-class Window:
+class SentenceWindow:
     """Tokens of a sentence that stand in one row.
 
     Attributes:
@@ -72,7 +72,7 @@ class Window:
     answers: range
 
 
-def cut_windows(length: int, room: int, stride: int) -> Iterator[Window]:
+def cut_windows(length: int, room: int, stride: int) -> Iterator[SentenceWindow]:
     """Windows over a sentence; the label of every token counts in exactly one.
 
     Args:
@@ -90,7 +90,7 @@ def cut_windows(length: int, room: int, stride: int) -> Iterator[Window]:
     for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
         # In the overlap of two windows, the left one gives a token more context up to the middle.
         until = end if place + 1 == len(starts) else (starts[place + 1] + end + 1) // 2
-        yield Window(start, end, range(begin, until))
+        yield SentenceWindow(start, end, range(begin, until))
         begin = until
 
 

@@ -23,7 +23,7 @@ from unmask.tokenization.definition import (
     template,
 )
 from unmask.tokenization.kinds.alphabet import choose_alphabet
-from unmask.tokenization.kinds.family import Family, Split
+from unmask.tokenization.kinds.kind import Split, TokenizerKind
 from unmask.tokenization.learning.library_training import grow_bpe
 
 END_OF_WORD = "</w>"
@@ -80,7 +80,7 @@ def _base(alphabet: list[str], split: Split) -> list[str]:
     return [*alphabet, *(f"{character}{END_OF_WORD}" for character in alphabet)]
 
 
-BPE = Family(
+BPE = TokenizerKind(
     special_tokens=SPECIAL_TOKENS,
     slots_after_first=0,
     has_segments=False,

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from unmask.tokenization.definition import Definition, make_definition, special_added_tokens
-from unmask.tokenization.kinds.family import Family, Split
+from unmask.tokenization.kinds.kind import Split, TokenizerKind
 from unmask.tokenization.learning.library_training import grow_bpe
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def define(
     """The definition of a tokenizer, which frames its input if it has RoBERTa's special tokens.
 
     Args:
-        vocab, merges, special_tokens, others, normalizer: see `unmask.tokenization.kinds.family.Define`.
+        vocab, merges, special_tokens, others, normalizer: see `unmask.tokenization.kinds.kind.Define`.
         prefix_space: True puts a space before a text that begins without one.
     """
     byte_level = _PRE_TOKENIZER | {"add_prefix_space": prefix_space}
@@ -112,7 +112,7 @@ def _base(alphabet: list[str], split: Split) -> list[str]:
     return alphabet
 
 
-BYTE_BPE = Family(
+BYTE_BPE = TokenizerKind(
     special_tokens=SPECIAL_TOKENS,
     slots_after_first=0,
     has_segments=False,

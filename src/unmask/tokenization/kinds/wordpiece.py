@@ -23,7 +23,7 @@ from unmask.tokenization.definition import (
     template,
 )
 from unmask.tokenization.kinds.alphabet import choose_alphabet
-from unmask.tokenization.kinds.family import Family, Split
+from unmask.tokenization.kinds.kind import Split, TokenizerKind
 from unmask.tokenization.learning.library_training import grow_wordpiece
 
 CONTINUATION_PREFIX = "##"
@@ -72,7 +72,7 @@ def _base(alphabet: list[str], split: Split) -> list[str]:
     return [*alphabet, *(f"{CONTINUATION_PREFIX}{character}" for character in continuing)]
 
 
-WORDPIECE = Family(
+WORDPIECE = TokenizerKind(
     special_tokens=SPECIAL_TOKENS,
     slots_after_first=99,  # Google's layout: [PAD], 99 slots, then [UNK] = 100, [CLS] = 101 ...
     has_segments=True,

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from unmask.tokenization.kinds.family import Learned
+from unmask.tokenization.kinds.kind import Learned
 from unmask.tokenization.library import refuse_without_trainers
 
 LONGEST_WORD = 400
@@ -27,7 +27,7 @@ def grow_wordpiece(
     """Joins pairs of pieces until the vocabulary is full or no pair is frequent enough; arguments as in `Grow`.
 
     Args:
-        words, base, num_entries, min_pair_count: see `unmask.tokenization.kinds.family.Grow`.
+        words, base, num_entries, min_pair_count: see `unmask.tokenization.kinds.kind.Grow`.
         prefix: of pieces that continue a word.
     """
     refuse_without_trainers()
@@ -54,7 +54,7 @@ def grow_bpe(words: Counter[str], base: list[str], suffix: str, *, num_entries: 
     """Merges pairs of pieces (Sennrich et al. 2016) until the vocabulary is full or no pair is frequent enough.
 
     Args:
-        words, base, num_entries, min_pair_count: see `unmask.tokenization.kinds.family.Grow`; the library needs every
+        words, base, num_entries, min_pair_count: see `unmask.tokenization.kinds.kind.Grow`; the library needs every
             character in the base without the suffix, even one that only ever ends a word.
         suffix: of pieces that end a word; may be empty.
     """

@@ -13,14 +13,14 @@ from unmask.tokenization.directory import new_files
 from unmask.tokenization.kinds.alphabet import count_characters
 from unmask.tokenization.kinds.bpe import BPE
 from unmask.tokenization.kinds.byte_bpe import BYTE_BPE
-from unmask.tokenization.kinds.family import Family, Learned, Split
+from unmask.tokenization.kinds.kind import Learned, Split, TokenizerKind
 from unmask.tokenization.kinds.wordpiece import WORDPIECE
 from unmask.tokenization.learning.word_counts import WordCounts, count_words
 from unmask.tokenization.library import word_splitter
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
-TOKENIZERS: dict[str, Family] = {
+TOKENIZERS: dict[str, TokenizerKind] = {
     "wordpiece": WORDPIECE,
     "bpe": BPE,
     "byte_bpe": BYTE_BPE,
@@ -150,7 +150,9 @@ def _refuse_words(tokens: tuple[str, ...], split: Split) -> None:
             )
 
 
-def _room(settings: TokenizerSettings, family: Family, num_reserved: int, base: list[str], alphabet: list[str]) -> int:
+def _room(
+    settings: TokenizerSettings, family: TokenizerKind, num_reserved: int, base: list[str], alphabet: list[str]
+) -> int:
     """How many entries there may be besides the reserved ones."""
     if settings.num_merges is not None:
         return len(base) + settings.num_merges

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import unmask.corpus.cleaning.duplicates as duplicates
 from unmask.corpus.cleaning.draft import Draft
-from unmask.corpus.cleaning.duplicates import MIN_PARAGRAPH_CHARACTERS, SeenHashes, drop_duplicates, text_hash
+from unmask.corpus.cleaning.duplicates import MIN_PARAGRAPH_CHARACTERS, SeenHashes, drop_duplicates, duplicate_key
 
 A = "A paragraph that is long enough to be compared with others."
 B = "Another one, which says something else, and is as long."
@@ -114,9 +114,9 @@ def test_nothing_is_left_on_the_disk_whatever_happens(tmp_path: Path) -> None:
 
 
 def test_kinds_are_never_equal() -> None:
-    assert text_hash("a", b"document") != text_hash("a", b"paragraph")
-    assert text_hash(" a\tb\n", b"document") == text_hash("ab", b"document")
-    assert len(text_hash("", b"document")) == 16
+    assert duplicate_key("a", b"document") != duplicate_key("a", b"paragraph")
+    assert duplicate_key(" a\tb\n", b"document") == duplicate_key("ab", b"document")
+    assert len(duplicate_key("", b"document")) == 16
 
 
 # ------------------------------------------------------------------------------------------------------------ hashes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unmask.doctor.recipe.checks import (
-    Plan,
+    PretrainingPlan,
     check_disk,
     check_memory,
     check_settings,
@@ -16,7 +16,7 @@ from unmask.doctor.recipe.checks import (
     memory_table,
     plan_table,
 )
-from unmask.doctor.recipe.estimates import Memory, count_parameters
+from unmask.doctor.recipe.estimates import MemoryEstimate, count_parameters
 from unmask.doctor.recipe.material import largest_phase
 from unmask.models.settings import EncoderSettings
 from unmask.recipe.loading import load_pretrain_recipe
@@ -27,7 +27,9 @@ RECIPES = [path.stem for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.
 """Our own, of every objective that is examined, but for those whose sizes are another model's."""
 
 
-def plan_of(settings: PretrainRecipe, epochs_per_step: float | None = None, step_s: float | None = 1.0) -> Plan:
+def plan_of(
+    settings: PretrainRecipe, epochs_per_step: float | None = None, step_s: float | None = 1.0
+) -> PretrainingPlan:
     sizes = settings.model.resolve(30522)
     assert isinstance(sizes, EncoderSettings)
     tokens_per_step = settings.train.batch_size * settings.packing.max_length * 0.95
@@ -155,7 +157,7 @@ GIB = 1 << 30
 )
 def test_memory(free: int, name: str, level: str, advice: str) -> None:
     # 4 GiB whatever the batch, and 8 GiB for 32 sequences: in 8 GiB there is room for 16, of which .8 are dared, or 12.
-    memory = Memory(GIB, GIB, 2 * GIB, 0, activations=7 * GIB, logits=GIB)
+    memory = MemoryEstimate(GIB, GIB, 2 * GIB, 0, activations=7 * GIB, logits=GIB)
     found = check_memory(memory, free, 32)
     assert (found.name, found.level) == (name, level)
     assert advice in found.advice

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from unmask.batch import Batch, pack
 from unmask.doctor.recipe.estimates import (
     DECODED_AT_ONCE,
-    Memory,
+    MemoryEstimate,
     any_vocabulary,
     checkpoint_bytes,
     count_moments,
@@ -128,7 +128,7 @@ def test_what_is_kept_grows_with_the_width_of_the_feed_forward() -> None:
 
 
 def test_fixed_memory_by_hand() -> None:
-    assert fixed_memory(10, 20, CPU) == Memory(40, 40, 80, 0, activations=0, logits=0)
+    assert fixed_memory(10, 20, CPU) == MemoryEstimate(40, 40, 80, 0, activations=0, logits=0)
     assert fixed_memory(10, 20, CPU).fixed == 160
     assert fixed_memory(10, 10, CPU).optimizer == 40
     assert fixed_memory(10, 20, choose_compute("cpu", "bf16")).casts == 20

@@ -17,7 +17,7 @@ from unmask.doctor.run.checks import check_run, more_tokens
 from unmask.doctor.run.evidence import Record
 from unmask.objectives.floors import Floor
 from unmask.objectives.masked_lm import MaskedLM
-from unmask.objectives.sentence_pairs import SentencePairs
+from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.span_boundary import SpanBoundary
 from unmask.recipe.loading import load_pretrain_recipe
@@ -79,7 +79,7 @@ def test_chance_of_next_sentence_follows_the_labels() -> None:
     assert floors["nsp-majority-floor"].value == 0.75
     assert set(floors) == {"nsp-chance-floor", "nsp-majority-floor"}  # there is no target among the words
     swapped = batch.with_columns(sentence_order_label=batch.columns["next_sentence_label"])
-    order = SentencePairs("sop").floors(counts, [swapped])
+    order = SentencePairPart("sop").floors(counts, [swapped])
     assert [floor.value for floor in order] == [floor.value for floor in floors.values()]
 
 

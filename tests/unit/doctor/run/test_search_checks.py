@@ -12,14 +12,14 @@ import pytest
 from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.run.search_checks import check_search
 from unmask.errors import InputError, SettingsError
-from unmask.finetuning.search.summary import Outcome, summarise
+from unmask.finetuning.search.summary import TrialOutcome, summarise
 
 
-def outcome(rate: float, seed: int, accuracy: float, **more: Any) -> Outcome:
+def outcome(rate: float, seed: int, accuracy: float, **more: Any) -> TrialOutcome:
     dev = {} if "error" in more else {"loss": 1 - accuracy, "accuracy": accuracy}
     floors = {"dev.accuracy": {"most frequent label": 0.6}}
     given = {"learning_rate": rate, "batch_size": 32, "epochs": 3, "seed": seed}
-    return Outcome(f"lr{rate:g}_seed{seed}", f"lr{rate:g}", f"lr{rate:g}", given, dev, {}, floors=floors, **more)
+    return TrialOutcome(f"lr{rate:g}_seed{seed}", f"lr{rate:g}", f"lr{rate:g}", given, dev, {}, floors=floors, **more)
 
 
 SOUND = [
@@ -29,7 +29,7 @@ SOUND = [
 ]
 
 
-def found(outcomes: list[Outcome], num_trials: int | None = None) -> dict[str, str]:
+def found(outcomes: list[TrialOutcome], num_trials: int | None = None) -> dict[str, str]:
     summary = summarise(outcomes, "accuracy", num_trials or len(outcomes))
     return {finding.name: finding.level for finding in check_search(summary)}
 
@@ -59,7 +59,7 @@ def test_the_best_at_an_edge_and_within_chance() -> None:
         ),
     ],
 )
-def test_what_went_wrong(outcomes: list[Outcome], num_trials: int, told: dict[str, str]) -> None:
+def test_what_went_wrong(outcomes: list[TrialOutcome], num_trials: int, told: dict[str, str]) -> None:
     assert found(outcomes, num_trials) == told
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from unmask.errors import InputError, UserError
-from unmask.finetuning.search.parallel import Job, RunOne, attempt
+from unmask.finetuning.search.parallel import RunOne, TrialJob, attempt
 from unmask.finetuning.search.search import run_trials
 from unmask.recipe.tree import FinetuneRecipe
 
@@ -146,6 +146,6 @@ def test_what_is_wrong_with_one_trial_alone_is_told(
     def run(*_: object, **__: object) -> Path:
         raise error
 
-    failure = attempt(Job("a", Path("a"), recipe({}), 1.0), "a test", run)
+    failure = attempt(TrialJob("a", Path("a"), recipe({}), 1.0), "a test", run)
     assert failure is not None
     assert failure.startswith(told)

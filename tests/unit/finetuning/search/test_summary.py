@@ -12,7 +12,7 @@ import pytest
 
 from unmask.config import build_settings
 from unmask.errors import SettingsError
-from unmask.finetuning.search.summary import Outcome, describe, summarise
+from unmask.finetuning.search.summary import TrialOutcome, describe, summarise
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.training.run.directory import RECIPE
 
@@ -167,5 +167,5 @@ def test_a_figure_that_is_not_a_number_is_null(
 
 
 def test_one_run_has_no_spread() -> None:
-    outcome = Outcome("a_seed0", "a", "a", {"seed": 0}, dev={"accuracy": 0.5}, test={})
+    outcome = TrialOutcome("a_seed0", "a", "a", {"seed": 0}, dev={"accuracy": 0.5}, test={})
     assert summarise([outcome], "accuracy", 1)["combinations"][0]["dev"]["accuracy"] == {"mean": 0.5, "sd": None}

@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.batch import Batch, pack
 from unmask.errors import SettingsError
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
-from unmask.models.elmo.projected_lstm import Memory
+from unmask.models.elmo.projected_lstm import LstmState
 from unmask.models.elmo.settings import ELMO_PRESETS, ElmoModelSettings, ElmoSettings
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.layer_mixture import LayerMixture
@@ -42,7 +42,7 @@ def slow_layers(encoder: ElmoEncoder, ids: list[int], direction: int) -> list[Te
     values = list(vectors if direction == FORWARD else vectors.flip(0))
     layers = []
     for number, lstm in enumerate(encoder.blocks[direction].layers):
-        memory = Memory(torch.zeros(1, settings.projection_size), torch.zeros(1, settings.cell_size))
+        memory = LstmState(torch.zeros(1, settings.projection_size), torch.zeros(1, settings.cell_size))
         outputs = []
         for value in values:
             output, memory = lstm(value[None], [1], memory)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.models.elmo.projected_lstm import Memory, ProjectedLstm
+from unmask.models.elmo.projected_lstm import LstmState, ProjectedLstm
 
 CLIP = 0.25
 """Low enough for many memories and outputs of these tests to be clipped."""
@@ -40,7 +40,7 @@ def test_outputs_memory_and_gradients_are_those_of_the_formulas() -> None:
     for parameter in lstm.parameters():
         nn.init.normal_(parameter)
     sequences = [torch.randn(length, 5, requires_grad=True) for length in (6, 4, 4, 1)]
-    memory = Memory(torch.randn(4, 3).clamp(-0.1, 0.1), torch.randn(4, 7).clamp(-CLIP, CLIP))
+    memory = LstmState(torch.randn(4, 3).clamp(-0.1, 0.1), torch.randn(4, 7).clamp(-CLIP, CLIP))
     weights = [torch.randn(len(sequence), 3) for sequence in sequences]
 
     values, active = by_steps(sequences)
@@ -85,7 +85,7 @@ def test_without_clipping_it_is_the_lstm_of_pytorch() -> None:
     theirs.bias_hh_l0.data.zero_()
     theirs.weight_hr_l0.data = ours.projection.detach().clone()
     values = torch.randn(5, 2, 4)  # (steps, sequences, inputs)
-    outputs, memory = ours(values.reshape(10, 4), [2] * 5, Memory(torch.zeros(2, 3), torch.zeros(2, 6)))
+    outputs, memory = ours(values.reshape(10, 4), [2] * 5, LstmState(torch.zeros(2, 3), torch.zeros(2, 6)))
     expected, (last, cells) = theirs(values)
     torch.testing.assert_close(outputs, expected.reshape(10, 3))
     torch.testing.assert_close(memory.outputs, last[0])
@@ -95,7 +95,7 @@ def test_without_clipping_it_is_the_lstm_of_pytorch() -> None:
 def test_what_is_remembered_carries_on_as_if_there_had_been_no_break() -> None:
     torch.manual_seed(2)
     lstm = ProjectedLstm(4, 6, 3, 3.0, 3.0)
-    nothing = Memory(torch.zeros(2, 3), torch.zeros(2, 6))
+    nothing = LstmState(torch.zeros(2, 3), torch.zeros(2, 6))
     values = torch.randn(8, 4)  # four steps of two sequences
     whole, ended = lstm(values, [2] * 4, nothing)
     first, between = lstm(values[:4], [2] * 2, nothing)
@@ -110,7 +110,7 @@ def test_what_is_remembered_carries_on_as_if_there_had_been_no_break() -> None:
 def test_under_autocast_only_products_are_rounded() -> None:
     torch.manual_seed(3)
     lstm = ProjectedLstm(8, 12, 6, 3.0, 3.0)  # never reached: what is clipped differs once values are rounded
-    nothing = Memory(torch.zeros(2, 6), torch.zeros(2, 12))
+    nothing = LstmState(torch.zeros(2, 6), torch.zeros(2, 12))
     results = []
     for rounded in (False, True):
         lstm.zero_grad()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.tasks.qa.answer_places import FIRST_TAKEN, MOVED, RESPELT, Place, find_answer
+from unmask.tasks.qa.answer_places import FIRST_TAKEN, MOVED, RESPELT, AnswerPlace, find_answer
 
 PASSAGE = "Mina saw a red kite. Later a blue kite flew by."
 
@@ -16,31 +16,31 @@ PASSAGE = "Mina saw a red kite. Later a blue kite flew by."
 @pytest.mark.parametrize(
     ("text", "start", "place"),
     [
-        ("a red kite", 9, Place(9, 19)),
-        ("kite", 34, Place(34, 38)),
-        ("a red kite", 0, Place(9, 19, MOVED)),  # there once: wherever the offset points
-        ("a red kite", -5, Place(9, 19, MOVED)),
-        ("kite", 36, Place(34, 38, MOVED)),  # there twice: the nearer one, if it is near
+        ("a red kite", 9, AnswerPlace(9, 19)),
+        ("kite", 34, AnswerPlace(34, 38)),
+        ("a red kite", 0, AnswerPlace(9, 19, MOVED)),  # there once: wherever the offset points
+        ("a red kite", -5, AnswerPlace(9, 19, MOVED)),
+        ("kite", 36, AnswerPlace(34, 38, MOVED)),  # there twice: the nearer one, if it is near
         ("kite", 300, None),
-        ("kite", 24, Place(15, 19, MOVED)),  # 9 characters away against 10
-        ("a red kite", None, Place(9, 19)),
-        ("kite", None, Place(15, 19, FIRST_TAKEN)),
+        ("kite", 24, AnswerPlace(15, 19, MOVED)),  # 9 characters away against 10
+        ("a red kite", None, AnswerPlace(9, 19)),
+        ("kite", None, AnswerPlace(15, 19, FIRST_TAKEN)),
         ("a green kite", 9, None),
-        (" a red  kite\n", 9, Place(9, 19, RESPELT)),
+        (" a red  kite\n", 9, AnswerPlace(9, 19, RESPELT)),
         ("a\u200bred", 9, None),  # a letter's breadth, but no blank
-        ("a \u200bred\ufeff kite", 9, Place(9, 19, RESPELT)),
-        ("a\u00a0red kite", 9, Place(9, 19, RESPELT)),
+        ("a \u200bred\ufeff kite", 9, AnswerPlace(9, 19, RESPELT)),
+        ("a\u00a0red kite", 9, AnswerPlace(9, 19, RESPELT)),
         ("\u200b", 9, None),
     ],
 )
-def test_places(text: str, start: int | None, place: Place | None) -> None:
+def test_places(text: str, start: int | None, place: AnswerPlace | None) -> None:
     assert find_answer(PASSAGE, text, start) == place
 
 
 def test_two_that_are_equally_near_are_not_told_apart() -> None:
     assert find_answer("a kite, a kite", "kite", 6) is None
-    assert find_answer("a kite, a kite", "kite", 5) == Place(2, 6, MOVED)
-    assert find_answer("kite kite", "kite", 0) == Place(0, 4)
+    assert find_answer("a kite, a kite", "kite", 5) == AnswerPlace(2, 6, MOVED)
+    assert find_answer("kite kite", "kite", 0) == AnswerPlace(0, 4)
     assert find_answer("kitee kite", "kite", 3) is None
 
 
@@ -49,14 +49,14 @@ def test_composed_and_decomposed(text: str) -> None:
     decomposed = unicodedata.normalize("NFD", text)
     assert decomposed != text
     found = find_answer(f"그 {text}.", decomposed, 2)
-    assert found == Place(2, 2 + len(text), RESPELT)
+    assert found == AnswerPlace(2, 2 + len(text), RESPELT)
     found = find_answer(f"그 {decomposed}.", text, 2)
-    assert found == Place(2, 2 + len(decomposed), RESPELT)
+    assert found == AnswerPlace(2, 2 + len(decomposed), RESPELT)
 
 
 def test_no_character_is_cut() -> None:
     assert find_answer("각자", "\u1100\u1161", 0) is None  # 가 is no part of 각
-    assert find_answer("cafe\u0301 x", "é", None) == Place(3, 5, RESPELT)
+    assert find_answer("cafe\u0301 x", "é", None) == AnswerPlace(3, 5, RESPELT)
     assert find_answer("x e\u0301", "e ", None) is None
 
 

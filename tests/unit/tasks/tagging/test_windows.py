@@ -15,7 +15,7 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.tagging.rows import Span, TaggingExample, split_words
 from unmask.tasks.tagging.windows import (
     Lead,
-    Window,
+    SentenceWindow,
     cut_windows,
     encode_sentences,
     find_frame,
@@ -84,7 +84,7 @@ def test_every_token_answers_in_the_window_where_it_has_the_most_context(length:
     assert all(window.end - window.first <= room for window in windows)
     assert (windows[0].first, windows[-1].end) == (0, length)
 
-    def context(window: Window, token: int) -> int:
+    def context(window: SentenceWindow, token: int) -> int:
         return min(token - window.first, window.end - 1 - token)
 
     for window in windows:
@@ -95,16 +95,16 @@ def test_every_token_answers_in_the_window_where_it_has_the_most_context(length:
 
 
 def test_windows_worked_by_hand() -> None:
-    assert list(cut_windows(5, 5, 2)) == [Window(0, 5, range(5))]
-    assert list(cut_windows(0, 5, 2)) == [Window(0, 0, range(0))]
+    assert list(cut_windows(5, 5, 2)) == [SentenceWindow(0, 5, range(5))]
+    assert list(cut_windows(0, 5, 2)) == [SentenceWindow(0, 0, range(0))]
     # 0 1 2 3 | 2 3 4 5 | 4 5 6: 2 has a context of 1 in the first, of 0 in the second.
     assert list(cut_windows(7, 4, 2)) == [
-        Window(0, 4, range(3)),
-        Window(2, 6, range(3, 5)),
-        Window(4, 7, range(5, 7)),
+        SentenceWindow(0, 4, range(3)),
+        SentenceWindow(2, 6, range(3, 5)),
+        SentenceWindow(4, 7, range(5, 7)),
     ]
     # 0 1 2 | 2 3 4: 2 has none in either; the left one is taken.
-    assert list(cut_windows(5, 3, 2)) == [Window(0, 3, range(3)), Window(2, 5, range(3, 5))]
+    assert list(cut_windows(5, 3, 2)) == [SentenceWindow(0, 3, range(3)), SentenceWindow(2, 5, range(3, 5))]
     assert [window.first for window in cut_windows(9, 4, 128)] == [0, 2, 4, 6]  # 128 would leave tokens out
 
 

@@ -17,7 +17,7 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.objectives.sentence_pairs import SentencePairs
+from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import AnyObjective, new_objective
 from unmask.tokenization.vocabulary import Vocabulary
@@ -33,7 +33,7 @@ def small_module() -> MaskedLMModule:
     sizes = EncoderSettings(
         vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
     )
-    return MaskedLMModule(BertEncoder(sizes), parts=[SentencePairs("nsp")])
+    return MaskedLMModule(BertEncoder(sizes), parts=[SentencePairPart("nsp")])
 
 
 def give_gradients(module: nn.Module, seed: int) -> None:

@@ -15,7 +15,7 @@ from unmask.models.bert import BertEncoder
 from unmask.models.heads.layer_mixture import LayerMixture
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.objectives.sentence_pairs import SentencePairs
+from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import (
     build_optimizer,
@@ -31,7 +31,7 @@ def small_module() -> MaskedLMModule:
     settings = EncoderSettings(
         vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
     )
-    return MaskedLMModule(BertEncoder(settings), parts=[SentencePairs("nsp")])
+    return MaskedLMModule(BertEncoder(settings), parts=[SentencePairPart("nsp")])
 
 
 def test_biases_and_norms_do_not_decay_and_all_else_does() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask.batch import Batch
-from unmask.training.divergence import WINDOW, BadStep, RecentLosses, find_fault
+from unmask.training.divergence import WINDOW, BadStep, RecentLosses, divergence_fault
 from unmask.training.settings import ScheduleSettings
 from unmask.training.state import TrainState
 from unmask.training.stepper import StepFigures
@@ -81,7 +81,7 @@ def test_the_device_decides_as_the_loop_does(known: int, seed: int) -> None:
     decided = []
     for step in range(250):
         loss = draw.lognormvariate(0, 1) * draw.choice([1, 1, 1, 1, 8])
-        is_spike = find_fault(step, loss, 1.0, losses, 3.0) is not None
+        is_spike = divergence_fault(step, loss, 1.0, losses, 3.0) is not None
         halted = torch.tensor(float(is_spike))
         assert bool(recent.is_spike(torch.tensor(loss, dtype=torch.float64), 3.0)) == is_spike
         recent.add(torch.tensor(loss, dtype=torch.float64), halted)
@@ -97,7 +97,7 @@ def test_a_median_of_steps_without_targets_is_held_against_no_step(num_without_t
     recent = RecentLosses(torch.device("cpu"))
     recent.restart(losses)
     assert bool(recent.is_spike(torch.tensor(50.0, dtype=torch.float64), 2.0)) == is_spike
-    assert (find_fault(51, 50.0, 1.0, losses, 2.0) is not None) == is_spike
+    assert (divergence_fault(51, 50.0, 1.0, losses, 2.0) is not None) == is_spike
 
 
 @dataclass

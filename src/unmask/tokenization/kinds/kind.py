@@ -1,6 +1,6 @@
 """What distinguishes the kinds of tokenizers: special tokens, steps of encoding, and how they learn.
 
-Each kind has a `Family` in its own module: `wordpiece`, `bpe`, `byte_bpe`.
+Each kind has a `TokenizerKind` in its own module: `wordpiece`, `bpe`, `byte_bpe`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Define(Protocol):
 
 
 @dataclass(frozen=True)
-class Family:
+class TokenizerKind:
     """One kind of tokenizer that can be trained.
 
     Attributes:
