@@ -194,7 +194,7 @@ def test_after_a_bad_step_come_the_batches_that_the_hook_gives_or_those_that_wer
 ) -> None:
     """Those that had been made ahead of it are dropped with the others."""
     faults = iter([None, None, "a fault", *[None] * 10])
-    monkeypatch.setattr("unmask.training.loop.find_fault", lambda *figures: next(faults))
+    monkeypatch.setattr("unmask.training.loop.divergence_fault", lambda *figures: next(faults))
 
     def on_bad_step(state: TrainState, bad: BadStep) -> Iterator[Step] | None:
         state.step -= 1
