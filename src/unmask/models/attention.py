@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from unmask.models.dropout import dropout, threshold_of
 from unmask.models.kernels.attention_backends import choose_backend, varlen_kernel
+from unmask.models.kernels.banded_attention import attend_in_band, band_mask
 from unmask.models.kernels.matmul_attention import attend_by_products
 from unmask.models.kernels.products import compute_dtype
 from unmask.models.kernels.row_layout import Layout
@@ -24,6 +25,7 @@ def attend(
     dropout_prob: float,
     training: bool,
     causal: bool = False,
+    window: int | None = None,
 ) -> Tensor:
     """softmax(Q K^T / sqrt(head_size)) V within each sequence, for each head.
 
@@ -33,6 +35,7 @@ def attend(
         dropout_prob: of the attention probabilities, in [0, 1).
         training: False: no dropout.
         causal: True: no token attends to a later one.
+        window: a token attends to so many tokens on either side of it; None: to all.
 
     Returns:
         (rows, heads, head_size), as they were given.
@@ -41,22 +44,22 @@ def attend(
     dtype = compute_dtype(query_key_value)
     backend, _ = choose_backend(query_key_value.device, dtype, prob, query_key_value.shape[-1])
     if backend == "varlen":
-        return _attend_varlen(query_key_value.to(dtype), layout, prob, causal)
+        return _attend_varlen(query_key_value.to(dtype), layout, prob, causal, window)
     if not layout.lengths:
-        return _attend_all(query_key_value, layout, prob, causal)
-    if backend == "matmul":
-        return layout.join(
-            [
-                attend_by_products(rows, group.padding, threshold_of(prob), causal)
-                for group, rows in layout.split(query_key_value)
-            ]
-        )
-    return layout.join(
-        [_attend_sdpa(rows, group.padding, prob, causal) for group, rows in layout.split(query_key_value)]
-    )
+        return _attend_all(query_key_value, layout, prob, causal, window)
+    contexts = []
+    for group, rows in layout.split(query_key_value):
+        within = None if window is None or window >= group.length - 1 else window
+        if within is not None and group.length > 4 * within:
+            contexts.append(attend_in_band(rows, group.padding, within, prob, causal))
+        elif backend == "matmul":
+            contexts.append(attend_by_products(rows, group.padding, threshold_of(prob), causal, within))
+        else:
+            contexts.append(_attend_sdpa(rows, group.padding, prob, causal, within))
+    return layout.join(contexts)
 
 
-def _attend_all(query_key_value: Tensor, layout: Layout, prob: float, causal: bool) -> Tensor:
+def _attend_all(query_key_value: Tensor, layout: Layout, prob: float, causal: bool, window: int | None) -> Tensor:
     """The formula itself, all tokens of a batch at once with other sequences masked: slow, for small tests only."""
     query, key, value = query_key_value.unbind(1)
     places = torch.arange(len(query), device=query.device, dtype=torch.int32)
@@ -64,22 +67,29 @@ def _attend_all(query_key_value: Tensor, layout: Layout, prob: float, causal: bo
     seen = sequences[:, None] == sequences
     if causal:
         seen = seen & (places[:, None] >= places)
+    if window is not None:
+        seen = seen & ((places[:, None] - places).abs() <= window)
     scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
     probabilities = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
     return torch.einsum("hqk,khd->qhd", dropout(probabilities, prob, training=True), value)
 
 
-def _attend_sdpa(rows: Tensor, padding: Tensor | None, prob: float, causal: bool) -> Tensor:
+def _attend_sdpa(rows: Tensor, padding: Tensor | None, prob: float, causal: bool, window: int | None) -> Tensor:
     # Padding stands at the end: under the causal mask no token sees it.
     mask = None if padding is None or causal else ~padding
+    if window is not None:
+        mask, causal = band_mask(rows.shape[1], window, causal, rows.device, None if causal else padding), False
     query, key, value = rows.transpose(1, 3).unbind(2)  # (sequences, heads, length, head_size)
     return functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=prob, is_causal=causal
     ).transpose(1, 2)
 
 
-def _attend_varlen(query_key_value: Tensor, layout: Layout, prob: float, causal: bool) -> Tensor:
+def _attend_varlen(query_key_value: Tensor, layout: Layout, prob: float, causal: bool, window: int | None) -> Tensor:
     """Flash attention on packed tokens (Dao 2023)."""
+    sides = {} if window is None else {"window_size_left": window, "window_size_right": 0 if causal else window}
     bounds, longest = layout.bounds, layout.max_length
-    context, *_ = varlen_kernel()(*query_key_value.unbind(1), bounds, bounds, longest, longest, prob, causal, False)
+    context, *_ = varlen_kernel()(
+        *query_key_value.unbind(1), bounds, bounds, longest, longest, prob, causal, False, **sides
+    )
     return context

@@ -11,9 +11,10 @@ from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.gpt1 import Gpt1Encoder
 from unmask.models.lstm import LstmEncoder
+from unmask.models.modernbert import ModernBertEncoder
 from unmask.models.settings import EncoderSettings
 
-TokenEncoder = BertEncoder | ElectraEncoder | Gpt1Encoder | LstmEncoder
+TokenEncoder = BertEncoder | ElectraEncoder | ModernBertEncoder | Gpt1Encoder | LstmEncoder
 """An encoder with an embedding for each entry of its vocabulary: `word_embeddings`."""
 
 Encoder = TokenEncoder | ElmoEncoder

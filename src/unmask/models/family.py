@@ -7,7 +7,7 @@ line of `unmask.models.families.table.ARCHITECTURES`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +20,14 @@ Part = (
 """What stands beside embeddings and blocks. `causal_lm` has no weights of its own; `softmax` is ELMo's."""
 
 HeadStyle = Literal[
-    "linear", "linear_without_bias", "linear_without_dropout", "deep_tanh", "deep_gelu", "deep_gelu_summary", "layers"
+    "linear",
+    "linear_without_bias",
+    "linear_without_dropout",
+    "deep_tanh",
+    "deep_gelu",
+    "deep_gelu_summary",
+    "deep_normalised",
+    "layers",
 ]
 """How a head of fine-tuning is built: see `unmask.models.heads.heads.BUILDERS`. `layers` reads those of ELMo."""
 
@@ -138,9 +145,11 @@ class Family:
         presets: the sizes that a recipe can name.
         defaults: what differs from the defaults of `EncoderSettings`: what its `config.json` means by leaving out.
         keys: fields of `EncoderSettings` and their keys in its `config.json`. It has no other settings.
+        flatten_config: `config.json` with the keys above, where it may have others for them; None: it has none.
         activations: published names of `hidden_act`, and ours, where they differ.
         heads: of fine-tuning, by kind.
         pooled: kinds of heads that read the pooled first token.
+        feed_forward_factor: `intermediate_size` / `hidden_size` where only the latter is given.
         masked_lm_activation: of its masked-LM head; None: `hidden_act`.
         left_to_right: its tokens never see what stands behind them.
         may_be_causal: so do those of a model with `causal` True.
@@ -160,6 +169,7 @@ class Family:
     presets: Mapping[str, Mapping[str, Any]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=lambda: {key: key for key in BERT_KEYS})
+    flatten_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     activations: Mapping[str, Activation] = field(default_factory=dict)
     heads: Mapping[HeadKind, HeadStyle] = field(
         default_factory=lambda: {
@@ -170,6 +180,7 @@ class Family:
         }
     )
     pooled: frozenset[HeadKind] = frozenset()
+    feed_forward_factor: float = 4
     masked_lm_activation: Activation | None = None
     left_to_right: bool = False
     may_be_causal: bool = False

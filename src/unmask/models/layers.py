@@ -34,16 +34,17 @@ def initialise(module: nn.Module, initializer_range: float) -> None:
     """Gives fresh weights to every Linear, Embedding and LayerNorm in `module`, from PyTorch's default generator."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
-            _draw_truncated_normal(part.weight, initializer_range)
+            draw_truncated_normal(part.weight, initializer_range)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
-            nn.init.zeros_(part.bias)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
 
 
 @torch.no_grad()
-def _draw_truncated_normal(weight: Tensor, std: float) -> None:
+def draw_truncated_normal(weight: Tensor, std: float) -> None:
     """Normal values, drawn again while any is more than two standard deviations from zero.
 
     `nn.init.trunc_normal_` gives other values for the same seed from one version of PyTorch to the next.

@@ -22,9 +22,6 @@ Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
-FEED_FORWARD_FACTOR = 4
-"""intermediate_size = 4 x hidden_size in every released BERT (section 3)."""
-
 _LONGEST = 512
 """Positions of every published model."""
 
@@ -89,6 +86,15 @@ class EncoderSettings(BaseModel):
         initializer_range: the standard deviation of fresh weights.
         pad_token_id: the id whose embedding gets no gradient as an input; None where there is no such id. RoBERTa's
             positions start after it.
+        global_attn_every_n_layers: of ModernBERT, as all that follow: the first layer and every n-th after it attend to
+            the whole sequence.
+        local_attention: tokens in the window of the other layers; each token sees half of them on either side.
+        global_rope_theta, local_rope_theta: the bases of the rotary positions of both kinds of layers.
+        norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias: whether LayerNorms, attention, feed-forward,
+            the dense layer of the heads and the decoder of the masked-LM head have a bias.
+        classifier_activation: of the heads.
+        classifier_pooling: what stands for a sequence: its first token, or the mean of all.
+        tie_word_embeddings: whether the masked-LM head decodes with the word embeddings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -110,6 +116,18 @@ class EncoderSettings(BaseModel):
     initializer_range: Scale = 0.02
     layer_norm_eps: Scale = 1e-12
     pad_token_id: Annotated[int, Field(ge=0)] | None = 0
+    global_attn_every_n_layers: Count = 3
+    local_attention: Annotated[int, Field(ge=2)] = 128
+    global_rope_theta: Scale = 160_000.0
+    local_rope_theta: Scale = 10_000.0
+    norm_bias: bool = True
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    classifier_bias: bool = True
+    classifier_activation: Activation | None = None
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    decoder_bias: bool = True
+    tie_word_embeddings: bool = True
 
     @model_validator(mode="before")
     @classmethod
@@ -119,7 +137,7 @@ class EncoderSettings(BaseModel):
             return given
         sizes = {**family.defaults, **given}
         if "intermediate_size" not in family.keys and isinstance(sizes.get("hidden_size"), int):
-            sizes.setdefault("intermediate_size", FEED_FORWARD_FACTOR * sizes["hidden_size"])
+            sizes.setdefault("intermediate_size", round(family.feed_forward_factor * sizes["hidden_size"]))
         return sizes
 
     @model_validator(mode="after")
@@ -156,7 +174,7 @@ class EncoderSettings(BaseModel):
         follows: dict[str, Any] = {
             "embedding_size": self.hidden_size,
             "embedding_dropout_prob": self.hidden_dropout_prob,
-            "intermediate_size": FEED_FORWARD_FACTOR * self.hidden_size,
+            "intermediate_size": round(family.feed_forward_factor * self.hidden_size),
         }
         for name, field in type(self).model_fields.items():
             usual = family.defaults.get(name, field.default)
@@ -243,6 +261,19 @@ class ModelSettings(BaseModel):
     type_vocab_size: Count | None = None
     initializer_range: Scale | None = None
     layer_norm_eps: Scale | None = None
+    global_attn_every_n_layers: Count | None = None
+    """Of ModernBERT, as all that follow; see `EncoderSettings`."""
+    local_attention: Annotated[int, Field(ge=2)] | None = None
+    global_rope_theta: Scale | None = None
+    local_rope_theta: Scale | None = None
+    norm_bias: bool | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    classifier_bias: bool | None = None
+    classifier_activation: Activation | None = None
+    classifier_pooling: Literal["cls", "mean"] | None = None
+    decoder_bias: bool | None = None
+    tie_word_embeddings: bool | None = None
 
     @model_validator(mode="after")
     def _has_the_preset(self) -> Self:
@@ -276,7 +307,7 @@ class ModelSettings(BaseModel):
         sizes = {**self.family.presets[self.preset], **given}
         if self.family.positions_after_padding and pad_token_id is not None:
             sizes.setdefault("max_position_embeddings", _LONGEST + pad_token_id + 1)
-        sizes.setdefault("intermediate_size", FEED_FORWARD_FACTOR * sizes["hidden_size"])
+        sizes.setdefault("intermediate_size", round(self.family.feed_forward_factor * sizes["hidden_size"]))
         try:
             return EncoderSettings(vocab_size=vocab_size, pad_token_id=pad_token_id, **sizes)
         except ValidationError as error:

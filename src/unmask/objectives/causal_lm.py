@@ -197,4 +197,4 @@ def next_token_decoder(encoder: Encoder, head: MaskedLMHead | None, hidden: Tens
     assert not encoder.reads_words, "ELMo's language models have a softmax of their own"
     if head is None:
         return Decoder(hidden, encoder.word_embeddings)
-    return Decoder(head.transform(hidden), encoder.word_embeddings, head.bias)
+    return Decoder(head.transform(hidden), head.decoder(encoder.word_embeddings), head.bias)

@@ -25,7 +25,6 @@ from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import ModelSource, open_source
 from unmask.models.settings import (
     DROPOUTS,
-    FEED_FORWARD_FACTOR,
     EncoderSettings,
     ModelSettings,
 )
@@ -193,7 +192,7 @@ def _given_sizes(model: AnyModelSettings, family: Family) -> dict[str, Any]:
     if isinstance(model, ElmoModelSettings):
         return ELMO_PRESETS[model.preset].model_dump(exclude={"vocab_size", *DROPOUTS}) | given
     sizes = {**model.family.presets[model.preset], **given}
-    return {"intermediate_size": FEED_FORWARD_FACTOR * sizes["hidden_size"]} | sizes
+    return {"intermediate_size": round(model.family.feed_forward_factor * sizes["hidden_size"])} | sizes
 
 
 def _dropout(model: AnyModelSettings) -> dict[str, float]:

@@ -7,6 +7,7 @@ from unmask.models.families.electra import ELECTRA
 from unmask.models.families.elmo import ELMO
 from unmask.models.families.gpt1 import GPT1
 from unmask.models.families.lstm import LSTM
+from unmask.models.families.modernbert import MODERNBERT
 from unmask.models.families.roberta import ROBERTA
 from unmask.models.family import Family
 
@@ -14,6 +15,7 @@ ARCHITECTURES: dict[str, Family] = {
     "bert": BERT,
     "roberta": ROBERTA,
     "electra": ELECTRA,
+    "modernbert": MODERNBERT,
     "gpt1": GPT1,
     "lstm": LSTM,
     "elmo": ELMO,

@@ -16,7 +16,7 @@ from unmask.models.family import HeadKind as HeadKind
 from unmask.models.family import HeadStyle
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
-from unmask.models.layers import ACTIVATIONS, initialise
+from unmask.models.layers import ACTIVATIONS, draw_truncated_normal, initialise
 from unmask.models.settings import Activation, EncoderSettings, Sizes
 
 
@@ -27,6 +27,8 @@ class MaskedLMHead(nn.Module):
 
     Args:
         decoder_size: of the word embeddings, where it is not `hidden_size`.
+        dense_bias, norm_bias, decoder_bias: False: without that bias, as ModernBERT's may be.
+        tied: False: a decoder of its own, as ModernBERT's may have.
     """
 
     def __init__(
@@ -37,14 +39,22 @@ class MaskedLMHead(nn.Module):
         layer_norm_eps: float,
         initializer_range: float,
         decoder_size: int | None = None,
+        *,
+        dense_bias: bool = True,
+        norm_bias: bool = True,
+        decoder_bias: bool = True,
+        tied: bool = True,
     ) -> None:
         super().__init__()
         decoder_size = hidden_size if decoder_size is None else decoder_size
-        self.dense = Linear(hidden_size, decoder_size)
-        self.norm = nn.LayerNorm(decoder_size, layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.dense = Linear(hidden_size, decoder_size, dense_bias)
+        self.norm = nn.LayerNorm(decoder_size, layer_norm_eps, bias=norm_bias)
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if decoder_bias else None
+        self.weight = None if tied else nn.Parameter(torch.empty(vocab_size, decoder_size))
         self.activation = ACTIVATIONS[activation]
         initialise(self, initializer_range)
+        if self.weight is not None:
+            draw_truncated_normal(self.weight, decoder_size**-0.5)
 
     def forward(self, hidden_at_targets: Tensor, word_embeddings: Tensor) -> Tensor:
         """Logits at the targets alone.
@@ -56,7 +66,11 @@ class MaskedLMHead(nn.Module):
         Returns:
             (targets, vocab), in autocast's precision where that is on; see `vocabulary_logits` for training on a GPU.
         """
-        return vocabulary_logits(self.transform(hidden_at_targets), word_embeddings, self.bias)
+        return vocabulary_logits(self.transform(hidden_at_targets), self.decoder(word_embeddings), self.bias)
+
+    def decoder(self, word_embeddings: Tensor) -> Tensor:
+        """(vocab, decoder_size): the word embeddings, unless it has a decoder of its own."""
+        return word_embeddings if self.weight is None else self.weight
 
     def transform(self, hidden_at_targets: Tensor) -> Tensor:
         """What the decoder reads: (targets, decoder_size)."""
@@ -150,6 +164,8 @@ class DeepClassifier(nn.Module):
     Args:
         input_dropout_prob: of the first dropout.
         dropout_prob: of the second.
+        norm: behind the activation, as in ModernBERT, which has this head on every token too; None: none.
+        bias: False: the dense layer has none.
     """
 
     def __init__(
@@ -160,9 +176,12 @@ class DeepClassifier(nn.Module):
         input_dropout_prob: float,
         dropout_prob: float,
         initializer_range: float,
+        norm: nn.LayerNorm | None = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, hidden_size)
+        self.dense = Linear(hidden_size, hidden_size, bias)
+        self.norm = nn.Identity() if norm is None else norm
         self.output = Linear(hidden_size, num_labels)
         self.activation = ACTIVATIONS[activation]
         self.input_dropout_prob = input_dropout_prob
@@ -176,7 +195,7 @@ class DeepClassifier(nn.Module):
     def forward(self, first_hidden: Tensor) -> Tensor:
         """(sequences, labels) from `first_hidden` (sequences, hidden)."""
         inputs = dropout(first_hidden, self.input_dropout_prob, self.training)
-        transformed = self.activation(self.dense(inputs))
+        transformed = self.norm(self.activation(self.dense(inputs)))
         logits: Tensor = self.output(dropout(transformed, self.dropout_prob, self.training))
         return logits
 
@@ -212,6 +231,20 @@ def _gelu_summary(settings: Sizes, num_labels: int, prob: float) -> Head:
     return DeepClassifier(settings.hidden_size, num_labels, "gelu", 0.0, prob, settings.initializer_range)
 
 
+def _deep_normalised(settings: Sizes, num_labels: int, prob: float) -> Head:
+    assert isinstance(settings, EncoderSettings), "ELMo has heads of its own"
+    return DeepClassifier(
+        settings.hidden_size,
+        num_labels,
+        settings.classifier_activation or settings.hidden_act,
+        0.0,
+        prob,
+        settings.initializer_range,
+        nn.LayerNorm(settings.hidden_size, settings.layer_norm_eps, bias=settings.norm_bias),
+        settings.classifier_bias,
+    )
+
+
 BUILDERS: dict[HeadStyle, HeadBuilder] = {
     "linear": _linear,
     "linear_without_bias": _linear_without_bias,
@@ -219,6 +252,7 @@ BUILDERS: dict[HeadStyle, HeadBuilder] = {
     "deep_tanh": _deep_with_tanh,
     "deep_gelu": _deep_with_gelu,
     "deep_gelu_summary": _gelu_summary,
+    "deep_normalised": _deep_normalised,
 }
 """How the heads are built that a `Family` names. Texts read by ELMo have an `ElmoClassifier`. Question answering has no
 dropout, as in the released code of BERT."""
@@ -249,8 +283,12 @@ def new_masked_lm_head(settings: EncoderSettings) -> MaskedLMHead:
     return MaskedLMHead(
         settings.hidden_size,
         settings.vocab_size,
-        settings.family.masked_lm_activation or settings.hidden_act,
+        settings.classifier_activation or settings.family.masked_lm_activation or settings.hidden_act,
         settings.layer_norm_eps,
         settings.initializer_range,
         settings.embedding_width,
+        dense_bias=settings.classifier_bias,
+        norm_bias=settings.norm_bias,
+        decoder_bias=settings.decoder_bias,
+        tied=settings.tie_word_embeddings,
     )

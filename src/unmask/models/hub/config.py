@@ -121,6 +121,11 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
     Raises:
         ModelError: a key has a value that is not supported.
     """
+    if family.flatten_config is not None:
+        try:
+            config = family.flatten_config(config)
+        except ValueError as error:
+            raise ModelError(f"{path}: {error}") from error
     causal = its.may_be_causal and config.get("is_decoder") is True
     if its.may_be_causal and "causal_lm" in its.parts and not causal:
         raise ModelError(
@@ -128,7 +133,7 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
             "that it predicts"
         )
     for key, (supported, meaning) in {**REFUSED, **its.refused}.items():
-        if causal and key == "is_decoder":
+        if (causal and key == "is_decoder") or key in family.keys.values():
             continue
         if config.get(key, supported) != supported:
             raise ModelError(f"{path}: {key} is {config[key]!r}; expected {supported!r}: only {meaning} loads here")
@@ -139,7 +144,8 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
             key, known = family.keys["hidden_act"], ", ".join(family.activations)
             raise ModelError(f"{path}: {key} is {named!r}; expected one of {known}")
         values["hidden_act"] = family.activations[named]
-    if values.get("embedding_dropout_prob", 0.1) == values.get("hidden_dropout_prob", 0.1):
+    usual = family.defaults.get("hidden_dropout_prob", 0.1)
+    if values.get("embedding_dropout_prob", usual) == values.get("hidden_dropout_prob", usual):
         values.pop("embedding_dropout_prob", None)
     try:
         return EncoderSettings(architecture=family.name, causal=causal, **values)

@@ -102,7 +102,7 @@ def widen_vocabulary(
 
     Args:
         encoder: its settings get the new size, where that is larger.
-        heads: each with a bias for every entry; the decoders are tied and have no other weights.
+        heads: what they have for every entry, a bias or a decoder of their own, are their only own parameters.
         vocab_size: entries of the tokenizer afterwards, the new ones at their end.
         pieces: of each new entry, as old ids, such as those that the old tokenizer gives for its text; an entry without
             any (a new special token) starts as the mean of all entries.
@@ -117,7 +117,8 @@ def widen_vocabulary(
         words.weight = nn.Parameter(_widened(words.weight, first, pieces), requires_grad=words.weight.requires_grad)
         words.num_embeddings = len(words.weight)
     for head in heads:
-        head.bias = nn.Parameter(_widened(head.bias, first, pieces), requires_grad=head.bias.requires_grad)
+        for name, rows in head.named_parameters(recurse=False):  # its bias, and the weights of a decoder of its own
+            setattr(head, name, nn.Parameter(_widened(rows, first, pieces), requires_grad=rows.requires_grad))
     encoder.settings = encoder.settings.model_copy(update={"vocab_size": words.num_embeddings})
 
 

@@ -145,9 +145,9 @@ def save_model(
     config = {
         "architectures": [class_name],
         "model_type": settings.family.model_type,
-        **config_of(settings),
         "dtype": "float32",
         "tie_word_embeddings": True,
+        **config_of(settings),
     }
     if head is not None:
         config |= _head_config(head, head_kind, settings.family.classes[class_name], labels, problem_type)

@@ -61,7 +61,8 @@ class ModelSource:
             ModelError: a file is missing or damaged, or a copy differs from its original.
         """
         weights = modernise(self.read(), self.family.weights)
-        for copy, original in self.family.weights.tied.items():
+        tied = not isinstance(self.settings, EncoderSettings) or self.settings.tie_word_embeddings
+        for copy, original in self.family.weights.tied.items() if tied else ():
             if copy not in weights:
                 continue
             duplicate = weights.pop(copy)

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from unmask.models.dropout import as_factors, draw_kept, scale_of_kept
+from unmask.models.kernels.banded_attention import band_mask
 
 
-def attend_by_products(rows: Tensor, padding: Tensor | None, threshold: int, causal: bool) -> Tensor:
+def attend_by_products(
+    rows: Tensor, padding: Tensor | None, threshold: int, causal: bool, window: int | None = None
+) -> Tensor:
     """softmax(Q K^T / sqrt(head_size)) V for each sequence and head, with dropout on the softmax.
 
     Args:
@@ -23,24 +26,29 @@ def attend_by_products(rows: Tensor, padding: Tensor | None, threshold: int, cau
         padding: (sequences, 1, 1, length) bool, True where there is no token; None where there is one everywhere.
         threshold: of dropout, in 1/65,536; 0: none.
         causal: True: no token attends to a later one.
+        window: how many tokens each attends to on either side; None: all.
 
     Returns:
         (sequences, length, heads, head_size).
     """
-    bias = _bias(rows, padding, causal)
+    bias = _bias(rows, padding, causal, window)
     return _Attention.apply(rows, bias, threshold)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _bias(rows: Tensor, padding: Tensor | None, causal: bool) -> Tensor | None:
+def _bias(rows: Tensor, padding: Tensor | None, causal: bool, window: int | None) -> Tensor | None:
     """Minus infinity where a token is not seen, to be added to (sequences x heads, length, length) scores."""
     length, heads = rows.shape[1], rows.shape[3]
-    if causal:  # padding stands at the end, where no token sees it
-        later = torch.ones(length, length, dtype=torch.bool, device=rows.device).triu(1)
-        return rows.new_zeros(1, length, length).masked_fill(later, float("-inf"))
-    if padding is None:
+    if causal or window is not None:
+        hidden = None if causal else padding  # padding is at the end: under the causal mask no token sees it
+        seen = band_mask(length, length if window is None else window, causal, rows.device, hidden)
+        penalties = rows.new_zeros(seen.shape).masked_fill(~seen, float("-inf"))
+        if len(seen) == 1:
+            return penalties[0]
+    elif padding is None:
         return None
-    penalties = rows.new_zeros(padding.shape).masked_fill(padding, float("-inf"))
-    return penalties.expand(-1, heads, -1, -1).flatten(0, 1)  # (sequences x heads, 1, length)
+    else:
+        penalties = rows.new_zeros(padding.shape).masked_fill(padding, float("-inf"))
+    return penalties.expand(-1, heads, -1, -1).flatten(0, 1)  # (sequences x heads, 1 or length, length)
 
 
 class _Attention(torch.autograd.Function):

@@ -20,7 +20,7 @@ padded to 5. Its `slots` say where each of the 39 tokens stands among the 30 + 2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -61,14 +61,18 @@ class Layout:
         lengths: (sequences,), their lengths as Python integers; empty for a filled batch, whose lengths only the device
             knows.
         max_length: upper bound on the tokens of a sequence.
+        position_ids: (tokens,) int64, as in `Batch`; None where no layer asks for them.
         reuses_shapes: True: the numbers of rows and of the groups' sequences and tokens are rounded, so that batch
             after batch has shapes that were there before.
+        angles: of rotary positions, kept for all layers; see `unmask.models.kernels.rotary`.
     """
 
     bounds: Tensor
     lengths: tuple[int, ...]
     max_length: int
+    position_ids: Tensor | None = None
     reuses_shapes: bool = False
+    angles: dict[tuple[float, int, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -156,7 +160,7 @@ class Layout:
 def layout_for(batch: Batch, embedded: Tensor) -> Layout:
     """The layout of a batch whose embeddings these are."""
     rounds = reuses_shapes(embedded) and bool(batch.lengths)
-    return Layout(batch.bounds, batch.lengths, batch.max_length, reuses_shapes=rounds)
+    return Layout(batch.bounds, batch.lengths, batch.max_length, batch.position_ids, reuses_shapes=rounds)
 
 
 def _group_sequences(bounds: Tensor, lengths: tuple[int, ...], rounds: bool) -> tuple[tuple[Group, ...], Tensor | None]:

@@ -1,0 +1,142 @@
+"""ModernBERT (Warner et al. 2024): base and large are the paper's; the rest have its proportions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unmask.models.family import Family, HeadKind, ModelClass, Part, WeightNames
+
+_KINDS: tuple[HeadKind, ...] = (
+    "sequence_classification",
+    "token_classification",
+    "question_answering",
+    "multiple_choice",
+)
+
+
+def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config.json` with the keys of the released models, from that which `transformers` writes since version 5.
+
+    It has the kind of each layer and a dictionary of rotary settings in place of `global_attn_every_n_layers`,
+    `global_rope_theta` and `local_rope_theta`.
+
+    Raises:
+        ValueError: the layers are not global every n-th time, or the rotary positions are scaled.
+    """
+    flat = dict(config)
+    kinds = flat.pop("layer_types", None)
+    if kinds is not None:
+        every = next((number for number, kind in enumerate(kinds) if number and kind == "full_attention"), len(kinds))
+        expected = ["sliding_attention" if number % every else "full_attention" for number in range(len(kinds))]
+        if kinds != expected:
+            raise ValueError(
+                f"layer_types is {kinds!r}; expected full_attention at the first layer and every n-th after it, and "
+                "sliding_attention elsewhere"
+            )
+        flat["global_attn_every_n_layers"] = every
+    ropes = flat.pop("rope_parameters", None) or {}
+    for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+        rope = ropes.get(kind) or {}
+        if rope.get("rope_type", "default") != "default":
+            raise ValueError(f"rope_parameters of {kind} has rope_type {rope['rope_type']!r}; expected 'default'")
+        if "rope_theta" in rope:
+            flat[key] = rope["rope_theta"]
+    return flat
+
+
+def _class(*parts: Part) -> ModelClass:
+    return ModelClass(frozenset(parts), dropout_key=("classifier_dropout", 0.0))
+
+
+MODERNBERT = Family(
+    name="modernbert",
+    title="ModernBERT",
+    encoder="unmask.models.modernbert:ModernBertEncoder",
+    model_type="modernbert",
+    classes={
+        "ModernBertModel": _class(),
+        "ModernBertForMaskedLM": _class("masked_lm_head"),
+        "ModernBertForSequenceClassification": _class("sequence_classification"),
+        "ModernBertForTokenClassification": _class("token_classification"),
+        "ModernBertForQuestionAnswering": _class("question_answering"),
+        "ModernBertForMultipleChoice": _class("multiple_choice"),
+    },
+    weights=WeightNames(
+        prefix="model.",
+        embeddings={
+            "embeddings.word": ("embeddings.tok_embeddings",),
+            "embeddings.norm": ("embeddings.norm",),
+            "final_norm": ("final_norm",),
+        },
+        layer="layers.",
+        block={
+            "attention_norm": ("attn_norm",),
+            "attention.query_key_value": ("attn.Wqkv",),
+            "attention.output": ("attn.Wo",),
+            "feed_forward_norm": ("mlp_norm",),
+            "feed_forward.up": ("mlp.Wi",),
+            "feed_forward.down": ("mlp.Wo",),
+        },
+        parts={
+            "masked_lm_head": {"dense": ("head.dense",), "norm": ("head.norm",), "": ("decoder",)},
+            **{kind: {"dense": ("head.dense",), "norm": ("head.norm",), "output": ("classifier",)} for kind in _KINDS},
+        },
+        tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    ),
+    tokenizer="byte_bpe",
+    presets={
+        "tiny": {"num_hidden_layers": 3, "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 192},
+        "mini": {"num_hidden_layers": 6, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 384},
+        "small": {"num_hidden_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 768},
+        "medium": {"num_hidden_layers": 12, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 768},
+        "base": {"num_hidden_layers": 22, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 1152},
+        "large": {"num_hidden_layers": 28, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 2624},
+    },
+    defaults={
+        "vocab_size": 50368,
+        "num_hidden_layers": 22,
+        "intermediate_size": 1152,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": 8192,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 50283,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "classifier_bias": False,
+        "classifier_activation": "gelu",
+    },
+    keys={
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "num_hidden_layers",
+        "num_attention_heads": "num_attention_heads",
+        "intermediate_size": "intermediate_size",
+        "hidden_act": "hidden_activation",
+        "hidden_dropout_prob": "mlp_dropout",
+        "embedding_dropout_prob": "embedding_dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "max_position_embeddings": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+        "layer_norm_eps": "norm_eps",
+        "pad_token_id": "pad_token_id",
+        "global_attn_every_n_layers": "global_attn_every_n_layers",
+        "local_attention": "local_attention",
+        "global_rope_theta": "global_rope_theta",
+        "local_rope_theta": "local_rope_theta",
+        "norm_bias": "norm_bias",
+        "attention_bias": "attention_bias",
+        "mlp_bias": "mlp_bias",
+        "classifier_bias": "classifier_bias",
+        "classifier_activation": "classifier_activation",
+        "classifier_pooling": "classifier_pooling",
+        "decoder_bias": "decoder_bias",
+        "tie_word_embeddings": "tie_word_embeddings",
+    },
+    flatten_config=flatten_config,
+    heads=dict.fromkeys(_KINDS, "deep_normalised"),
+    feed_forward_factor=1.5,
+)

@@ -1,0 +1,174 @@
+"""ModernBERT's encoder on packed batches (Warner et al. 2024, section 2.1).
+
+It differs from BERT's in its blocks: the norm is before each sublayer and one more is behind the last block (the first
+block has none before its attention, since the embeddings end in one); positions are rotary; the feed-forward is gated;
+there are no biases, no segments and no pooler; and only every n-th block attends to the whole sequence, the others to a
+window around each token.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch
+from unmask.models.attention import attend
+from unmask.models.dropout import add_dropout, dropout
+from unmask.models.kernels.gated_gelu import gated_gelu
+from unmask.models.kernels.products import Linear, to_autocast
+from unmask.models.kernels.rotary import rotate
+from unmask.models.kernels.row_layout import Layout
+from unmask.models.layers import ACTIVATIONS, initialise, new_embedding
+from unmask.models.settings import EncoderSettings
+from unmask.models.transformer import check_lengths, every_hidden_state, run_blocks
+
+
+_RESIDUAL_OUTPUTS = ("attention.output.weight", "feed_forward.down.weight")
+"""Weights whose outputs are added to the hidden states. Fresh ones are divided by sqrt(2 x layers), so that the variance
+does not grow with the depth (section 2.2, after Megatron)."""
+
+
+class ModernBertEmbeddings(nn.Module):
+    """Word embeddings: normalised, dropped out; `token_type_ids` are ignored."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.word = new_embedding(settings.vocab_size, settings.hidden_size, settings.pad_token_id)
+        self.norm = nn.LayerNorm(settings.hidden_size, settings.layer_norm_eps, bias=settings.norm_bias)
+        prob = settings.embedding_dropout_prob
+        self.dropout_prob = settings.hidden_dropout_prob if prob is None else prob
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """(tokens, hidden)."""
+        return dropout(to_autocast(self.norm(self.word(input_ids))), self.dropout_prob, self.training)
+
+
+class RotaryAttention(nn.Module):
+    """Multi-head self-attention with rotary positions.
+
+    Args:
+        window: how many tokens each token sees on either side; None: all of its sequence.
+        theta: of the rotary positions.
+    """
+
+    def __init__(self, settings: EncoderSettings, window: int | None, theta: float) -> None:
+        super().__init__()
+        hidden = settings.hidden_size
+        self.query_key_value = Linear(hidden, 3 * hidden, settings.attention_bias)
+        self.output = Linear(hidden, hidden, settings.attention_bias)
+        self.num_heads = settings.num_attention_heads
+        self.dropout_prob = settings.attention_probs_dropout_prob
+        self.window = window
+        self.theta = theta
+
+    def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
+        """(rows, hidden), or (positions, hidden) where only those are asked for."""
+        parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (rows, 3, heads, head_size)
+        parts = rotate(parts, layout, self.theta)
+        context = attend(parts, layout, self.dropout_prob, self.training, window=self.window).flatten(1)
+        output: Tensor = self.output(context if positions is None else context[positions])
+        return output
+
+
+class GatedFeedForward(nn.Module):
+    """down(activation(a) x b), where [a, b] = up(hidden) (Shazeer 2020)."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.up = Linear(settings.hidden_size, 2 * settings.intermediate_size, settings.mlp_bias)
+        self.down = Linear(settings.intermediate_size, settings.hidden_size, settings.mlp_bias)
+        self.activation = settings.hidden_act
+        self.dropout_prob = settings.hidden_dropout_prob
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(rows, hidden)."""
+        values = self.up(hidden)
+        if self.activation == "gelu":
+            gated = gated_gelu(values)
+        else:
+            inputs, gates = values.chunk(2, -1)
+            gated = ACTIVATIONS[self.activation](inputs) * gates
+        output: Tensor = self.down(dropout(gated, self.dropout_prob, self.training))
+        return output
+
+
+class ModernBertBlock(nn.Module):
+    """One layer: norm and attention, then norm and feed-forward, each added to its input."""
+
+    def __init__(self, settings: EncoderSettings, number: int) -> None:
+        super().__init__()
+        hidden, eps, bias = settings.hidden_size, settings.layer_norm_eps, settings.norm_bias
+        is_global = number % settings.global_attn_every_n_layers == 0
+        window = None if is_global else settings.local_attention // 2
+        theta = settings.global_rope_theta if is_global else settings.local_rope_theta
+        self.attention_norm = nn.LayerNorm(hidden, eps, bias=bias) if number else nn.Identity()
+        self.attention = RotaryAttention(settings, window, theta)
+        self.feed_forward_norm = nn.LayerNorm(hidden, eps, bias=bias)
+        self.feed_forward = GatedFeedForward(settings)
+        self.dropout_prob = settings.attention_probs_dropout_prob  # as in the released code, of attention's output too
+
+    def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None = None) -> Tensor:
+        """The block's output; as `unmask.models.transformer.Block.forward`."""
+        attended = self.attention(to_autocast(self.attention_norm(hidden)), layout, positions)
+        if positions is not None:
+            hidden = hidden[positions]
+        hidden = add_dropout(hidden, attended, self.dropout_prob, self.training)
+        output: Tensor = hidden + self.feed_forward(to_autocast(self.feed_forward_norm(hidden)))
+        return output
+
+
+class ModernBertEncoder(nn.Module):
+    """Embeddings, blocks and the norm behind them.
+
+    Args:
+        settings: every size; kept as `encoder.settings`.
+    """
+
+    reads_words: Literal[False] = False
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embeddings = ModernBertEmbeddings(settings)
+        self.blocks = nn.ModuleList(ModernBertBlock(settings, number) for number in range(settings.num_hidden_layers))
+        self.final_norm = nn.LayerNorm(settings.hidden_size, settings.layer_norm_eps, bias=settings.norm_bias)
+        initialise(self, settings.initializer_range)
+        with torch.no_grad():
+            for name, weight in self.blocks.named_parameters():
+                if name.endswith(_RESIDUAL_OUTPUTS):
+                    weight /= math.sqrt(2 * settings.num_hidden_layers)
+        self.pooler = None
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """(vocab, hidden): the decoder of the masked-LM head is tied to it, unless `tie_word_embeddings` is False."""
+        return self.embeddings.word.weight
+
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """The last hidden states, normalised, as `BertEncoder.forward`."""
+        hidden: Tensor = self.final_norm(run_blocks(self.blocks, self._embed(batch), batch, positions))
+        return hidden
+
+    def summary(self, batch: Batch) -> Tensor:
+        """(sequences, hidden): the first token, or with `classifier_pooling` "mean" the mean of all tokens."""
+        if self.settings.classifier_pooling == "cls":
+            first: Tensor = self(batch, batch.first_tokens)
+            return first
+        hidden = self(batch)
+        sums = hidden.new_zeros(batch.num_sequences, hidden.shape[1]).index_add(0, batch.sequence_of_token(), hidden)
+        means: Tensor = sums / (batch.bounds[1:] - batch.bounds[:-1])[:, None]
+        return means
+
+    def hidden_states(self, batch: Batch) -> list[Tensor]:
+        """The embeddings' output, then each block's, the last one normalised, the same as `forward`'s; each (tokens,
+        hidden)."""
+        *states, last = every_hidden_state(self.blocks, self._embed(batch), batch)
+        return [*states, self.final_norm(last)]
+
+    def _embed(self, batch: Batch) -> Tensor:
+        check_lengths(batch, self.settings)
+        hidden: Tensor = self.embeddings(batch.input_ids)
+        return hidden
