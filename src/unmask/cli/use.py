@@ -49,7 +49,18 @@ def evaluate_command(
         str | None, typer.Argument(help="a fine-tuned model, its run or an ensemble; left out with --predictions")
     ] = None,
     settings: TaskSettings = None,
-    data: Annotated[str, typer.Option("--data", help="labelled examples: a file, a glob or a folder of shards")] = ...,  # type: ignore[assignment]
+    data: Annotated[
+        str | None, typer.Option("--data", help="labelled examples: a file, a glob or a folder of shards")
+    ] = None,
+    pairs: Annotated[
+        Path | None, typer.Option("--pairs", help="minimal pairs: a file, or a folder of them such as BLiMP's")
+    ] = None,
+    pll: Annotated[
+        str, typer.Option("--pll", help="with --pairs, of masked models: original or word-left-to-right")
+    ] = "original",
+    discriminator: Annotated[
+        bool, typer.Option("--discriminator", help="with --pairs: ELECTRA's discriminator answers, not its generator")
+    ] = False,
     task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
     predictions: Annotated[
         Path | None, typer.Option("--predictions", help="score this file of predictions; .json is {id: answer}")
@@ -67,7 +78,7 @@ def evaluate_command(
     ] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Measure a fine-tuned model, or a file of predictions, on labelled examples."""
+    """Measure a fine-tuned model, or a file of predictions, on labelled examples; or any model on minimal pairs."""
     from unmask.errors import SettingsError
     from unmask.inference.evaluation import evaluate, evaluate_predictions
     from unmask.inference.task_options import read_task_settings
@@ -77,6 +88,13 @@ def evaluate_command(
     if predictions is not None and model is not None and model.startswith("task."):  # not a model but the first setting
         words = [model, *words]
         model = None
+    if pairs is not None:
+        if model is None or data is not None or predictions is not None:
+            raise SettingsError("--pairs measures a MODEL by itself: give one, and neither --data nor --predictions")
+        _evaluate_pairs(model, pairs, pll, discriminator, as_json)
+        return
+    if data is None:
+        raise SettingsError("give --data FILE with labelled examples, or --pairs with minimal pairs")
     if (model is None) == (predictions is None):
         raise SettingsError("give a MODEL to measure, or --predictions FILE to score without one: one of the two")
     named, given = read_columns(columns or []), read_task_settings(words)
@@ -91,6 +109,25 @@ def evaluate_command(
             raise SettingsError("--na-probs is for --predictions: a model says itself how probable no answer is")
         result = evaluate(model, files, task, named, settings=given)
     _print_figures(result, as_json)
+
+
+def _evaluate_pairs(model: str, pairs: Path, pll: str, discriminator: bool, as_json: bool) -> None:
+    from unmask.errors import SettingsError
+    from unmask.inference.pairs.evaluation import evaluate_pairs
+
+    if pll not in ("original", "word-left-to-right"):
+        raise SettingsError(f"--pll {pll}: expected original or word-left-to-right")
+    results = evaluate_pairs(model, pairs, pll=pll, discriminator=discriminator)  # type: ignore[arg-type]
+    if as_json:
+        print(json.dumps(results, ensure_ascii=False))
+        return
+    mean, num_paradigms = results["metrics"], len(results["paradigms"])
+    print(f"{results['n']:,} pairs in {num_paradigms} paradigms; a coin gives 50.0")
+    for name, figures in results["paradigms"].items():
+        print(f"  {name:<56} {figures['accuracy']:5.1f}  ({figures['low']:.1f} to {figures['high']:.1f})")
+    for name, percent in results["terms"].items():
+        print(f"  {name + ', mean':<56} {percent:5.1f}")
+    print(f"  {'mean of all paradigms':<56} {mean['accuracy']:5.1f}  ({mean['low']:.1f} to {mean['high']:.1f})")
 
 
 def _print_figures(result: dict[str, Any], as_json: bool) -> None:

@@ -156,6 +156,7 @@ class Family:
         reads_bare_text: without special tokens around it (Radford et al. 2018, section 4.1).
         reads_words: by their characters, and the two texts of a pair apart, as ELMo does.
         is_recurrent: it has no attention, and no position embeddings.
+        is_gated: its feed-forward has a third matrix, for the gate.
         positions_after_padding: positions are counted from `pad_token_id` + 1.
     """
 
@@ -187,6 +188,7 @@ class Family:
     reads_bare_text: bool = False
     reads_words: bool = False
     is_recurrent: bool = False
+    is_gated: bool = False
     positions_after_padding: bool = False
 
     def has(self, part: Part) -> bool:

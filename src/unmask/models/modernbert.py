@@ -25,10 +25,9 @@ from unmask.models.layers import ACTIVATIONS, initialise, new_embedding
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import check_lengths, every_hidden_state, run_blocks
 
-
 _RESIDUAL_OUTPUTS = ("attention.output.weight", "feed_forward.down.weight")
-"""Weights whose outputs are added to the hidden states. Fresh ones are divided by sqrt(2 x layers), so that the variance
-does not grow with the depth (section 2.2, after Megatron)."""
+"""Weights whose outputs are added to the hidden states. Fresh ones are divided by sqrt(2 x layers), so that their
+variance does not grow with the depth (section 2.2, after Megatron)."""
 
 
 class ModernBertEmbeddings(nn.Module):
@@ -139,7 +138,7 @@ class ModernBertEncoder(nn.Module):
         with torch.no_grad():
             for name, weight in self.blocks.named_parameters():
                 if name.endswith(_RESIDUAL_OUTPUTS):
-                    weight /= math.sqrt(2 * settings.num_hidden_layers)
+                    weight.div_(math.sqrt(2 * settings.num_hidden_layers))
         self.pooler = None
 
     @property

@@ -198,6 +198,16 @@ class EncoderSettings(BaseModel):
     def head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
 
+    def attended(self, length: float) -> float:
+        """The tokens that a token attends to in sequences of this mean length, a mean over the layers."""
+        if self.is_causal:
+            return length / 2
+        if "local_attention" not in self.family.keys:
+            return length
+        num_global = len(range(0, self.num_hidden_layers, self.global_attn_every_n_layers))
+        num_local = self.num_hidden_layers - num_global
+        return (num_global * length + num_local * min(length, self.local_attention + 1)) / self.num_hidden_layers
+
     @property
     def embedding_width(self) -> int:
         """Of the word embeddings: `embedding_size`, or where that is not set that of the hidden states."""

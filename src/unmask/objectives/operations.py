@@ -17,8 +17,8 @@ def vocabulary_head(sizes: EncoderSettings) -> float:
 
 
 def encoder(sizes: EncoderSettings, length: float, read: float) -> float:
-    """The forward pass of an encoder, per token. A full block: 2 (4 h^2 + 2 h f) per token, and 4 h for each token that
-    it attends to.
+    """The forward pass of an encoder, per token. A full block: 2 (4 h^2 + 2 h f) per token (3 h f if the feed-forward
+    is gated), and 4 h for each token that it attends to.
 
     Args:
         length: the mean number of tokens in a sequence.
@@ -28,8 +28,8 @@ def encoder(sizes: EncoderSettings, length: float, read: float) -> float:
     if sizes.family.is_recurrent:
         first = 2 * 4 * inner * (hidden + inner) + (2 * inner * hidden if inner != hidden else 0)
         return sizes.num_hidden_layers * first
-    attended = length / 2 if sizes.is_causal else length
-    block = 2 * (4 * hidden**2 + 2 * hidden * inner) + 4 * attended * hidden
+    matrices = 3 if sizes.family.is_gated else 2
+    block = 2 * (4 * hidden**2 + matrices * hidden * inner) + 4 * sizes.attended(length) * hidden
     keys_and_values = 4 * hidden**2
     last_block = keys_and_values + min(1.0, read) * (block - keys_and_values)
     width = sizes.embedding_width

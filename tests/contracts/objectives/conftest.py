@@ -63,6 +63,11 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "packing": {"format": "full_sentences"},
             "model": {"architecture": "roberta", "max_position_embeddings": None},
         },
+        "ModernBERT, spans": {
+            "objective": {"masking": "span", **ALONE},
+            "packing": {"format": "full_sentences"},
+            "model": {"architecture": "modernbert", "num_hidden_layers": 2, "local_attention": 8},
+        },
         "ELECTRA on doc sentences": {
             "objective": ALONE,
             "packing": {"format": "doc_sentences"},

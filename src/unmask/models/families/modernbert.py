@@ -102,7 +102,6 @@ MODERNBERT = Family(
         "max_position_embeddings": 8192,
         "type_vocab_size": 0,
         "layer_norm_eps": 1e-5,
-        "pad_token_id": 50283,
         "norm_bias": False,
         "attention_bias": False,
         "mlp_bias": False,
@@ -139,4 +138,5 @@ MODERNBERT = Family(
     flatten_config=flatten_config,
     heads=dict.fromkeys(_KINDS, "deep_normalised"),
     feed_forward_factor=1.5,
+    is_gated=True,
 )

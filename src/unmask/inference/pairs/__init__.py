@@ -1,0 +1,1 @@
+"""How well a model tells grammatical sentences from others."""

@@ -1,0 +1,249 @@
+"""How likely a model finds a sentence: its natural-log probability, or what stands for it.
+
+- A masked language model gives none; the pseudo-log-likelihood does instead (Salazar et al. 2020): each token is masked
+  in turn, and the log-probabilities of what was there are summed. With `word-left-to-right` the rest of its word to the
+  right is masked with it (Kauf and Ivanova 2023), so that a word of many pieces is not told by its own end.
+- A left-to-right model gives the log-likelihood. One that reads bare text, as GPT-1, has nothing before the first
+  token, which is left out.
+- ELMo gives the sum over both directions.
+- ELECTRA's discriminator gives the sum of the log-probabilities that each token is the original one.
+
+Nothing is divided by the length. Special tokens are read, but do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from unmask.batch import Batch
+from unmask.errors import InputError
+from unmask.inference.left_to_right.language_model import LanguageModel
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.elmo.word_softmax import WordSoftmax
+from unmask.models.encoder import TokenEncoder
+from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
+from unmask.models.kernels.decoder_loss import Decoder, score_decoder
+from unmask.objectives.causal_lm import next_token_decoder
+from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.training.device import Compute
+
+PllMode = Literal["original", "word-left-to-right"]
+"""What is masked beside the token that is asked for: nothing, or the rest of its word to the right."""
+
+Scores = NDArray[np.float64]
+
+
+class SentenceScorer(Protocol):
+    """A model that tells how likely sentences are."""
+
+    def score(self, sentences: Sequence[str]) -> Scores:
+        """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.
+
+        Raises:
+            InputError: a sentence is longer than the model reads, or has no token.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class MaskedScorer:
+    """Pseudo-log-likelihoods by a masked language model in eval mode on its device."""
+
+    encoder: TokenEncoder
+    head: MaskedLMHead
+    tokenizer: TextTokenizer
+    compute: Compute
+    mode: PllMode = "original"
+
+    @torch.no_grad()
+    def score(self, sentences: Sequence[str]) -> Scores:
+        encoded = _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
+        scores = np.zeros(len(sentences))
+        by_length = sorted(range(len(sentences)), key=lambda number: len(encoded[number]))
+        copies: list[_Copy] = []
+        num_tokens, most = 0, BATCH_TOKENS[self.compute.device.type]
+        for number in by_length:
+            for copy in self._masked(number, sentences[number], encoded[number]):
+                if num_tokens + len(copy.ids) > most and copies:
+                    self._add(copies, scores)
+                    copies, num_tokens = [], 0
+                copies.append(copy)
+                num_tokens += len(copy.ids)
+        self._add(copies, scores)
+        return scores
+
+    def _masked(self, number: int, sentence: str, ids: NDArray[np.int64]) -> list[_Copy]:
+        """A copy of a sentence for each token that counts."""
+        start, stop = _text_span(self.tokenizer, ids)
+        words = np.arange(stop - start)
+        if self.mode == "word-left-to-right":
+            words = _words_of(self.tokenizer, sentence)
+            assert len(words) == stop - start, "the same tokens, however they are encoded"
+        copies = []
+        for place in range(start, stop):
+            masked = ids.copy()
+            masked[place:stop][words[place - start :] == words[place - start]] = self.tokenizer.mask_id
+            copies.append(_Copy(masked, place, int(ids[place]), number))
+        return copies
+
+    def _add(self, copies: Sequence[_Copy], scores: Scores) -> None:
+        """Adds the log-probabilities of the masked tokens to the scores of their sentences."""
+        if not copies:
+            return
+        batch = _packed([copy.ids for copy in copies]).to(self.compute.device)
+        starts = batch.first_tokens
+        places = starts + torch.tensor([copy.place for copy in copies], device=starts.device)
+        labels = torch.tensor([copy.label for copy in copies], device=starts.device)
+        with self.compute.autocast():
+            hidden = self.encoder(batch, places)
+            losses = score_decoder(next_token_decoder(self.encoder, self.head, hidden), labels).losses
+        np.add.at(scores, [copy.sentence for copy in copies], -losses.cpu().numpy().astype(np.float64))
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A sentence with a token masked: its ids, the token's place and id, and the number of the sentence."""
+
+    ids: NDArray[np.int64]
+    place: int
+    label: int
+    sentence: int
+
+
+@dataclass(frozen=True)
+class LeftToRightScorer:
+    """Log-likelihoods by a left-to-right language model."""
+
+    model: LanguageModel
+
+    def score(self, sentences: Sequence[str]) -> Scores:
+        model = self.model
+        texts = model.tokenizer.encode_batch(list(sentences))
+        sequences = [[*model.prefix, *ids] for ids in texts]
+        _check_lengths(sentences, sequences, model.window, least=2)
+        return np.array([float(each.double().sum()) for each in model.log_probabilities(sequences)])
+
+
+@dataclass(frozen=True)
+class ElmoScorer:
+    """The sum of the log-likelihoods of both directions."""
+
+    encoder: ElmoEncoder
+    softmax: WordSoftmax
+    tokenizer: WordTokenizer
+    compute: Compute
+
+    @torch.no_grad()
+    def score(self, sentences: Sequence[str]) -> Scores:
+        scores = np.zeros(len(sentences))
+        inputs = self.tokenizer.encode_inputs([(sentence, None) for sentence in sentences])
+        encoded = [np.array(each.input_ids, dtype=np.int64) for each in inputs]
+        for numbers in _batches([len(ids) for ids in encoded], BATCH_TOKENS[self.compute.device.type]):
+            batch = _packed([encoded[number] for number in numbers]).to(self.compute.device)
+            words = [self.tokenizer.vocabulary_ids(self.tokenizer.tokens(encoded[number])) for number in numbers]
+            labels = torch.tensor([word for ids in words for word in ids], device=batch.bounds.device)
+            with self.compute.autocast():
+                forward, backward = self.encoder(batch).chunk(2, 1)
+                sequences = batch.sequence_of_token()
+                follows = sequences[1:] == sequences[:-1]  # the two are of one sentence
+                losses = torch.zeros(batch.num_tokens, device=labels.device)
+                weight, bias = self.softmax.weight, self.softmax.bias
+                losses[1:][follows] += score_decoder(
+                    Decoder(forward[:-1][follows], weight, bias), labels[1:][follows]
+                ).losses
+                losses[:-1][follows] += score_decoder(
+                    Decoder(backward[1:][follows], weight, bias), labels[:-1][follows]
+                ).losses
+            sums = torch.zeros(len(numbers), dtype=torch.float64).index_add_(0, sequences.cpu(), losses.double().cpu())
+            scores[numbers] = -sums.numpy()
+        return scores
+
+
+@dataclass(frozen=True)
+class DiscriminatorScorer:
+    """The log-probability, by ELECTRA's discriminator, that every token is the original one, each by itself."""
+
+    encoder: TokenEncoder
+    head: DiscriminatorHead
+    tokenizer: TextTokenizer
+    compute: Compute
+
+    @torch.no_grad()
+    def score(self, sentences: Sequence[str]) -> Scores:
+        scores = np.zeros(len(sentences))
+        encoded = _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
+        for numbers in _batches([len(ids) for ids in encoded], BATCH_TOKENS[self.compute.device.type]):
+            batch = _packed([encoded[number] for number in numbers]).to(self.compute.device)
+            with self.compute.autocast():
+                logits = self.head(self.encoder(batch)).float()  # that a token was replaced
+            parts = torch.split(functional.logsigmoid(-logits).double().cpu(), list(batch.lengths))
+            for number, part in zip(numbers, parts, strict=True):
+                start, stop = _text_span(self.tokenizer, encoded[number])
+                scores[number] = float(part[start:stop].sum())
+        return scores
+
+
+def _encode(tokenizer: TextTokenizer, sentences: Sequence[str], limit: int) -> list[NDArray[np.int64]]:
+    """The ids of each sentence, special tokens around them."""
+    inputs = tokenizer.encode_inputs([(sentence, None) for sentence in sentences], specials_in_text=False)
+    encoded = [np.array(each.input_ids, dtype=np.int64) for each in inputs]
+    num_special = sum(len(piece.ids) for piece in tokenizer.framing.single)
+    _check_lengths(sentences, encoded, limit, least=num_special + 1)
+    return encoded
+
+
+def _check_lengths(
+    sentences: Sequence[str], encoded: Sequence[Sequence[int] | NDArray[np.int64]], limit: int, least: int
+) -> None:
+    for sentence, ids in zip(sentences, encoded, strict=True):
+        if len(ids) > limit:
+            raise InputError(f"{sentence[:60]!r}: {len(ids)} tokens, and the model reads {limit}: expected a sentence")
+        if len(ids) < least:
+            raise InputError(f"{sentence[:60]!r}: too few tokens to score: expected a sentence")
+
+
+def _text_span(tokenizer: TextTokenizer, ids: NDArray[np.int64]) -> tuple[int, int]:
+    """Where the text begins and ends among the ids of a sentence, between the special tokens."""
+    pieces = tokenizer.framing.single
+    text = next(number for number, piece in enumerate(pieces) if piece.text)
+    before = sum(len(piece.ids) for piece in pieces[:text])
+    return before, len(ids) - sum(len(piece.ids) for piece in pieces[text + 1 :])
+
+
+def _words_of(tokenizer: TextTokenizer, sentence: str) -> NDArray[np.int64]:
+    """The number of the word that each token of a sentence belongs to."""
+    encoding = tokenizer.backend.encode(tokenizer.segment(sentence), add_special_tokens=False)
+    return np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
+
+
+def _packed(sequences: Sequence[NDArray[np.int64]]) -> Batch:
+    """Sequences end to end, as `unmask.batch.pack`, of arrays."""
+    lengths = np.array([len(ids) for ids in sequences])
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    ids = torch.from_numpy(np.concatenate(sequences))
+    positions = torch.from_numpy(np.arange(len(ids)) - np.repeat(bounds[:-1], lengths))
+    return Batch(
+        ids, torch.zeros_like(ids), positions, torch.from_numpy(bounds.astype(np.int32)), tuple(lengths.tolist())
+    )
+
+
+def _batches(lengths: Sequence[int], most: int) -> list[list[int]]:
+    """The numbers of sentences in batches of at most so many tokens, sorted by length."""
+    batches: list[list[int]] = []
+    room = 0
+    for number in sorted(range(len(lengths)), key=lambda each: lengths[each]):
+        if lengths[number] > room:
+            batches.append([])
+            room = max(most, lengths[number])
+        batches[-1].append(number)
+        room -= lengths[number]
+    return batches

@@ -1,0 +1,1 @@
+"""Minimal pairs of sentences, of which one is grammatical."""

@@ -1,0 +1,123 @@
+"""Reading minimal pairs: two sentences that differ in one point of grammar (Warstadt et al. 2020, BLiMP).
+
+Three layouts: BLiMP's `.jsonl`; Zorro's `.txt` (Huebner et al. 2021), a wrong line before each right one; and a table
+with the columns `sentence_good` and `sentence_bad`. A file is a paradigm, unless its rows name theirs (`UID`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from unmask.errors import InputError
+from unmask.io.input_files import InputFiles
+from unmask.io.reading import split_suffixes
+from unmask.io.rows import Row, RowFaults
+from unmask.io.tables import FORMATS, read_rows
+
+GOOD, BAD = "sentence_good", "sentence_bad"
+
+
+@dataclass(frozen=True)
+class MinimalPair:
+    """Two sentences that differ in one point.
+
+    Attributes:
+        good: the grammatical one.
+        bad: the other.
+    """
+
+    good: str
+    bad: str
+
+
+@dataclass(frozen=True)
+class Paradigm:
+    """Pairs that differ in the same point.
+
+    Attributes:
+        name: as `wh_island`.
+        term: the phenomenon that it belongs to, as `island_effects`; empty where none is named.
+        pairs: at least one.
+    """
+
+    name: str
+    term: str
+    pairs: tuple[MinimalPair, ...]
+
+
+def read_paradigms(path: str | Path) -> list[Paradigm]:
+    """Reads a file of pairs, or every such file of a folder, in the order of their names.
+
+    Raises:
+        InputError: there is none, a file has another layout, or a pair is empty or twice the same; file and line are
+            named, the first few together.
+    """
+    faults = RowFaults()
+    placed = [pair for file in _files(Path(path)) for pair in _read(file, faults)]
+    faults.tell()
+    placed.sort(key=lambda pair: pair[0])  # stable: pairs keep their order
+    return [
+        Paradigm(name, members[0][1], tuple(pair for _, _, pair in members))
+        for name, members in ((name, list(group)) for name, group in groupby(placed, key=lambda pair: pair[0]))
+    ]
+
+
+def sample(paradigms: Sequence[Paradigm], most: int) -> list[Paradigm]:
+    """At most so many pairs of each, evenly spaced."""
+    return [Paradigm(each.name, each.term, each.pairs[:: max(1, len(each.pairs) // most)][:most]) for each in paradigms]
+
+
+_Placed = tuple[str, str, MinimalPair]
+"""The paradigm, its term and a pair."""
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file or folder: expected minimal pairs")
+    if not path.is_dir():
+        return [path]
+    known = (*FORMATS, ".txt")
+    files = [each for each in sorted(path.iterdir()) if each.is_file() and split_suffixes(each)[0] in known]
+    if not files:
+        raise InputError(f"{path}: no file of minimal pairs in it: expected {', '.join(known)}")
+    return files
+
+
+def _read(path: Path, faults: RowFaults) -> Iterator[_Placed]:
+    suffix, packed = split_suffixes(path)
+    stem = path.name.removesuffix(packed).removesuffix(suffix)
+    file = InputFiles((path,))
+    for row in _zorro_rows(file) if suffix == ".txt" else read_rows(file):
+        missing = [name for name in (GOOD, BAD) if name not in row]
+        if missing:
+            raise InputError(
+                f"{row.source}: no {missing[0]}: expected the columns {GOOD} and {BAD}, as BLiMP's files have them, or "
+                "a .txt in which a wrong sentence stands before each right one"
+            )
+        good, bad, name, term = (
+            str(row.fields.get(key) or "").strip() for key in (GOOD, BAD, "UID", "linguistics_term")
+        )
+        if not good or not bad:
+            problem = f"the {'wrong' if good else 'right'} sentence is empty: expected two sentences"
+            faults.add(InputError(f"{row.source}: {problem}"))
+        elif good == bad:
+            faults.add(InputError(f"{row.source}: both sentences are {good[:60]!r}: expected two that differ"))
+        else:
+            yield name or stem, term, MinimalPair(good, bad)
+
+
+def _zorro_rows(file: InputFiles) -> Iterator[Row]:
+    """Rows of a `.txt` whose odd lines are wrong, and the next ones right."""
+    wrong, number = "", 0
+    for number, line in file.lines():
+        if number % 2:
+            wrong = line
+        else:
+            yield Row({GOOD: line, BAD: wrong}, f"{file}:{number - 1}")
+    if number % 2:
+        raise InputError(f"{file}: {number} lines: expected pairs, each wrong sentence with the right one below it")
+    if not number:
+        raise InputError(f"{file}: there is nothing in it: expected pairs of sentences")

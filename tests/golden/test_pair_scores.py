@@ -1,0 +1,100 @@
+"""How likely sentences are, against `transformers` asked one masked copy at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.nn import functional
+
+from unmask.inference.pairs.evaluation import open_scorer
+from unmask.models.encoder import new_encoder
+from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.hub.directory import save_model
+from unmask.models.settings import EncoderSettings
+from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+
+SENTENCES = (
+    "The keys to the cabinet are lost.",
+    "The keys to the cabinet is lost.",
+    "Reading!",
+    "Unbelievable, they ran",
+)
+
+
+def save_masked_lm(directory: Path, architecture: str, kind: str) -> None:
+    tokenizer, _ = train_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind=kind, vocab_size=280), seed=0)
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    settings = EncoderSettings(
+        architecture=architecture,
+        vocab_size=tokenizer.vocab_size,
+        pad_token_id=tokenizer.pad_id,
+        initializer_range=0.3,
+        max_position_embeddings=40,
+        **sizes,
+    )
+    encoder = new_encoder(settings, pooler=False)
+    save_model(directory, encoder, masked_lm_head=new_masked_lm_head(settings))
+    tokenizer.save(directory)
+
+
+def expected_score(model: Any, tokenizer: Any, sentence: str, whole_words: bool) -> float:
+    encoding = tokenizer(sentence, return_tensors="pt")
+    ids, words = encoding["input_ids"][0], encoding.word_ids()
+    total = 0.0
+    for place, word in enumerate(words):
+        if word is None:
+            continue
+        masked = ids.clone()
+        for other in range(place, len(ids)):
+            if other == place or (whole_words and words[other] == word):
+                masked[other] = tokenizer.mask_token_id
+        with torch.no_grad():
+            logits = model(input_ids=masked[None]).logits[0, place].double()
+        total += float(torch.log_softmax(logits, -1)[ids[place]])
+    return total
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"), [("bert", "wordpiece"), ("roberta", "byte_bpe"), ("modernbert", "byte_bpe")]
+)
+@pytest.mark.parametrize("pll", ["original", "word-left-to-right"])
+def test_pseudo_log_likelihoods(tmp_path: Path, architecture: str, kind: str, pll: Any) -> None:
+    """Tolerance: sums of some ten logarithms of order 10, each from logits within 1e-5."""
+    save_masked_lm(tmp_path, architecture, kind)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    found = open_scorer(tmp_path, pll=pll).score(SENTENCES)
+    expected = [expected_score(model, tokenizer, sentence, pll != "original") for sentence in SENTENCES]
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert len({round(score, 2) for score in found}) == len(SENTENCES)
+
+
+def test_log_likelihoods_from_left_to_right(tmp_path: Path) -> None:
+    tokenizer, _ = train_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind="bpe", vocab_size=120), seed=0)
+    torch.manual_seed(0)
+    settings = EncoderSettings(
+        architecture="gpt1",
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    save_model(tmp_path, new_encoder(settings), causal_lm=True)
+    tokenizer.save(tmp_path)
+    model = transformers.OpenAIGPTLMHeadModel.from_pretrained(tmp_path).eval()
+    expected = []
+    for sentence in SENTENCES:
+        ids = torch.tensor(tokenizer.encode_batch([sentence])[0])
+        with torch.no_grad():
+            logits = model(ids[None]).logits[0, :-1].double()
+        expected.append(-float(functional.cross_entropy(logits, ids[1:], reduction="sum")))
+    np.testing.assert_allclose(open_scorer(tmp_path).score(SENTENCES), expected, atol=1e-3)

@@ -1,0 +1,67 @@
+"""Files of minimal pairs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import InputError
+from unmask.tasks.pairs.reading import MinimalPair, Paradigm, read_paradigms, sample
+
+
+def blimp(path: Path, *pairs: tuple[str, str], **fields: str) -> Path:
+    rows = [{"sentence_good": good, "sentence_bad": bad, **fields} for good, bad in pairs]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_folder_is_its_files_by_name_whatever_their_layout(tmp_path: Path) -> None:
+    blimp(tmp_path / "b.jsonl", ("He eats.", "He eat."), UID="agreement", linguistics_term="morphology", field="x")
+    (tmp_path / "a.txt").write_text("wrong one\nright one\nwrong two\nright two\n")
+    (tmp_path / "c.csv").write_text('sentence_good,sentence_bad\n"Well, yes.",Well yes.\n')
+    (tmp_path / "README.md").write_text("about")
+    assert read_paradigms(tmp_path) == [
+        Paradigm("a", "", (MinimalPair("right one", "wrong one"), MinimalPair("right two", "wrong two"))),
+        Paradigm("agreement", "morphology", (MinimalPair("He eats.", "He eat."),)),
+        Paradigm("c", "", (MinimalPair("Well, yes.", "Well yes."),)),
+    ]
+
+
+def test_the_rows_of_a_file_may_name_several_paradigms(tmp_path: Path) -> None:
+    table = tmp_path / "pairs.tsv"
+    table.write_text("UID\tsentence_good\tsentence_bad\ntwo\tA.\tB.\none\tC.\tD.\ntwo\tE.\tF.\n")
+    assert [(each.name, len(each.pairs)) for each in read_paradigms(table)] == [("one", 1), ("two", 2)]
+
+
+def test_a_sample_is_spread_over_each_paradigm(tmp_path: Path) -> None:
+    path = blimp(tmp_path / "a.jsonl", *[(f"good {number}", f"bad {number}") for number in range(10)])
+    [few] = sample(read_paradigms(path), 3)
+    assert [pair.good for pair in few.pairs] == ["good 0", "good 3", "good 6"]
+    assert sample(read_paradigms(path), 100) == read_paradigms(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.txt", "wrong\nright\nwrong\n", "a.txt: 3 lines: expected pairs"),
+        ("a.txt", "", "there is nothing in it"),
+        ("a.txt", "wrong\n\n", "a.txt:1: the right sentence is empty"),
+        ("a.csv", "sentence_good,sentence_bad\nSame.,Same.\n", "a.csv:2: both sentences are 'Same.'"),
+        ("a.csv", "good,bad\nA.,B.\n", "a.csv:2: no sentence_good: expected the columns sentence_good and"),
+        ("a.jsonl", '{"sentence_good": "A."}\n', "a.jsonl:1: no sentence_bad"),
+        ("a.pdf", "x", "unknown kind of file"),
+    ],
+)
+def test_what_is_no_pair_is_refused_with_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        read_paradigms(tmp_path / name)
+
+
+def test_a_place_without_pairs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file of minimal pairs in it"):
+        read_paradigms(tmp_path)
+    with pytest.raises(InputError, match="no such file or folder"):
+        read_paradigms(tmp_path / "missing")
