@@ -31,6 +31,8 @@ class Batch:
             None where nothing is drawn.
         columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool,
             `next_sentence_label` (sequences,) int64, `labels` ...
+        left_to_right: for each sequence, whether its tokens see only those before them, whatever the encoder; empty:
+            none is read otherwise than the encoder reads.
         longest: of a filled batch, the most tokens that any sequence may have; None in any other batch.
     """
 
@@ -41,6 +43,7 @@ class Batch:
     lengths: tuple[int, ...]
     keys: Tensor | None = None
     columns: dict[str, Tensor] = field(default_factory=dict)
+    left_to_right: tuple[bool, ...] = ()
     longest: int | None = None
 
     @property

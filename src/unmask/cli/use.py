@@ -76,6 +76,7 @@ def evaluate_command(
     na_threshold: Annotated[
         float, typer.Option("--na-threshold", help="no answer where that probability is over this")
     ] = 1.0,
+    precision: Precision = "fp32",
     as_json: Json = False,
 ) -> None:
     """Measure a fine-tuned model, or a file of predictions, on labelled examples; or any model on minimal pairs."""
@@ -91,7 +92,7 @@ def evaluate_command(
     if pairs is not None:
         if model is None or data is not None or predictions is not None:
             raise SettingsError("--pairs measures a MODEL by itself: give one, and neither --data nor --predictions")
-        _evaluate_pairs(model, pairs, pll, discriminator, as_json)
+        _evaluate_pairs(model, pairs, pll, discriminator, precision, as_json)
         return
     if data is None:
         raise SettingsError("give --data FILE with labelled examples, or --pairs with minimal pairs")
@@ -107,17 +108,17 @@ def evaluate_command(
         assert model is not None
         if na_probs:
             raise SettingsError("--na-probs is for --predictions: a model says itself how probable no answer is")
-        result = evaluate(model, files, task, named, settings=given)
+        result = evaluate(model, files, task, named, settings=given, precision=precision)
     _print_figures(result, as_json)
 
 
-def _evaluate_pairs(model: str, pairs: Path, pll: str, discriminator: bool, as_json: bool) -> None:
+def _evaluate_pairs(model: str, pairs: Path, pll: str, discriminator: bool, precision: str, as_json: bool) -> None:
     from unmask.errors import SettingsError
     from unmask.inference.pairs.evaluation import evaluate_pairs
 
     if pll not in ("original", "word-left-to-right"):
         raise SettingsError(f"--pll {pll}: expected original or word-left-to-right")
-    results = evaluate_pairs(model, pairs, pll=pll, discriminator=discriminator)  # type: ignore[arg-type]
+    results = evaluate_pairs(model, pairs, pll=pll, discriminator=discriminator, precision=precision)  # type: ignore[arg-type]
     if as_json:
         print(json.dumps(results, ensure_ascii=False))
         return

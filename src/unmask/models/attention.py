@@ -44,18 +44,20 @@ def attend(
     dtype = compute_dtype(query_key_value)
     backend, _ = choose_backend(query_key_value.device, dtype, prob, query_key_value.shape[-1])
     if backend == "varlen":
-        return _attend_varlen(query_key_value.to(dtype), layout, prob, causal, window)
+        return _attend_in_directions(query_key_value.to(dtype), layout, prob, causal, window)
     if not layout.lengths:
+        assert not layout.left_to_right, "batches of two directions are not padded to a bucket"
         return _attend_all(query_key_value, layout, prob, causal, window)
     contexts = []
     for group, rows in layout.split(query_key_value):
+        its_causal = causal or group.causal
         within = None if window is None or window >= group.length - 1 else window
         if within is not None and group.length > 4 * within:
-            contexts.append(attend_in_band(rows, group.padding, within, prob, causal))
+            contexts.append(attend_in_band(rows, group.padding, within, prob, its_causal))
         elif backend == "matmul":
-            contexts.append(attend_by_products(rows, group.padding, threshold_of(prob), causal, within))
+            contexts.append(attend_by_products(rows, group.padding, threshold_of(prob), its_causal, within))
         else:
-            contexts.append(_attend_sdpa(rows, group.padding, prob, causal, within))
+            contexts.append(_attend_sdpa(rows, group.padding, prob, its_causal, within))
     return layout.join(contexts)
 
 
@@ -83,6 +85,33 @@ def _attend_sdpa(rows: Tensor, padding: Tensor | None, prob: float, causal: bool
     return functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=prob, is_causal=causal
     ).transpose(1, 2)
+
+
+def _attend_in_directions(
+    query_key_value: Tensor, layout: Layout, prob: float, causal: bool, window: int | None
+) -> Tensor:
+    """Flash attention, in one call for the sequences read from left to right and one for the others."""
+    directions = set(layout.left_to_right) or {False}
+    if len(directions) == 1:
+        return _attend_varlen(query_key_value, layout, prob, causal or directions.pop(), window)
+    device = query_key_value.device
+    reads_on = torch.tensor(layout.left_to_right, device=device)
+    lengths = (layout.bounds[1:] - layout.bounds[:-1]).long()
+    by_token = torch.repeat_interleave(reads_on, lengths, output_size=len(query_key_value))
+    context = torch.zeros_like(query_key_value[:, 0])
+    for direction in (False, True):
+        tokens = (by_token == direction).nonzero().squeeze(1)
+        chosen = [number for number, each in enumerate(layout.left_to_right) if each == direction]
+        sizes = lengths[chosen].cumsum(0, dtype=torch.int32)
+        part = Layout(
+            torch.cat([sizes.new_zeros(1), sizes]),
+            tuple(layout.lengths[number] for number in chosen),
+            max(layout.lengths[number] for number in chosen),
+        )
+        context = context.index_copy(
+            0, tokens, _attend_varlen(query_key_value[tokens], part, prob, causal or direction, window)
+        )
+    return context
 
 
 def _attend_varlen(query_key_value: Tensor, layout: Layout, prob: float, causal: bool, window: int | None) -> Tensor:

@@ -26,13 +26,22 @@ from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import LoadedModel
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy
+from unmask.models.kernels.decoder_loss import summed_decoder_loss
 from unmask.models.settings import EncoderSettings
 from unmask.objectives import operations
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
+from unmask.objectives.causal_lm import next_token_decoder
+from unmask.objectives.directions import (
+    NEXT_LABELS,
+    NEXT_POSITIONS,
+    add_next_tokens,
+    draw_directions,
+    is_read_left_to_right,
+)
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.masking import choose_tokens, choose_words, mask_targets, predict_masked, tell_masking
 from unmask.objectives.sentence_pairs import SentencePairPart
-from unmask.objectives.settings import MaskedLMSettings
+from unmask.objectives.settings import TARGET_PROB, MaskedLMSettings
 from unmask.objectives.span_boundary import SpanBoundary
 from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans, tell_span_lengths, tell_spans
 from unmask.objectives.table import why_not_trained
@@ -47,6 +56,7 @@ class Part(Protocol):
 
     Attributes:
         term: of the loss.
+        weight: of that term.
         columns: those that a batch must have, which the packing format has to provide.
         head_name: of its head, in the weights of a checkpoint and in `save_model`.
         is_pooled: whether it reads first tokens through the encoder's pooler.
@@ -56,6 +66,8 @@ class Part(Protocol):
 
     @property
     def term(self) -> str: ...
+    @property
+    def weight(self) -> float: ...
     @property
     def columns(self) -> tuple[str, ...]: ...
     @property
@@ -137,14 +149,15 @@ class MaskedLM:
         self._ordinary_ids = torch.nonzero(ordinary).squeeze(1)
         self._parts: list[Part] = []
         if settings.sentence_objective != "none":
-            self._parts.append(SentencePairPart(settings.sentence_objective))
+            self._parts.append(SentencePairPart(settings.sentence_objective, settings.sentence_weight))
         if settings.span_boundary:
-            self._parts.append(SpanBoundary(settings.max_boundary_targets))
+            self._parts.append(SpanBoundary(settings.max_boundary_targets, settings.boundary_weight))
         annotated = () if settings.annotations is None else (settings.annotations,)
         of_parts = [column for part in self._parts for column in part.columns]
         self.columns: tuple[str, ...] = ("special_tokens_mask", *annotated, *of_parts)
         self.needs_pooler = any(part.is_pooled for part in self._parts)
-        self.vocabulary_terms = ("mlm", *(part.term for part in self._parts if part.is_over_vocabulary))
+        next_tokens = ("lm",) if settings.causal_share else ()
+        self.vocabulary_terms = ("mlm", *next_tokens, *(part.term for part in self._parts if part.is_over_vocabulary))
 
     @property
     def _has_spans(self) -> bool:
@@ -158,7 +171,10 @@ class MaskedLM:
             SettingsError: the masking goes by annotations, and the batch has none.
         """
         settings = self._settings
-        chosen = self._choose(batch)
+        batch = draw_directions(batch)
+        chosen = self._choose(batch, float(batch.columns.get(TARGET_PROB, settings.last_target_prob)))
+        if batch.left_to_right:
+            chosen &= ~is_read_left_to_right(batch)
         prepared = mask_targets(
             batch,
             chosen,
@@ -168,13 +184,15 @@ class MaskedLM:
             self._ordinary_ids,
             _first_of_span(batch, chosen) if self._has_spans else None,
         )
+        if batch.left_to_right:
+            prepared = add_next_tokens(prepared, batch.input_ids)
         for part in self._parts:
             prepared = part.prepare(prepared, chosen)
         return prepared
 
-    def _choose(self, batch: Batch) -> Tensor:
+    def _choose(self, batch: Batch, prob: float) -> Tensor:
         """(tokens,) bool, True for a target."""
-        settings, prob = self._settings, self._settings.target_prob
+        settings = self._settings
         if settings.masking == "token":
             return choose_tokens(batch, prob)
         if settings.masking == "whole_word":
@@ -191,8 +209,11 @@ class MaskedLM:
         return choose_annotated(batch, prob, self._continuation, annotation)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `mlm`, and of each part."""
-        return {"mlm": len(batch.columns["target_positions"]), **{part.term: part.count(batch) for part in self._parts}}
+        """Targets of `mlm`, of `lm` where sequences are read from left to right, and of each part."""
+        counts = {"mlm": len(batch.columns["target_positions"])}
+        if NEXT_POSITIONS in batch.columns:
+            counts["lm"] = len(batch.columns[NEXT_POSITIONS])
+        return counts | {part.term: part.count(batch) for part in self._parts}
 
     def build(self, encoder: Encoder) -> MaskedLMModule:
         """The module that learns, with fresh heads on `encoder`.
@@ -204,7 +225,7 @@ class MaskedLM:
         wrong = why_not_trained(self._settings, sizes.architecture, sizes.is_causal)
         if wrong is not None:
             raise SettingsError(wrong)
-        return MaskedLMModule(encoder, self._parts)
+        return MaskedLMModule(encoder, self._parts, is_one_way=not self._settings.causal_share)
 
     def restore_heads(
         self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
@@ -262,15 +283,17 @@ class MaskedLMModule(nn.Module):
     Args:
         encoder: with a pooler where a part reads it.
         parts: the second objectives.
+        is_one_way: False: some sequences are read from left to right, and captured CUDA graphs are not for those.
     """
 
-    def __init__(self, encoder: Encoder, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, encoder: Encoder, parts: Sequence[Part] = (), *, is_one_way: bool = True) -> None:
         super().__init__()
         assert not encoder.reads_words, "it has no tokens that could be masked"
         self.encoder = encoder
         self.masked_lm_head = new_masked_lm_head(encoder.settings)
         self.cross_entropy = SummedCrossEntropy()
         self._parts = tuple(parts)
+        self._is_one_way = is_one_way
         for part in parts:
             self.add_module(part.head_name, part.new_head(encoder.settings))
 
@@ -279,19 +302,26 @@ class MaskedLMModule(nn.Module):
         return self.get_submodule(part.head_name)
 
     @property
-    def fillings(self) -> Fillings:
-        """How the columns that `forward` reads are padded in a filled batch."""
+    def fillings(self) -> Fillings | None:
+        """How the columns that `forward` reads are padded in a filled batch; None: its batches cannot be."""
+        if not self._is_one_way:
+            return None
         fillings = {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
         for part in self._parts:
             fillings |= part.fillings
         return fillings
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `mlm`, and that of each part."""
-        (logits, labels), *answers = self.logits(batch)
+        """The term `mlm`, `lm` where sequences are read from left to right, and that of each part."""
+        hidden = self._read(batch)
+        (logits, labels), *answers = self._answers(batch, hidden)
         terms = [LossTerm("mlm", self.cross_entropy(logits, labels), len(labels))]
+        if NEXT_LABELS in batch.columns:
+            decoder = next_token_decoder(self.encoder, self.masked_lm_head, hidden["lm"])
+            total = summed_decoder_loss(decoder, batch.columns[NEXT_LABELS])
+            terms.append(LossTerm("lm", total, len(batch.columns[NEXT_LABELS])))
         for part, (logits, labels) in zip(self._parts, answers, strict=True):
-            terms.append(LossTerm(part.term, part.total(logits, labels, self.cross_entropy), len(labels)))
+            terms.append(LossTerm(part.term, part.total(logits, labels, self.cross_entropy), len(labels), part.weight))
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
@@ -318,17 +348,23 @@ class MaskedLMModule(nn.Module):
     def logits(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """Logits (targets, classes) and labels (targets,) int64: over the vocabulary at the masked tokens, then those
         of each part."""
+        return self._answers(batch, self._read(batch))
+
+    def _read(self, batch: Batch) -> dict[str, Tensor]:
+        """The hidden states that each term needs, (places, hidden), from one pass of the encoder."""
+        places = {part.term: part.places(batch) for part in self._parts if part.is_pooled}
+        places["mlm"] = batch.columns["target_positions"]
+        places |= {part.term: part.places(batch) for part in self._parts if not part.is_pooled}
+        if NEXT_POSITIONS in batch.columns:
+            places["lm"] = batch.columns[NEXT_POSITIONS]
+        hidden = self.encoder(batch, torch.cat(list(places.values())))
+        return dict(zip(places, hidden.split([len(each) for each in places.values()]), strict=True))
+
+    def _answers(self, batch: Batch, hidden: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
         targets, words = batch.columns["target_positions"], self.encoder.word_embeddings
-        pooled = [part.places(batch) for part in self._parts if part.is_pooled]
-        others = [part.places(batch) for part in self._parts if not part.is_pooled]
-        places = [*pooled, targets, *others]
-        hidden = list(self.encoder(batch, torch.cat(places)).split([len(each) for each in places]))
-        at_targets = hidden.pop(len(pooled))
-        logits = [(self.masked_lm_head(at_targets, words), batch.columns["labels"][targets])]
-        in_order = sorted(self._parts, key=lambda part: not part.is_pooled)
-        read = {part.term: at for part, at in zip(in_order, hidden, strict=True)}
+        logits = [(self.masked_lm_head(hidden["mlm"], words), batch.columns["labels"][targets])]
         for part in self._parts:
-            logits.append(part.answer(self.head_of(part), read[part.term], batch, self.encoder))
+            logits.append(part.answer(self.head_of(part), hidden[part.term], batch, self.encoder))
         return logits
 
 

@@ -45,8 +45,9 @@ class SentencePairPart:
     is_pooled = True
     is_over_vocabulary = False
 
-    def __init__(self, question: SentenceQuestion) -> None:
+    def __init__(self, question: SentenceQuestion, weight: float = 1.0) -> None:
         self.term: str = question
+        self.weight = weight
         self.column = LABEL_COLUMNS[question]
         self.columns: tuple[str, ...] = (self.column,)
         self.fillings: Fillings = {self.column: Filling(SEQUENCES, NO_LABEL)}

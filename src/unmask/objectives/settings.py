@@ -18,6 +18,11 @@ from unmask.packing.settings import SentenceObjective
 GENERATOR = "generator"
 """The folder of ELECTRA's generator inside the discriminator's model directory."""
 
+CAUSAL_SHARE = "causal_share"
+"""The column () float64 of a training batch: the share of sequences that are read from left to right."""
+TARGET_PROB = "target_prob"
+"""The column () float64 of a training batch: the share of tokens to mask at this point of the run."""
+
 _DIRECTIONS_APART_NATS = 0.2
 """A forward and a backward model of the same words differ by less: by .04 to .10 in the runs of ELMo's mini size."""
 
@@ -49,6 +54,20 @@ class MaskedLMSettings(ObjectiveSettings):
     target_prob: float = Field(0.15, gt=0, le=1)
     """Share of a sequence's tokens that become targets."""
 
+    target_prob_end: float | None = Field(None, gt=0, le=1)
+    """The share at the end of the run, to which `target_prob` goes linearly; held-out text is masked at this one. Null:
+    it stays (Charpentier and Samuel 2024 go from .3 to .15)."""
+
+    causal_share: float = Field(0.0, ge=0, le=1)
+    """Share of a step's sequences that are read from left to right, each token predicting the next; the others are
+    masked. `phases.*.causal_share` gives a phase its own (GPT-BERT, Charpentier and Samuel 2024)."""
+
+    sentence_weight: float = Field(1.0, gt=0)
+    """The weight of the loss of `sentence_objective` beside that of the masked tokens."""
+
+    boundary_weight: float = Field(1.0, gt=0)
+    """The weight of the loss of `span_boundary`."""
+
     mask_token_prob: float = Field(0.8, ge=0, le=1)
     """Share of the targets replaced by `[MASK]`; with `masking: span`, `entity` or `noun_phrase` share of the spans,
     whose tokens are all treated alike."""
@@ -76,6 +95,20 @@ class MaskedLMSettings(ObjectiveSettings):
     @property
     def is_static(self) -> bool:
         return self.masking_mode == "static"
+
+    @property
+    def last_target_prob(self) -> float:
+        """The share of tokens that are masked at the end of the run, and in held-out text."""
+        return self.target_prob if self.target_prob_end is None else self.target_prob_end
+
+    def target_prob_at(self, progress: float) -> float:
+        """The share of tokens that are masked when `progress` of the budget, from 0 to 1, is done."""
+        return self.target_prob + (self.last_target_prob - self.target_prob) * progress
+
+    def rates(self, progress: float, causal_share: float | None) -> dict[str, float]:
+        share = self.causal_share if causal_share is None else causal_share
+        masked = {TARGET_PROB: self.target_prob_at(progress)} if self.target_prob_end is not None else {}
+        return masked | ({CAUSAL_SHARE: share} if self.causal_share else {})
 
     @property
     def asked_of_pairs(self) -> SentenceObjective:
@@ -132,8 +165,20 @@ class MaskedLMSettings(ObjectiveSettings):
                 "span_length_prob": ("masking", "span"),
                 "max_span_words": ("masking", "span"),
                 "max_boundary_targets": ("span_boundary", True),
+                "boundary_weight": ("span_boundary", True),
             },
         )
+        if self.sentence_weight != 1 and self.sentence_objective == "none":
+            raise ValueError(
+                f"sentence_weight {self.sentence_weight:g} has no effect with sentence_objective none: leave it out"
+            )
+        if self.causal_share and (self.sentence_objective != "none" or self.span_boundary):
+            second = "span_boundary true" if self.span_boundary else f"sentence_objective {self.sentence_objective}"
+            raise ValueError(
+                f"causal_share {self.causal_share:g} and {second} do not go together: what is read from left to right "
+                "has no [CLS] that sees a pair, and no spans; set sentence_objective=none and span_boundary=false, or "
+                "leave out causal_share"
+            )
         return self
 
 

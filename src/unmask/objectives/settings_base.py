@@ -81,6 +81,15 @@ class ObjectiveSettings(Settings):
         """The shares of the budget at which the stages of a run end; see `unmask.objectives.base.StagedModule`."""
         return (1.0,)
 
+    def rates(self, progress: float, causal_share: float | None) -> dict[str, float]:
+        """What changes over a run, as columns of the training batches; see `unmask.objectives.directions`.
+
+        Args:
+            progress: the share of the budget that is done, from 0 to 1.
+            causal_share: of the phase; None: the objective's own.
+        """
+        return {}
+
     @property
     def why_no_targets(self) -> str:
         """Why no sequence of a text has a target of the main term, and what to do, for people."""

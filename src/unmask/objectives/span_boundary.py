@@ -35,6 +35,7 @@ class SpanBoundary:
 
     Args:
         max_targets: the most targets of a span; its first ones are taken.
+        weight: of its loss.
     """
 
     term = "sbo"
@@ -48,8 +49,9 @@ class SpanBoundary:
         **dict.fromkeys(("boundary_left", "boundary_right", "boundary_places"), Filling("boundary targets", 0)),
     }
 
-    def __init__(self, max_targets: int) -> None:
+    def __init__(self, max_targets: int, weight: float = 1.0) -> None:
         self._max_targets = max_targets
+        self.weight = weight
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module:
         return new_span_boundary_head(sizes, self._max_targets)

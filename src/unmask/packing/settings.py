@@ -83,6 +83,9 @@ class PhaseSettings(Settings):
     micro_batch_size: int | None = Field(None, ge=1)
     """`train.micro_batch_size` of the phase."""
 
+    causal_share: float | None = Field(None, ge=0, le=1)
+    """`objective.causal_share` of the phase."""
+
     def packing(self, base: PackingSettings) -> PackingSettings:
         """The packing settings of the phase: `base`, overridden by those of the phase.
 

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unmask.packing.annotation_columns import annotation_column, check_annotations
@@ -106,7 +107,7 @@ class PretrainingSteps:
             size = self.cut(start, most_tokens).micro_batch_size
             return replace(self._stream, micro_batch_size=size).steps(start)
         cuts = [self.cut(Position(phase=number), most_tokens) for number in range(len(self._phases))]
-        return phased_steps(
+        steps = phased_steps(
             [
                 replace(loader, micro_batch_size=cut.micro_batch_size)
                 for loader, cut in zip(self._loaders, cuts, strict=True)
@@ -116,6 +117,19 @@ class PretrainingSteps:
             progress=lambda: self._progress(),
             on_phase=self._tell_phase,
         )
+        return self._with_rates(steps)
+
+    def _with_rates(self, steps: Iterator[LoadedStep]) -> Iterator[LoadedStep]:
+        """The steps, with what the objective does at this point of the run as columns: how much it masks, and how many
+        sequences are read from left to right."""
+        objective = self._settings.objective
+        while True:
+            progress = self._progress()
+            step = next(steps)
+            phase = self._phases[step.after.phase]
+            rates = objective.rates(progress, phase.causal_share)
+            columns = {name: torch.tensor(rate, dtype=torch.float64) for name, rate in rates.items()}
+            yield replace(step, batches=[batch.with_columns(**columns) for batch in step.batches]) if rates else step
 
     def _tell_phase(self, number: int) -> None:
         if number not in self._begun:  # a phase begins again if its first step is made again

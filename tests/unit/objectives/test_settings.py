@@ -33,6 +33,10 @@ def test_the_defaults_are_those_of_the_paper() -> None:
         "span_length_prob": 0.2,
         "max_span_words": 10,
         "max_boundary_targets": 20,
+        "target_prob_end": None,
+        "causal_share": 0.0,
+        "sentence_weight": 1.0,
+        "boundary_weight": 1.0,
     }
     assert MaskedLMSettings().name in OBJECTIVES
 
@@ -69,6 +73,7 @@ WITHOUT_EFFECT: dict[str, tuple[type[Settings], dict[str, Any], dict[str, Any], 
     "span_length_prob": (MaskedLMSettings, {"span_length_prob": 0.3}, {"masking": "span"}, "masking is token"),
     "max_span_words": (MaskedLMSettings, {"max_span_words": 5}, {"masking": "span"}, "masking is token"),
     "max_boundary_targets": (MaskedLMSettings, {"max_boundary_targets": 9}, {"span_boundary": True}, "is false"),
+    "boundary_weight": (MaskedLMSettings, {"boundary_weight": 0.5}, {"span_boundary": True}, "is false"),
     "discriminator_weight": (ReplacedTokenSettings, {"discriminator_weight": 1.0}, {}, "schedule is two_stage"),
 }
 """A key with a value that is not its default, the setting that it needs, and how its lack is told."""
@@ -76,7 +81,7 @@ WITHOUT_EFFECT: dict[str, tuple[type[Settings], dict[str, Any], dict[str, Any], 
 ALWAYS: dict[str, set[str]] = {
     "masked_lm": {
         *("masking", "masking_mode", "sentence_objective", "span_boundary"),
-        *("target_prob", "mask_token_prob", "random_token_prob"),
+        *("target_prob", "target_prob_end", "mask_token_prob", "random_token_prob", "sentence_weight", "causal_share"),
     },
     "causal_lm": set(),
     "bilm": {"num_negatives", "empty_memory_prob"},

@@ -26,7 +26,7 @@ def objective(**values: Any) -> ObjectiveSettings:
 
 def test_what_every_objective_trains() -> None:
     assert {name: families_of(entry.settings) for name, entry in OBJECTIVES.items()} == {
-        "masked_lm": ("bert", "roberta", "electra"),
+        "masked_lm": ("bert", "roberta", "electra", "modernbert"),
         "replaced_token": ("electra",),
         "causal_lm": ("bert", "gpt1", "lstm"),
         "bilm": ("elmo",),
@@ -63,7 +63,8 @@ INIT_FROM: dict[str, tuple[dict[str, Any], str, bool, str]] = {
         "gpt1",
         True,
         "objective.name=masked_lm and init_from=m, of the family gpt1 by its config.json, do not go together: a masked "
-        "token is predicted from both sides; take a model of the family bert or roberta or electra in init_from, or "
+        "token is predicted from both sides; take a model of the family bert or roberta or electra or modernbert in "
+        "init_from, or "
         "objective.name=causal_lm",
     ),
     "MLM from a left-to-right BERT": (
@@ -296,7 +297,8 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a key of all families but one": (
         ("objective.name=bilm", "model={architecture: elmo, hidden_size: 64}", "packing.format=stream"),
-        ("model.hidden_size belongs to model.architecture=bert or roberta or electra or gpt1 or lstm: leave it out",),
+        ("model.hidden_size belongs to model.architecture=bert or roberta or electra or modernbert or gpt1 or lstm: leave "
+            "it out",),
     ),
     "a key of two other objectives": (
         ("objective.name=causal_lm", "model.causal=true", "objective.target_prob=0.2"),

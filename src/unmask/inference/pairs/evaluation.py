@@ -178,13 +178,13 @@ def compare_pairs(
     """
     pairs = [pair for paradigm in paradigms for pair in paradigm.pairs]
     right = np.zeros(len(pairs), dtype=bool)
-    by_length = sorted(range(len(pairs)), key=lambda number: len(pairs[number].good))
+    chance = np.random.default_rng(0)
+    order = chance.permutation(len(pairs))  # long and short ones mixed, so that the time left can be told
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
-        numbers = by_length[start : start + _PAIRS_AT_ONCE]
+        numbers = order[start : start + _PAIRS_AT_ONCE]
         scores = scorer.score([text for number in numbers for text in (pairs[number].good, pairs[number].bad)])
         right[numbers] = scores[0::2] > scores[1::2]
         advance(len(numbers))
-    chance = np.random.default_rng(0)
     resampled: dict[str, tuple[float, NDArray[np.float64]]] = {}
     first = 0
     for paradigm in paradigms:

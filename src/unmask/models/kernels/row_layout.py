@@ -45,11 +45,13 @@ class Group:
         num_sequences: how many there are.
         length: the tokens of the longest, or rounded up from that; all are padded to it.
         padding: (sequences, 1, 1, length) bool, True where there is no token; None where no sequence is padded.
+        causal: whether they are read from left to right, whatever the encoder.
     """
 
     num_sequences: int
     length: int
     padding: Tensor | None
+    causal: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Layout:
             knows.
         max_length: upper bound on the tokens of a sequence.
         position_ids: (tokens,) int64, as in `Batch`; None where no layer asks for them.
+        left_to_right: as in `Batch`.
         reuses_shapes: True: the numbers of rows and of the groups' sequences and tokens are rounded, so that batch
             after batch has shapes that were there before.
         angles: of rotary positions, kept for all layers; see `unmask.models.kernels.rotary`.
@@ -71,6 +74,7 @@ class Layout:
     lengths: tuple[int, ...]
     max_length: int
     position_ids: Tensor | None = None
+    left_to_right: tuple[bool, ...] = ()
     reuses_shapes: bool = False
     angles: dict[tuple[float, int, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -154,35 +158,45 @@ class Layout:
 
     @cached_property
     def _grouping(self) -> tuple[tuple[Group, ...], Tensor | None]:
-        return _group_sequences(self.bounds, self.lengths, self.reuses_shapes)
+        return _group_sequences(self.bounds, self.lengths, self.reuses_shapes, self.left_to_right)
 
 
 def layout_for(batch: Batch, embedded: Tensor) -> Layout:
     """The layout of a batch whose embeddings these are."""
     rounds = reuses_shapes(embedded) and bool(batch.lengths)
-    return Layout(batch.bounds, batch.lengths, batch.max_length, batch.position_ids, reuses_shapes=rounds)
+    return Layout(
+        batch.bounds, batch.lengths, batch.max_length, batch.position_ids, batch.left_to_right, reuses_shapes=rounds
+    )
 
 
-def _group_sequences(bounds: Tensor, lengths: tuple[int, ...], rounds: bool) -> tuple[tuple[Group, ...], Tensor | None]:
+def _group_sequences(
+    bounds: Tensor, lengths: tuple[int, ...], rounds: bool, left_to_right: tuple[bool, ...]
+) -> tuple[tuple[Group, ...], Tensor | None]:
     """The groups and their slots; lengths are rounded up if that is asked, unless all are the same."""
     longest = max(lengths)
-    if min(lengths) == longest:
-        return (Group(len(lengths), longest, None),), None
+    is_mixed = len(set(left_to_right)) > 1
+    causal = any(left_to_right) and not is_mixed
+    if min(lengths) == longest and not is_mixed:
+        return (Group(len(lengths), longest, None, causal),), None
     longest = rounded_up(longest) if rounds else longest
-    if _is_small(len(lengths) * longest - sum(lengths), sum(lengths)):
+    if _is_small(len(lengths) * longest - sum(lengths), sum(lengths)) and not is_mixed:
         places = torch.arange(longest) < torch.tensor(lengths)[:, None]  # (sequences, longest)
-        group = Group(len(lengths), longest, ~places[:, None, None].to(bounds.device))
+        group = Group(len(lengths), longest, ~places[:, None, None].to(bounds.device), causal)
         return (group,), places.flatten().nonzero().squeeze(1).to(bounds.device)
     groups = []
     shifts = torch.empty(len(lengths), dtype=torch.int64)  # from a token's place in the batch to its slot
     starts = torch.tensor((0, *lengths)).cumsum(0)
     next_slot = 0
-    for members in _group(lengths, in_powers_of_two=rounds):
+    directions = left_to_right or (False,) * len(lengths)
+    for members in _group(lengths, directions, in_powers_of_two=rounds):
         length = rounded_up(lengths[members[0]]) if rounds else lengths[members[0]]
         sizes = torch.tensor([lengths[member] for member in members])
         shifts[members] = next_slot + length * torch.arange(len(members)) - starts[members]
         padding = torch.arange(length) >= sizes[:, None, None, None]
-        groups.append(Group(len(members), length, padding.to(bounds.device) if int(sizes[-1]) < length else None))
+        is_padded = int(sizes[-1]) < length
+        groups.append(
+            Group(len(members), length, padding.to(bounds.device) if is_padded else None, directions[members[0]])
+        )
         next_slot += length * len(members)
     slots = torch.arange(sum(lengths)) + torch.repeat_interleave(shifts, torch.tensor(lengths))
     return tuple(groups), slots.to(bounds.device)
@@ -192,13 +206,15 @@ def _is_small(num_pads: int, num_tokens: int) -> bool:
     return num_pads * _SMALL_SHARE <= num_tokens
 
 
-def _group(lengths: tuple[int, ...], in_powers_of_two: bool) -> list[list[int]]:
-    """Sequence numbers by descending length, cut where the next would be padded by more than the slack; and then, if so
-    wanted, into parts of 1, 2, 4, ... sequences, the largest first."""
+def _group(lengths: tuple[int, ...], directions: tuple[bool, ...], in_powers_of_two: bool) -> list[list[int]]:
+    """Sequence numbers by direction and descending length, cut where the next would be padded by more than the slack;
+    and then, if so wanted, into parts of 1, 2, 4, ... sequences, the largest first."""
     groups: list[list[int]] = []
-    for sequence in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        longest = lengths[groups[-1][0]] if groups else 0
-        if longest - lengths[sequence] > max(_GROUP_SLACK, longest // 8) or not groups:
+    for sequence in sorted(range(len(lengths)), key=lambda number: (directions[number], -lengths[number])):
+        first = groups[-1][0] if groups else sequence
+        longest = lengths[first]
+        is_too_short = longest - lengths[sequence] > max(_GROUP_SLACK, longest // 8)
+        if not groups or is_too_short or directions[first] != directions[sequence]:
             groups.append([])
         groups[-1].append(sequence)
     return [part for group in groups for part in _powers_of_two(group)] if in_powers_of_two else groups

@@ -1,5 +1,8 @@
 """Muon for the matrices of the layers, AdamW for everything else (Jordan 2024, kellerjordan.github.io/posts/muon).
 
+`torch.optim.Muon` computes in bf16 everywhere, which on a processor without bf16 takes several times as long as the
+step itself; here that is so only where bf16 is fast. Matrices of one shape go through the iteration together.
+
 The matrices' updates are scaled to the size of AdamW's (Liu et al. 2025, "Muon is scalable for LLM training", section
 2.2), so that a rate and a weight decay that suit AdamW suit them too. Departure: the projections to queries, keys and
 values are one matrix here, and are orthogonalised as one. An LSTM's gates go to AdamW: each of their matrices holds
@@ -9,10 +12,11 @@ map. The projection of an LSTM's output is one, and goes to Muon.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unmask.errors import SettingsError
 
@@ -52,6 +56,67 @@ def split_groups(
     return [group for group in others if group["params"]], [group for group in matrices if group["params"]]
 
 
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+"""Of the quintic that pulls all singular values towards 1 (Jordan 2024)."""
+
+
+def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
+    """The nearest matrices whose singular values are about 1 (.7 to 1.2), by Newton and Schulz's iteration.
+
+    Args:
+        matrices: (n, rows, columns) float.
+        dtype: to compute in.
+
+    Returns:
+        (n, rows, columns), in that type.
+    """
+    first, third, fifth = _COEFFICIENTS
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    values = (matrices.mT if is_tall else matrices).to(dtype)
+    values = values / values.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(_ITERATIONS):
+        gram = values @ values.mT
+        values = torch.baddbmm(values, torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth), values, beta=first)
+    return values.mT if is_tall else values
+
+
+class Muon(torch.optim.Optimizer):
+    """Nesterov momentum, orthogonalised; with the keys and the state of `torch.optim.Muon`.
+
+    Args:
+        groups: of matrices, each with its rate as `lr` and its `weight_decay`.
+        momentum: in [0, 1).
+        computes_bf16: whether the device is fast in bf16.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], momentum: float, computes_bf16: bool) -> None:
+        super().__init__(groups, {"momentum": momentum})
+        self._dtype = torch.bfloat16 if computes_bf16 else torch.float32
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape.setdefault(parameter.shape, []).append(parameter)
+            for shape, parameters in by_shape.items():
+                updates = torch.stack([self._with_momentum(parameter, group["momentum"]) for parameter in parameters])
+                rate = group["lr"] * 0.2 * math.sqrt(max(shape))
+                for parameter, update in zip(parameters, orthogonalise(updates, self._dtype), strict=True):
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.add_(update, alpha=-rate)
+
+    def _with_momentum(self, parameter: nn.Parameter, momentum: float) -> Tensor:
+        assert parameter.grad is not None
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        average: Tensor = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
+        return parameter.grad.lerp(average, momentum)
+
+
 class MuonWithAdamW(torch.optim.Optimizer):
     """Two optimizers that step, save and restore as one.
 
@@ -60,7 +125,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         matrices: for those that are.
     """
 
-    def __init__(self, others: torch.optim.Optimizer, matrices: torch.optim.Muon) -> None:
+    def __init__(self, others: torch.optim.Optimizer, matrices: Muon) -> None:
         super().__init__([*others.param_groups, *matrices.param_groups], {})
         self._others, self._matrices = others, matrices
         self._share()
@@ -74,7 +139,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         self._others.step()
-        self._matrices.step()  # type: ignore[no-untyped-call]
+        self._matrices.step()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import SettingsError
+from unmask.training.device import choose_compute
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.lamb import Lamb, fused_matrices
-from unmask.training.optimizers.muon import MuonWithAdamW, split_groups
+from unmask.training.optimizers.muon import Muon, MuonWithAdamW, split_groups
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
 
 
@@ -122,7 +123,9 @@ def _lamb(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSe
 def _muon(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
     ratio = (settings.muon_learning_rate or settings.learning_rate) / settings.learning_rate
     others, matrices = split_groups(module, groups, ratio)
-    muon = torch.optim.Muon(matrices, momentum=settings.muon_momentum, adjust_lr_fn="match_rms_adamw")
+    device = next(module.parameters()).device.type
+    computes_bf16 = choose_compute(device, "auto").dtype == torch.bfloat16
+    muon = Muon(matrices, settings.muon_momentum, computes_bf16)
     return MuonWithAdamW(_adamw(module, others, settings), muon)
 
 

@@ -143,7 +143,12 @@ def test_the_head_decides_about_the_pooler(tmp_path: Path, family: Architecture,
     assert (loaded.encoder.pooler is not None) == needed
     fresh = {f"{family}.pooler.dense.weight", f"{family}.pooler.dense.bias"} if needed else set()
     assert set(loaded.fresh) == fresh
-    heads = {"bert": "cls.", "roberta": "lm_head.", "electra": "discriminator_predictions."}
+    heads = {
+        "bert": ("cls.",),
+        "roberta": ("lm_head.",),
+        "electra": ("discriminator_predictions.",),
+        "modernbert": ("head.", "decoder."),
+    }
     assert all(name.startswith(heads[family]) for name in loaded.unused)
     assert bool(loaded.unused) == (not ARCHITECTURES[family].left_to_right)
 

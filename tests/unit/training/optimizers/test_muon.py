@@ -169,8 +169,9 @@ def test_it_steps_as_torchs_two_optimizers_side_by_side() -> None:
         optimizer.step()
         for each in pair:
             each.step()
+    # Theirs is in bf16, whose eight bits leave a hundredth of an update of .04 x .2; by AdamW all is the same.
     for (name, found), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(found, expected), name
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-3 if id(expected) in ids else 0, msg=name)
 
 
 def orthogonalised(update: Tensor) -> Tensor:
