@@ -25,12 +25,12 @@ from unmask.io.tables import read_jsonl
 from unmask.tasks.base import Example, ExampleCounts, Score, Task
 from unmask.tasks.qa.metrics import score_official
 from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import listed
 from unmask.tasks.settings import ColumnSettings, kind_of
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging.schemes import Scheme, detect_scheme
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.classification import sorted_labels
-from unmask.tasks.text.metrics import listed
 
 logger = logging.getLogger("unmask")
 
@@ -86,7 +86,7 @@ def evaluate(
 
 
 def _tell(counts: ExampleCounts, data: str | DataPath) -> None:
-    logger.log(logging.WARNING if counts.anything_mended else logging.INFO, "%s: %s", data, counts.summary())
+    logger.log(logging.WARNING if counts.anything_to_report else logging.INFO, "%s: %s", data, counts.summary())
 
 
 def tell_degenerate(score: Score[Any], name: str) -> None:

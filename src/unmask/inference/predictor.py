@@ -68,7 +68,7 @@ class Predictor:
             )
             for window in encoded:
                 yield from self._predict_window(window)
-        if counts.anything_mended:
+        if counts.anything_to_report:
             logger.warning("inputs: %s", counts.summary())
 
     def _predict_window(self, window: ExampleSet) -> Iterator[dict[str, Any]]:

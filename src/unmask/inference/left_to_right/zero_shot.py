@@ -115,7 +115,7 @@ class ZeroShot:
             counts.empty += sum(not any(texts) for texts in encoded)
             yield window
         coverage.note(counts)
-        if counts.anything_mended:
+        if counts.anything_to_report:
             logger.warning("%s: %s", path, counts.summary())
 
     def _examples(self, path: Path, counts: ExampleCounts, unlabelled: bool) -> Iterator[Any]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from unmask.tokenization.offsets import is_mark
 
-MOVED = "answers that stand elsewhere in their passage than their offset says: mended"
-RESPELT = "answers that differ from their passage in white space, invisible characters or Unicode composition: mended"
+MOVED = "answers that stand elsewhere in their passage than their offset says: repaired"
+RESPELT = "answers that differ from their passage in white space, invisible characters or Unicode composition: repaired"
 FIRST_TAKEN = "answers without an offset whose text stands in their passage more than once: the first is taken"
 
 NEAR = 16
@@ -22,12 +22,12 @@ class AnswerPlace:
 
     Attributes:
         start, end: in the passage as a Python string.
-        mended: what was wrong, for the counts; None if nothing was.
+        repaired: what was wrong, for the counts; None if nothing was.
     """
 
     start: int
     end: int
-    mended: str | None = None
+    repaired: str | None = None
 
 
 def find_answer(context: str, text: str, start: int | None) -> AnswerPlace | None:
@@ -49,8 +49,8 @@ def find_answer(context: str, text: str, start: int | None) -> AnswerPlace | Non
         begin = _choose(found, start)
         if begin is None:
             return None
-        mended = MOVED if start is not None else FIRST_TAKEN if len(found) > 1 else None
-        return AnswerPlace(begin, begin + len(text), mended)
+        repaired = MOVED if start is not None else FIRST_TAKEN if len(found) > 1 else None
+        return AnswerPlace(begin, begin + len(text), repaired)
     return _find_folded(context, text, start)
 
 

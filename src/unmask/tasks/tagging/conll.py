@@ -73,8 +73,8 @@ class Sentence:
 
     def as_row(self, path: FileOrLines, fields: dict[str, Any]) -> SentenceRow:
         """A row with `document` as its last field, if the file has documents."""
-        told = {} if self.document is None else {"document": self.document}
-        return SentenceRow({**fields, **told}, f"{path}:{self.lines[0]}", tuple(self.lines))
+        document = {} if self.document is None else {"document": self.document}
+        return SentenceRow({**fields, **document}, f"{path}:{self.lines[0]}", tuple(self.lines))
 
 
 def read_lines(path: FileOrLines) -> Iterator[tuple[int, str]]:
@@ -150,7 +150,7 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1) -> Iterator[
         num_columns = num_columns or len(columns)
         if len(columns) != num_columns:
             raise InputError(
-                f"{path}:{number}: {len(columns)} columns, and the lines before have {num_columns}: mend the line (a "
+                f"{path}:{number}: {len(columns)} columns, and the lines before have {num_columns}: fix the line (a "
                 "word with a blank in it needs tabs between the columns)"
             )
         sentence.rows.append(columns)

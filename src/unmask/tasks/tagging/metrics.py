@@ -83,7 +83,6 @@ class TaggingScore:
 
     @property
     def num_examples(self) -> int:
-        """Examples counted."""
         return self._num_examples
 
     def add(self, examples: Sequence[TaggingExample], predictions: Sequence[Mapping[str, Any]]) -> None:
@@ -155,7 +154,6 @@ class TaggingScore:
         return metrics
 
     def degenerate(self) -> str | None:
-        """See `Score`."""
         if len(self._tags.said) != 1 or len(self._tags.true) < 2:
             return None
         (tag,) = self._tags.said

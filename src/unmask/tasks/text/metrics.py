@@ -7,6 +7,7 @@ of all decisions together.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
+from unmask.io.input_files import DataPath
+from unmask.tasks.rows import listed
 from unmask.tasks.text.examples import TextExample
+
+logger = logging.getLogger("unmask")
 
 
 class LabelScore:
@@ -108,9 +113,9 @@ class LabelSetScore:
             self._right[list(true & predicted)] += 1
             self._true[list(true)] += 1
             self._predicted[list(predicted)] += 1
-            for what, ids in (("true", true), ("predicted", predicted)):
-                if self._first.setdefault(what, ids) != ids:
-                    self._differing.add(what)
+            for side, ids in (("true", true), ("predicted", predicted)):
+                if self._first.setdefault(side, ids) != ids:
+                    self._differing.add(side)
 
     def metrics(self) -> dict[str, float]:
         """`f1_micro`, `f1_macro` over all labels, and `accuracy`: the share of examples with every label right."""
@@ -122,12 +127,11 @@ class LabelSetScore:
         }
 
     def degenerate(self) -> str | None:
-        """See `Score`."""
         if "true" not in self._differing or "predicted" in self._differing:
             return None
         names = list(self._ids)
-        said = ", ".join(names[index] for index in sorted(self._first["predicted"])) or "no label"
-        return f"all {self.num_examples:,} predictions are alike ({said}), and the labels are not"
+        predicted = ", ".join(names[index] for index in sorted(self._first["predicted"])) or "no label"
+        return f"all {self.num_examples:,} predictions are alike ({predicted}), and the labels are not"
 
 
 def f1_scores(right: NDArray[np.int64], true: NDArray[np.int64], predicted: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -138,6 +142,12 @@ def f1_scores(right: NDArray[np.int64], true: NDArray[np.int64], predicted: NDAr
 
 def _mean(scores: NDArray[np.float64]) -> float:
     return float(scores.mean()) if len(scores) else 0.0
+
+
+def warn_of_absent(labels: Sequence[str], counts: NDArray[np.int64], path: DataPath) -> None:
+    """Warns of labels that have no example in a training file."""
+    if absent := [label for label, count in zip(labels, counts, strict=True) if not count]:
+        logger.warning("%s: no example with the label %s", path, listed(absent))
 
 
 def _id_of(label: Any, ids: Mapping[str, int], source: str) -> int:
@@ -151,9 +161,3 @@ def _id_of(label: Any, ids: Mapping[str, int], source: str) -> int:
             "expected predictions of this task"
         )
     return ids[label]
-
-
-def listed(labels: Sequence[str]) -> str:
-    """The first ten labels, for a message."""
-    shown = ", ".join(labels[:10])
-    return shown if len(labels) <= 10 else f"{shown} and {len(labels) - 10:,} more"

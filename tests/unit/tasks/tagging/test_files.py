@@ -66,7 +66,7 @@ def test_characters_are_tagged_where_entities_end_inside_words(
     with caplog.at_level("INFO", "unmask"):
         task = task_of(labels=None).fit_to(path)
     assert "the entity '김철수' (PS) ends inside the word '김철수는': so characters are tagged" in caplog.text
-    assert (task.units, task.remembered()["units"]) == ("characters", "characters")
+    assert (task.settings.units, task.remembered()["units"]) == ("characters", "characters")
     ((one,), notes) = load(task, path)
     assert [one.between(entity.first, entity.end) for entity in find_entities(one.tags or ())] == [
         "김철수",
@@ -78,7 +78,7 @@ def test_characters_are_tagged_where_entities_end_inside_words(
     with pytest.raises(InputError, match=r"a\.jsonl:1: .* and words are tagged: train with task\.units=characters"):
         load(task_of(labels=None, units="words"), path)
     words = write(tmp_path / "b.jsonl", '{"text": "in Oslo.", "entities": [[3, 7, "LOC"]]}\n')
-    assert task_of(labels=None).fit_to(words).units is None
+    assert task_of(labels=None).fit_to(words).settings.units is None
     with pytest.raises(SettingsError, match="klue-ner tags characters"):
         task_of(name="klue-ner", labels=None, units="words")
 
@@ -99,7 +99,7 @@ def test_broken_tags_are_mended_and_counted_or_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "a\tB-X\nb\tI-X\n\nc\tO\nd\tI-Y\ne\tI-X\n")
     examples, notes = load(TASK, path)
     assert examples[1].tags == ("O", "B-Y", "B-X")
-    assert notes == {"tags that broke their scheme and were mended": 2}
+    assert notes == {"tags that broke their scheme and were repaired": 2}
     with pytest.raises(InputError, match=r"a\.conll:5: the tag 'I-Y' breaks the scheme BIO: .* read as 'B-Y'"):
         load(task_of(repair_tags=False), path)
     path = write(tmp_path / "b.jsonl", '{"tokens": "a b", "tags": "B-X O"}\n{"tokens": "a b", "tags": "O I-X"}\n')

@@ -130,12 +130,13 @@ words = st.lists(st.sampled_from(["a", "man", "walking", "zzz", "\u200b", "ê°€ë‚
 def test_every_unit_gets_exactly_one_tag_and_gold_comes_back(
     tokenizer: TextTokenizer, sentences: list[list[str]], max_length: int, stride: int, data: st.DataObject
 ) -> None:
-    task = replace(TASK, max_length=max_length, doc_stride=stride)
+    sizes = {"max_length": max_length, "doc_stride": stride}
+    task = replace(TASK, settings=TASK.settings.model_copy(update=sizes))
     tag = st.sampled_from(task.labels)
     examples = []
-    for its_words in sentences:
-        tags = data.draw(st.lists(tag, min_size=len(its_words), max_size=len(its_words)))
-        examples.append(replace(task.read(Row({"tokens": its_words}, "x:1")), tags=tuple(tags)))
+    for tokens in sentences:
+        tags = data.draw(st.lists(tag, min_size=len(tokens), max_size=len(tokens)))
+        examples.append(replace(task.read(Row({"tokens": tokens}, "x:1")), tags=tuple(tags)))
     encoded = task.encode(examples, tokenizer, ExampleCounts())
     labels = encoded.token_columns["labels"]
     outputs = torch.nn.functional.one_hot(torch.from_numpy(np.maximum(labels, 0)), len(task.labels)).float()
