@@ -134,8 +134,8 @@ class LabelledQuestions:
             if unlabelled:
                 return example, None
             raise InputError(
-                f"{row.source}: the question has no answer, and in {self.settings.name} every one has: take it out, or "
-                "name a task where passages may hold none (task.name=squad2, or task.unanswerable=true)"
+                f"{row.source}: the question has no answer, and in {self.settings.name} every question has one: take "
+                "it out, or name a task where passages may hold none (task.name=squad2, or task.unanswerable=true)"
             )
         return replace(example, gold_texts=gold_texts(row, given)), given
 

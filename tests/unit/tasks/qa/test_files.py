@@ -1,4 +1,4 @@
-"""What a QA task reads: forms of answers, layouts, what is refused or mended, and published files."""
+"""What a QA task reads: forms of answers, layouts, what is refused or repaired, and published files."""
 
 from __future__ import annotations
 
@@ -135,7 +135,9 @@ def test_where_every_question_has_an_answer(tmp_path: Path) -> None:
     assert [one.answers for one in examples] == [None]
 
 
-def test_misplaced_answers_are_mended_or_told_all_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_misplaced_answers_are_repaired_or_reported_all_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     good = [
         row({"text": ["a red kite"], "answer_start": [8]}),
         row({"text": ["a\u200b red  kite"], "answer_start": [9]}),

@@ -230,8 +230,8 @@ def test_what_a_report_shows() -> None:
 
 def test_what_a_model_remembers() -> None:
     columns = ColumnSettings(question="q")
-    task = task_of(columns, doc_stride=7, n_best=3, drop_unfound_answers=True)
-    task = replace(task, unanswerable=True, null_threshold=-0.5)
+    settings = {"doc_stride": 7, "n_best": 3, "drop_unfound_answers": True}
+    task = task_of(columns, **settings, unanswerable=True, null_threshold=-0.5)
     kept = json.loads(json.dumps(task.remembered()))
     recalled = open_task(
         TaskSettings.model_validate({name: value for name, value in kept.items() if name != "columns"}),
@@ -257,7 +257,7 @@ def test_a_model_measured_on_another_data_set(
     trained: str, name: str, expected: tuple[bool | None, float | None]
 ) -> None:
     task = task_of(name=trained)
-    task = replace(task, null_threshold=-0.5 if task.unanswerable else None)
+    task = task_of(name=trained, null_threshold=-0.5 if task.unanswerable else None)
     loaded = LoadedModel(
         "BertForQuestionAnswering",
         new_encoder(),
@@ -277,5 +277,5 @@ def test_inputs_to_be_answered() -> None:
     encoded = task.encode([one], TOKENIZER, counts)
     assert encoded.unit_columns["start_positions"].tolist() == [IGNORE_INDEX]
     assert counts.empty == 1
-    with pytest.raises(InputError, match=r"x:1: no column 'context': expected a question and its passage"):
+    with pytest.raises(InputError, match=r"x:1: no column 'context': expected question and context; there"):
         task.read(Row({"question": "?"}, "x:1"))

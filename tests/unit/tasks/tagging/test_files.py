@@ -95,7 +95,7 @@ def test_wnut17_has_a_second_published_figure() -> None:
     assert "surface_f1" not in KLUE.score().metrics()
 
 
-def test_broken_tags_are_mended_and_counted_or_refused(tmp_path: Path) -> None:
+def test_broken_tags_are_repaired_and_counted_or_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "a\tB-X\nb\tI-X\n\nc\tO\nd\tI-Y\ne\tI-X\n")
     examples, notes = load(TASK, path)
     assert examples[1].tags == ("O", "B-Y", "B-X")
