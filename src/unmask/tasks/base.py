@@ -253,3 +253,8 @@ class Task(Protocol[ExampleT]):
     def remembered(self) -> dict[str, Any]:
         """What a fine-tuned model's `config.json` records of its task under `unmask_task`: the settings of
         `TaskSettings` by name, except `labels`, and `columns`."""
+
+
+def positive_label(task: Task[Any]) -> str | None:
+    """The label whose F1 the metric `f1` is: the second of two; None for tasks without such a metric."""
+    return task.labels[1] if len(task.labels) == 2 and "f1" in task.score().metrics() else None

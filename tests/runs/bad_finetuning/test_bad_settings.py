@@ -32,7 +32,7 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     "no column of labels": ("classification", ["data.columns.label=stars"],
      "t.jsonl:1: no column 'stars' for the label"),
     "no column of passages": ("qa", ["data.columns.context=passage"],
-     "t.jsonl:1: no column 'passage': expected a question"),
+     "t.jsonl:1: no column 'passage': expected question and passage"),
     "a column of texts in qa": ("qa", ["data.columns.text=context"], "data.columns.text is not for question answering"),
     "no column of a choice": ("choice", ["data.columns.choices=[x, y]"], "t.jsonl:1: no column 'x' and no column 'y'"),
     "no column of tags": ("tagging", ["data.columns.tags=ner"], "t.jsonl:1: no column 'ner' for the tags"),

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
-from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.batch import IGNORE_INDEX, Batch
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
@@ -37,7 +36,7 @@ from unmask.tasks.choice.layouts import (
 )
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.rows import check_columns
-from unmask.tasks.sequence_module import check_sees_no_next_token, next_token_term, num_continued
+from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, summed_cross_entropy
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import EncodedInput
@@ -220,8 +219,8 @@ def _labels_of(labelled: EncodedExamples) -> NDArray[np.int64]:
     return labelled.unit_columns["labels"].astype(np.int64)
 
 
-class ChoiceModule(nn.Module):
-    """An encoder with one score for each sequence, compared within a unit.
+class ChoiceModule(SequenceModule):
+    """An encoder with one score for each sequence, compared within a unit by a softmax.
 
     Args:
         encoder: any.
@@ -231,48 +230,22 @@ class ChoiceModule(nn.Module):
     """
 
     def __init__(self, encoder: Encoder, head: nn.Module, auxiliary_lm_weight: float = 0.0) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-        self._auxiliary_lm_weight = auxiliary_lm_weight
+        super().__init__(encoder, head, summed_cross_entropy, auxiliary_lm_weight)
 
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder."""
-        if not self._auxiliary_lm_weight:
-            return self.loss(self.outputs(batch), batch)
-        hidden = self.encoder(batch)
-        terms = self.loss(self._compared(hidden[batch.last_tokens], batch), batch)
-        return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
+    @property
+    def fillings(self) -> None:
+        """None: the number of choices of each unit is needed."""
+        return
 
-    def outputs(self, batch: Batch) -> Tensor:
+    def _of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(units, most choices of any unit), minus infinity where a unit has fewer."""
-        return self._compared(self.encoder.summary(batch), batch)
-
-    def _compared(self, summaries: Tensor, batch: Batch) -> Tensor:
-        scores = self.head(summaries).squeeze(-1)  # (sequences,)
         bounds = batch.columns["unit_bounds"]  # always there: a unit has at least two rows
         sizes = bounds.diff()
         units = torch.arange(len(sizes), device=bounds.device)
         unit_of_row = torch.repeat_interleave(units, sizes, output_size=batch.num_sequences)
         place = torch.arange(batch.num_sequences, device=bounds.device) - bounds[unit_of_row]
-        padded: Tensor = scores.new_full((len(sizes), int(sizes.max())), -math.inf)
-        return padded.index_put((unit_of_row, place), scores)
-
-    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """Cross-entropy over the choices, against the column `labels`."""
-        total = functional.cross_entropy(outputs.float(), batch.columns["labels"], reduction="sum")
-        return [LossTerm("task", total, _num_labelled(batch))]
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """Labelled units, and sequences of more than one token."""
-        counts = {"task": _num_labelled(batch)}
-        if self._auxiliary_lm_weight:
-            counts["lm"] = num_continued(batch)
-        return counts
-
-
-def _num_labelled(batch: Batch) -> int:
-    return int((batch.columns["labels"] != IGNORE_INDEX).sum())
+        padded: Tensor = outputs.new_full((len(sizes), int(sizes.max())), -math.inf)
+        return padded.index_put((unit_of_row, place), outputs.squeeze(-1))
 
 
 class ChoiceScore:

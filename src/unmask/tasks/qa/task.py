@@ -85,7 +85,8 @@ class QaTask:
         """By how much the score of the best span must exceed that of no answer; None if it was not chosen."""
         return self.settings.null_threshold
 
-    def _with_settings(self, **settings: Any) -> QaTask:
+    def with_settings(self, **settings: Any) -> QaTask:
+        """The task with other values of some of its settings."""
         return replace(self, settings=self.settings.model_copy(update=settings))
 
     def fit_to(self, path: DataPath) -> QaTask:
@@ -97,7 +98,7 @@ class QaTask:
             return fitted
         every = self.load_rows(path)
         has_unanswered = any(given_answers(row, choose_columns(fitted.layouts, row)) == [] for row in every)
-        return fitted._with_settings(unanswerable=has_unanswered)
+        return fitted.with_settings(unanswerable=has_unanswered)
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
         for file in files_of(path):
@@ -171,7 +172,7 @@ class QaTask:
         if not self.unanswerable or self.null_threshold is not None:
             return self
         assert isinstance(score, QaScore)
-        return self._with_settings(null_threshold=score.best_null_threshold())
+        return self.with_settings(null_threshold=score.best_null_threshold())
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: never answering, if questions may have no answer; else a random span of an example's rows."""

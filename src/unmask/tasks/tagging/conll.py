@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -185,21 +185,19 @@ def read_columns(path: FileOrLines, note: Note, word: int = 0, tag: int = -1) ->
 def read_single_sentences(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`, for sentences that belong to no document, such as WNUT-17's tweets."""
     for row in read_columns(path, note):
-        assert isinstance(row, SentenceRow)
-        yield SentenceRow({key: row.fields[key] for key in ("tokens", "tags")}, row.source, row.lines)
+        yield replace(row, fields={name: row.fields[name] for name in ("tokens", "tags")})
 
 
 def read_wikiann(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`; the language before each word, `en:Paris`, is removed if all of the first sentence has it."""
     prefix: str | None = None
     for row in read_single_sentences(path, note):
-        assert isinstance(row, SentenceRow)
         tokens = row.fields["tokens"]
         if prefix is None:
             match = re.match(r"[a-z-]{2,12}:", tokens[0])
             prefix = match[0] if match and all(token.startswith(match[0]) for token in tokens) else ""
         plain = [token.removeprefix(prefix) for token in tokens]
-        yield SentenceRow({**row.fields, "tokens": plain}, row.source, row.lines)
+        yield replace(row, fields={**row.fields, "tokens": plain})
 
 
 def read_klue_ner(path: DataPath, note: Note) -> Iterator[Row]:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
@@ -21,7 +20,7 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
+from unmask.tasks.sequence_module import SequenceModule, new_sequence_module, summed_cross_entropy
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.text import glue
 from unmask.tasks.text.examples import TextExample, TextFiles
@@ -207,8 +206,3 @@ def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
     found = set(labels)
     numeric = all(_NUMBER.fullmatch(label) for label in found)
     return tuple(sorted(found, key=lambda label: (float(label) if numeric else 0, label)))
-
-
-def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """() from (units, labels) and ids (units,), `IGNORE_INDEX` where there is no label."""
-    return functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)

@@ -24,11 +24,10 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.text import glue
-from unmask.tasks.text.correlation import ValueScore
 from unmask.tasks.text.examples import TextExample, TextFiles
 from unmask.tasks.text.glue import TextDataSet
 from unmask.tasks.text.labels import read_label, read_number
-from unmask.tasks.text.metrics import f1_scores
+from unmask.tasks.text.metrics import ValueScore, f1_scores
 from unmask.tasks.text.text_task import TextTask
 
 ValuedText = TextExample[float]

@@ -13,24 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.questions import TOKENIZERS, WORDS
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.decoding import decode_answers
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.windows import encode_questions
 from unmask.tasks.settings import TaskSettings
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 
-WORDS = "zero one two three four five six seven eight nine"
-TOKENIZERS = {
-    kind: train_tokenizer(iter([f"{WORDS} 대한민국 각각 값을 café 漢字 who?"] * 9), settings, seed=0)[0]
-    for kind, settings in {
-        "wordpiece": TokenizerSettings(vocab_size=600),
-        "byte_bpe": TokenizerSettings(kind="byte_bpe", vocab_size=600),
-        "bpe": TokenizerSettings(kind="bpe", vocab_size=600),
-    }.items()
-}
 RULES = TaskSettings(name="qa", max_answer_length=4, n_best=3, unanswerable=True, max_length=32, doc_stride=8)
 SHORT = RULES.model_copy(update={"max_length": 9, "doc_stride": 2})
 """Windows of four words from words 0, 2, 4, 6."""

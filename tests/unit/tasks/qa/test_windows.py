@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.questions import TOKENIZERS, WORDS
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import SettingsError
 from unmask.tasks.base import ExampleCounts
@@ -24,18 +25,7 @@ from unmask.tasks.qa.windows import (
     window_bounds,
 )
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 
-WORDS = "zero one two three four five six seven eight nine"
-TOKENIZERS = {
-    kind: train_tokenizer(iter([f"{WORDS} 대한민국의 각각 값을 who is it?"] * 9), settings, seed=0)[0]
-    for kind, settings in {
-        "wordpiece": TokenizerSettings(vocab_size=700),
-        "byte_bpe": TokenizerSettings(kind="byte_bpe", vocab_size=700),
-        "bpe": TokenizerSettings(kind="bpe", vocab_size=700),
-    }.items()
-}
 WORDPIECE = TOKENIZERS["wordpiece"]
 
 

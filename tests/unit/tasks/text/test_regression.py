@@ -80,28 +80,6 @@ def test_two_outputs_are_never_broadcast_against_one_value() -> None:
         summed_squared_error(torch.zeros(2, 2), torch.tensor([1.0, 2.0]))
 
 
-def test_a_few_examples_are_learned_by_heart(tiny_model: Path) -> None:
-    texts = ["a man is outside", "a dog runs", "two women talk", "people wait", "a child plays", "the boy jumps"]
-    examples = [example(text, float(number)) for number, text in enumerate(texts)]
-    units = TASK.encode(examples, load_tokenizer(tiny_model), ExampleCounts())
-    batch = units.batch(range(6))
-    torch.manual_seed(1)
-    module = TASK.module(load_encoder(tiny_model).encoder).eval()
-    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
-    for _ in range(120):
-        optimizer.zero_grad()
-        (term,) = module(batch)
-        term.total.backward()
-        optimizer.step()
-    score = TASK.score()
-    score.add(examples, TASK.decode(examples, units, module.outputs(batch).detach()))
-    metrics = score.metrics()
-    assert metrics["pearson"] > 0.99
-    assert metrics["spearmanr"] == pytest.approx(1.0)
-    assert metrics["mse"] < 0.05  # the mean costs 35 / 12
-    assert score.degenerate() is None
-
-
 def test_decoded_and_combined() -> None:
     outputs = [torch.tensor([[1.0], [2.0]]), torch.tensor([[2.0], [5.0]])]
     combined = TASK.combine(outputs)
