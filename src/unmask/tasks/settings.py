@@ -139,7 +139,7 @@ class TaskSettings(Settings):
             raise ValueError("bilstm_size is of a BiLSTM: set tagging_head or encoder_top to bilstm, or leave it out")
         if self.encoder_top == "bilstm" and self.tagging_head == "bilstm":
             raise ValueError(
-                "encoder_top bilstm is trained with its encoder, and tagging_head bilstm stands on a frozen one: keep "
+                "encoder_top bilstm is trained with its encoder, and tagging_head bilstm is on a frozen one: keep "
                 "one of them"
             )
         if self.encoder_top == "bilstm" and self.two_orders:

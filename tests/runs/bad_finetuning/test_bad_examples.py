@@ -78,7 +78,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      "t.tsv:2: no column 'text': expected text, or text_a and text_b; there is review, label. Name yours with "
      "data.columns.text=..."),
     "one class": ("classification", "t.tsv", TSV + "b\ty\n",
-     "t.tsv: every example has the label 'y': there is nothing to tell apart; give examples of at least two labels"),
+     "t.tsv: every example has the label 'y': there is nothing to learn; give examples of at least two labels"),
     "as many labels as examples": ("classification", "t.tsv", MANY_LABELS,
      "t.tsv: 200 different labels in 200 examples, such as 'l0', 'l1', 'l10': the column 'label' looks like ids, "
      "texts or measured values; name the right one with data.columns.label=..."),
@@ -110,7 +110,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      "t.jsonl:1: the column 'label' holds '1e+39'"),
     "a word for a value": ("regression", "t.tsv", "text\tlabel\na\tgood\n", "t.tsv:2: the column 'label' holds 'good'"),
     "one value": ("regression", "t.tsv", "text\tlabel\na\t1\nb\t1\n",
-     "t.tsv: every example has the value 1: there is nothing to tell apart"),
+     "t.tsv: every example has the value 1: there is nothing to learn"),
     "answers elsewhere": ("qa", "t.jsonl", lines(question(), *ELSEWHERE),
      "t.jsonl: 2 answers are not in the passage, or it cannot be told where: 'Ada' of t.jsonl:2; 'a bee' of "
      f"t.jsonl:3. {ABSENT} leave them out with task.drop_unfound_answers=true"),
@@ -218,7 +218,7 @@ MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
      ["task.drop_unfound_answers=true"],
      "warning: t.jsonl: 2 answers are not in their passage and left out: 'Ada' of t.jsonl:2; 'a bee' of t.jsonl:3"),
     "an offset that is off": ("qa", "t.jsonl", lines(question(start=3)), [],
-     "train: 1 examples, 1 answers that stand elsewhere in their passage than their offset says: repaired, "
+     "train: 1 examples, 1 answers that are elsewhere in their passage than their offset says: repaired, "
      "2 of 11 tokens not in the vocabulary ([UNK]) (t.jsonl)"),
     "an answer spelt in another way": ("qa", "t.jsonl", lines(question("Grace\u200b Hop\u00adper found\u00a0it")), [],
      "1 answers that differ from their passage in white space, invisible characters or Unicode composition: repaired"),

@@ -25,7 +25,7 @@ class ChoiceExample:
 
     Attributes:
         context: the text that each choice continues; may be empty.
-        question: stands before each choice; empty where there is none.
+        question: comes before each choice; empty where there is none.
         choices: at least two, none of them empty.
         label: the number of the right choice, from 0; None if it is not known.
         group: a subset for which accuracy is also reported separately, such as RACE's level; None if there is none.

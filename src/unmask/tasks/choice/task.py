@@ -1,7 +1,7 @@
 """Multiple choice: a softmax over the choices of an example, each scored from its own sequence (BERT, section 4.4).
 
 A row is `[CLS] context [SEP] question choice [SEP]`; a unit is the rows of one example, which has two or more choices.
-The question stands with the choice, as in GPT-1 (figure 1) and as SWAG's second sentence does in BERT, so that it is
+The question is beside the choice, as in GPT-1 (figure 1) and as SWAG's second sentence does in BERT, so that it is
 never cut: a row that is too long loses the end of its context.
 """
 

@@ -1,4 +1,4 @@
-"""Where an answer stands in its passage: at the given offset, or where its text is found."""
+"""Where an answer is in its passage: at the given offset, or where its text is found."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from unmask.tokenization.offsets import is_mark
 
-MOVED = "answers that stand elsewhere in their passage than their offset says: repaired"
+MOVED = "answers that are elsewhere in their passage than their offset says: repaired"
 RESPELT = "answers that differ from their passage in white space, invisible characters or Unicode composition: repaired"
-FIRST_TAKEN = "answers without an offset whose text stands in their passage more than once: the first is taken"
+FIRST_TAKEN = "answers without an offset whose text is in their passage more than once: the first is taken"
 
 NEAR = 16
 """Most characters that an offset may be off, as it is if UTF-16 or line ends are counted differently."""

@@ -221,7 +221,7 @@ class QaModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings | None:
-        """How the columns that `forward` reads are padded in a filled batch; None for a BiLSTM, which needs lengths."""
+        """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
         if isinstance(self.head, BiLstmHead):
             return None
         return dict.fromkeys(("start_positions", "end_positions"), Filling(SEQUENCES, NO_LABEL))

@@ -96,7 +96,7 @@ def read_lines(path: FileOrLines) -> Iterator[tuple[int, str]]:
 def first_document(path: DataPath, is_mark: Callable[[str], bool]) -> int | None:
     """The number of the document of a file's first sentence: 0, or None where no line marks a document.
 
-    WikiGold's marks stand between documents, so its first document has none: this reads ahead up to the first mark.
+    WikiGold's marks are between documents, so its first document has none: this reads ahead up to the first mark.
     """
     return 0 if any(is_mark(line) for _, line in read_lines(path)) else None
 

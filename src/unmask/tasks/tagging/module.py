@@ -47,7 +47,7 @@ class TaggingModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings | None:
-        """How the columns that `forward` reads are padded in a filled batch; None for a BiLSTM, which needs lengths."""
+        """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
         return None if isinstance(self.head, BiLstmHead) else {"labels": Filling(TOKENS, NO_LABEL)}
 
     def forward(self, batch: Batch) -> list[LossTerm]:

@@ -1,6 +1,6 @@
 """From rows to sentences to tag: their words with their places in a text, and their tags.
 
-Tags stand beside the words, or come from entities that point into the text by its characters.
+Tags are beside the words, or come from entities that point into the text by its characters.
 """
 
 from __future__ import annotations

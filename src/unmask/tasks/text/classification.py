@@ -146,7 +146,7 @@ class Classification(TextTask[str]):
         present = [label for label, count in zip(self.labels, counts, strict=True) if count]
         if len(present) < 2:
             raise InputError(
-                f"{path}: every example has the label {present[0]!r}: there is nothing to tell apart; "
+                f"{path}: every example has the label {present[0]!r}: there is nothing to learn; "
                 "give examples of at least two labels"
             )
         warn_of_absent(self.labels, counts, path)

@@ -70,7 +70,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
             if len(found) > _MOST_LABELS:
                 raise InputError(
                     f"{example.source}: over {_MOST_LABELS:,} different labels up to here: name their column with "
-                    f"data.columns.label=... (it is {fitted.files.columns.label!r}), and what stands between them with "
+                    f"data.columns.label=... (it is {fitted.files.columns.label!r}), and what separates them with "
                     f"task.label_separator (it is {self.settings.label_separator!r})"
                 )
         if len(found) < 2:
@@ -108,7 +108,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         labels = training.unit_columns["labels"]
         if (labels == labels[:1]).all():
             raise InputError(
-                f"{path}: every example has the same labels: there is nothing to tell apart; give examples whose "
+                f"{path}: every example has the same labels: there is nothing to learn; give examples whose "
                 "labels differ"
             )
         warn_of_absent(self.labels, _counts(training), path)

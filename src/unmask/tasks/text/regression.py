@@ -1,6 +1,6 @@
 """Regression: one number for a text or a pair of texts, by the mean squared error (BERT's STS-B, section 4.1).
 
-Values are learned as they stand in the file, without scaling, as in the released code and in `transformers`.
+Values are learned as they are in the file, without scaling, as in the released code and in `transformers`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Regression(TextTask[float]):
         values = training.unit_columns["labels"]
         if np.ptp(values) == 0:
             raise InputError(
-                f"{path}: every example has the value {float(values[0]):g}: there is nothing to tell apart; give "
+                f"{path}: every example has the value {float(values[0]):g}: there is nothing to learn; give "
                 "examples whose values differ"
             )
 

@@ -54,7 +54,7 @@ def test_values_outside_of_a_data_sets_range_are_refused(tmp_path: Path, name: s
 
 
 def test_values_that_are_all_alike_are_refused() -> None:
-    with pytest.raises(InputError, match=r"a\.tsv: every example has the value 2\.5: there is nothing to tell apart"):
+    with pytest.raises(InputError, match=r"a\.tsv: every example has the value 2\.5: there is nothing to learn"):
         TASK.check(of_values(2.5, 2.5), Path("a.tsv"))
     TASK.check(of_values(2.5, 2.25), Path("a.tsv"))
 
