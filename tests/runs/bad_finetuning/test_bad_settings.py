@@ -58,7 +58,7 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     "features without their reader": ("tagging", ["task.feature_layers=embeddings"],
      "finetune/tagging: task: feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out"),
     "a BiLSTM on what moves": ("tagging", ["task.tagging_head=bilstm"],
-     "finetune/tagging: task.tagging_head=bilstm is on frozen features: set freeze_layers=all"),
+     "finetune/tagging: task.tagging_head=bilstm stands on frozen features: set freeze_layers=all"),
     "no such features": ("tagging", ["task.tagging_head=bilstm", "freeze_layers=all", "task.feature_layers=lst"],
      "no feature layers 'lst': "),
     "more frozen layers than there are": ("qa", ["freeze_layers=7"], "freeze_layers=7: the model has 2 layers"),
