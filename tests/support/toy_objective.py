@@ -18,8 +18,7 @@ from unmask.models.family import Family
 from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.kernels.cross_entropy import summed_cross_entropy
 from unmask.models.settings import EncoderSettings
-from unmask.objectives import operations
-from unmask.objectives.base import ObjectiveModule, Predictions, Saved
+from unmask.objectives.base import ObjectiveModule, Predictions, Saved, encoder_operations, head_operations
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -73,7 +72,7 @@ class PreviousToken:
 
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings)
-        return 3 * (operations.encoder(sizes, length, 1.0) + operations.vocabulary_head(sizes))
+        return 3 * (encoder_operations(sizes, length, 1.0) + head_operations(sizes))
 
     def tell_sequences(self, batch: Batch, most: int) -> list[str]:
         return ["each token's predecessor"] * most

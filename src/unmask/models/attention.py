@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.models.dropout import dropout, threshold_of
-from unmask.models.kernels.attention_backends import choose_backend, varlen_kernel
+from unmask.models.kernels.attention_backends import choose_backend
 from unmask.models.kernels.banded_attention import attend_in_band, band_mask
+from unmask.models.kernels.flash_attention import attend_flash
 from unmask.models.kernels.matmul_attention import attend_by_products
 from unmask.models.kernels.products import compute_dtype
 from unmask.models.kernels.row_layout import Layout
@@ -44,7 +45,7 @@ def attend(
     dtype = compute_dtype(query_key_value)
     backend, _ = choose_backend(query_key_value.device, dtype, prob, query_key_value.shape[-1])
     if backend == "varlen":
-        return _attend_in_directions(query_key_value.to(dtype), layout, prob, causal, window)
+        return attend_flash(query_key_value.to(dtype), layout, prob, causal, window)
     if not layout.lengths:
         assert not layout.left_to_right, "batches of two directions are not padded to a bucket"
         return _attend_all(query_key_value, layout, prob, causal, window)
@@ -85,40 +86,3 @@ def _attend_sdpa(rows: Tensor, padding: Tensor | None, prob: float, causal: bool
     return functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=prob, is_causal=causal
     ).transpose(1, 2)
-
-
-def _attend_in_directions(
-    query_key_value: Tensor, layout: Layout, prob: float, causal: bool, window: int | None
-) -> Tensor:
-    """Flash attention, in one call for the sequences read from left to right and one for the others."""
-    directions = set(layout.left_to_right) or {False}
-    if len(directions) == 1:
-        return _attend_varlen(query_key_value, layout, prob, causal or directions.pop(), window)
-    device = query_key_value.device
-    reads_on = torch.tensor(layout.left_to_right, device=device)
-    lengths = (layout.bounds[1:] - layout.bounds[:-1]).long()
-    by_token = torch.repeat_interleave(reads_on, lengths, output_size=len(query_key_value))
-    context = torch.zeros_like(query_key_value[:, 0])
-    for direction in (False, True):
-        tokens = (by_token == direction).nonzero().squeeze(1)
-        chosen = [number for number, each in enumerate(layout.left_to_right) if each == direction]
-        sizes = lengths[chosen].cumsum(0, dtype=torch.int32)
-        part = Layout(
-            torch.cat([sizes.new_zeros(1), sizes]),
-            tuple(layout.lengths[number] for number in chosen),
-            max(layout.lengths[number] for number in chosen),
-        )
-        context = context.index_copy(
-            0, tokens, _attend_varlen(query_key_value[tokens], part, prob, causal or direction, window)
-        )
-    return context
-
-
-def _attend_varlen(query_key_value: Tensor, layout: Layout, prob: float, causal: bool, window: int | None) -> Tensor:
-    """Flash attention on packed tokens (Dao 2023)."""
-    sides = {} if window is None else {"window_size_left": window, "window_size_right": 0 if causal else window}
-    bounds, longest = layout.bounds, layout.max_length
-    context, *_ = varlen_kernel()(
-        *query_key_value.unbind(1), bounds, bounds, longest, longest, prob, causal, False, **sides
-    )
-    return context

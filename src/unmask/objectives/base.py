@@ -13,11 +13,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.models.buckets import Fillings
 from unmask.models.elmo.settings import ElmoSettings
-from unmask.models.encoder import Encoder
+from unmask.models.encoder import Encoder, TokenEncoder
+from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import Floor
 
@@ -158,7 +160,7 @@ class Objective(Protocol):
 
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
         """Necessary floating-point operations of training per token shown, the backward pass as twice the forward
-        pass; see `unmask.objectives.operations`. For a run of stages, their mean.
+        pass; see `encoder_operations`. For a run of stages, their mean.
 
         Args:
             sizes: of the encoder.
@@ -171,3 +173,101 @@ class Objective(Protocol):
 
     def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
         """What prepared batches show a model, as (what, share): to be compared with the settings."""
+
+
+class Part(Protocol):
+    """A second objective beside the masked tokens: it reads some places of the encoder's output with a head of its own.
+
+    Attributes:
+        term: of the loss.
+        weight: of that term.
+        columns: those that a batch must have, which the packing format has to provide.
+        head_name: of its head, in the weights of a checkpoint and in `save_model`.
+        is_pooled: whether it reads first tokens through the encoder's pooler.
+        is_over_vocabulary: whether its classes are the entries of the vocabulary.
+        fillings: how its columns are padded in a filled batch.
+    """
+
+    @property
+    def term(self) -> str: ...
+    @property
+    def weight(self) -> float: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def head_name(self) -> str: ...
+    @property
+    def is_pooled(self) -> bool: ...
+    @property
+    def is_over_vocabulary(self) -> bool: ...
+    @property
+    def fillings(self) -> Fillings: ...
+
+    def new_head(self, sizes: EncoderSettings) -> nn.Module: ...
+
+    def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
+        """Adds its columns to a masked batch; `chosen` (tokens,) bool are the masked-LM targets."""
+
+    def count(self, batch: Batch) -> int:
+        """Its targets in a prepared batch."""
+
+    def places(self, batch: Batch) -> Tensor:
+        """(places,) int64: the tokens whose hidden states its head reads."""
+
+    def answer(self, head: nn.Module, hidden: Tensor, batch: Batch, encoder: TokenEncoder) -> tuple[Tensor, Tensor]:
+        """Logits (targets, classes) and labels (targets,) int64, from hidden states (places, hidden)."""
+
+    def total(self, logits: Tensor, labels: Tensor, cross_entropy: nn.Module) -> Tensor:
+        """() float32, the sum of the losses; `cross_entropy` is that of the vocabulary."""
+
+    def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
+        """The head of a model directory in place of a fresh one, if that has it."""
+
+    def saved(self, head: nn.Module) -> dict[str, Any]:
+        """Arguments of `save_model` that keep its head."""
+
+    def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]: ...
+
+    def operations(self, sizes: EncoderSettings, batch: Batch, length: float) -> tuple[float, float]:
+        """The share of the tokens that its head reads, and the head's forward pass, per token shown."""
+
+    def tell_sequences(self, batch: Batch, most: int) -> list[str]: ...
+
+    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]: ...
+
+    def titles(self, batch: Batch, logits: Tensor, most: int) -> list[str]:
+        """What is predicted of each of the first sequences as a whole, for a report."""
+
+
+# ---- Necessary operations, worked out from sizes
+#
+# Only necessary ones count, two for a multiply-add, the backward pass as twice the forward pass; element-wise work is
+# left out. In the last block, keys and values are needed for every token, the rest only at the places that a head
+# reads. A token of a causal model attends to half of its sequence on average.
+
+
+def head_operations(sizes: EncoderSettings) -> float:
+    """The forward pass of a masked-LM head, per target: 2 (h e + e V)."""
+    width = sizes.embedding_width
+    return 2 * (sizes.hidden_size * width + width * sizes.vocab_size)
+
+
+def encoder_operations(sizes: EncoderSettings, length: float, read: float) -> float:
+    """The forward pass of an encoder, per token. A full block: 2 (4 h^2 + 2 h f) per token (3 h f if the feed-forward
+    is gated), and 4 h for each token that it attends to.
+
+    Args:
+        length: the mean number of tokens in a sequence.
+        read: share of the tokens whose output is read, at most 1.
+    """
+    hidden, inner = sizes.hidden_size, sizes.intermediate_size
+    if sizes.family.is_recurrent:
+        first = 2 * 4 * inner * (hidden + inner) + (2 * inner * hidden if inner != hidden else 0)
+        return sizes.num_hidden_layers * first
+    matrices = 3 if sizes.family.is_gated else 2
+    block = 2 * (4 * hidden**2 + matrices * hidden * inner) + 4 * sizes.attended(length) * hidden
+    keys_and_values = 4 * hidden**2
+    last_block = keys_and_values + min(1.0, read) * (block - keys_and_values)
+    width = sizes.embedding_width
+    projection = 2 * width * hidden if width != hidden else 0
+    return projection + (sizes.num_hidden_layers - 1) * block + last_block

@@ -26,8 +26,7 @@ from unmask.models.hub.directory import load_model
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.models.kernels.products import linear
 from unmask.models.settings import EncoderSettings
-from unmask.objectives import operations
-from unmask.objectives.base import ObjectiveModule, Predictions, Saved
+from unmask.objectives.base import ObjectiveModule, Predictions, Saved, encoder_operations
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.settings import CausalLMSettings
 from unmask.objectives.table import why_not_trained
@@ -101,7 +100,7 @@ class CausalLM:
         targets = 1 - 1 / length  # all tokens but the first of each sequence
         transform = sizes.hidden_size**2 if sizes.family.has("masked_lm_head") else 0
         head = 2 * (transform + sizes.hidden_size * sizes.vocab_size)
-        return 3 * (operations.encoder(sizes, length, targets) + targets * head)
+        return 3 * (encoder_operations(sizes, length, targets) + targets * head)
 
     def tell_sequences(self, batch: Batch, most: int) -> list[str]:
         return ["each token from those before it"] * most

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +21,21 @@ from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.elmo.settings import ElmoSettings
-from unmask.models.encoder import Encoder, TokenEncoder
+from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_model
-from unmask.models.hub.source import LoadedModel
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy
 from unmask.models.kernels.decoder_loss import summed_decoder_loss
 from unmask.models.settings import EncoderSettings
-from unmask.objectives import operations
-from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
+from unmask.objectives.base import (
+    ObjectiveModule,
+    Part,
+    Predictions,
+    Saved,
+    encoder_operations,
+    head_operations,
+    original_ids,
+)
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.objectives.directions import (
     NEXT_LABELS,
@@ -49,70 +55,6 @@ from unmask.tokenization.vocabulary import Vocabulary
 
 SPAN_MASKINGS = ("span", "entity", "noun_phrase")
 """Maskings in which a whole span is masked, replaced or left together (SpanBERT, section 3.1)."""
-
-
-class Part(Protocol):
-    """A second objective beside the masked tokens: it reads some places of the encoder's output with a head of its own.
-
-    Attributes:
-        term: of the loss.
-        weight: of that term.
-        columns: those that a batch must have, which the packing format has to provide.
-        head_name: of its head, in the weights of a checkpoint and in `save_model`.
-        is_pooled: whether it reads first tokens through the encoder's pooler.
-        is_over_vocabulary: whether its classes are the entries of the vocabulary.
-        fillings: how its columns are padded in a filled batch.
-    """
-
-    @property
-    def term(self) -> str: ...
-    @property
-    def weight(self) -> float: ...
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-    @property
-    def head_name(self) -> str: ...
-    @property
-    def is_pooled(self) -> bool: ...
-    @property
-    def is_over_vocabulary(self) -> bool: ...
-    @property
-    def fillings(self) -> Fillings: ...
-
-    def new_head(self, sizes: EncoderSettings) -> nn.Module: ...
-
-    def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
-        """Adds its columns to a masked batch; `chosen` (tokens,) bool are the masked-LM targets."""
-
-    def count(self, batch: Batch) -> int:
-        """Its targets in a prepared batch."""
-
-    def places(self, batch: Batch) -> Tensor:
-        """(places,) int64: the tokens whose hidden states its head reads."""
-
-    def answer(self, head: nn.Module, hidden: Tensor, batch: Batch, encoder: TokenEncoder) -> tuple[Tensor, Tensor]:
-        """Logits (targets, classes) and labels (targets,) int64, from hidden states (places, hidden)."""
-
-    def total(self, logits: Tensor, labels: Tensor, cross_entropy: nn.Module) -> Tensor:
-        """() float32, the sum of the losses; `cross_entropy` is that of the vocabulary."""
-
-    def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
-        """The head of a model directory in place of a fresh one, if that has it."""
-
-    def saved(self, head: nn.Module) -> dict[str, Any]:
-        """Arguments of `save_model` that keep its head."""
-
-    def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]: ...
-
-    def operations(self, sizes: EncoderSettings, batch: Batch, length: float) -> tuple[float, float]:
-        """The share of the tokens that its head reads, and the head's forward pass, per token shown."""
-
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]: ...
-
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]: ...
-
-    def titles(self, batch: Batch, logits: Tensor, most: int) -> list[str]:
-        """What is predicted of each of the first sequences as a whole, for a report."""
 
 
 class MaskedLM:
@@ -258,8 +200,8 @@ class MaskedLM:
         targets = self._settings.target_prob
         parts = [part.operations(sizes, batch, length) for part in self._parts]
         read = targets + sum(share for share, _ in parts)
-        heads = targets * operations.vocabulary_head(sizes) + sum(work for _, work in parts)
-        return 3 * (operations.encoder(sizes, length, read) + heads)
+        heads = targets * head_operations(sizes) + sum(work for _, work in parts)
+        return 3 * (encoder_operations(sizes, length, read) + heads)
 
     def tell_sequences(self, batch: Batch, most: int) -> list[str]:
         told = [part.tell_sequences(batch, most) for part in self._parts]

@@ -31,7 +31,7 @@ from unmask.objectives.span_masking import find_spans
 
 
 class SpanBoundary:
-    """The objective as a part of masked language modelling; see `unmask.objectives.masked_lm.Part`.
+    """The objective as a part of masked language modelling; see `unmask.objectives.base.Part`.
 
     Args:
         max_targets: the most targets of a span; its first ones are taken.

@@ -297,8 +297,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a key of all families but one": (
         ("objective.name=bilm", "model={architecture: elmo, hidden_size: 64}", "packing.format=stream"),
-        ("model.hidden_size belongs to model.architecture=bert or roberta or electra or modernbert or gpt1 or lstm: leave "
-            "it out",),
+        (
+            "model.hidden_size belongs to model.architecture=bert or roberta or electra or modernbert or gpt1 or "
+            "lstm: leave it out",
+        ),
     ),
     "a key of two other objectives": (
         ("objective.name=causal_lm", "model.causal=true", "objective.target_prob=0.2"),

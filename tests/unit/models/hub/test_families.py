@@ -217,6 +217,7 @@ MATRICES = {
     "roberta": ("roberta.encoder.layer.1.intermediate.dense.weight", (48, 12)),
     "electra": ("electra.embeddings_project.weight", (12, 6)),
     "gpt1": ("transformer.h.1.mlp.c_fc.weight", (12, 48)),
+    "modernbert": ("model.layers.1.mlp.Wi.weight", (96, 12)),
     "lstm": ("encoder.layers.1.lstm.weight_hh_l0", (192, 48)),
 }
 
