@@ -25,9 +25,11 @@ def test_a_learning_rate_of_a_hundred_times(
     words = [f"store={store}", "optimizer.learning_rate=0.3", f"seed={seed}"]
     pretrain(recipe, words, out=tmp_path / "run")
     assert named_faults(tmp_path / "run") == {"learning-rate-too-high"}
-    floor = next(finding for finding in check_run(tmp_path / "run") if finding.name == "mlm-unigram-floor")
-    assert floor.level == "warning"
-    assert "learning-rate-too-high" in floor.advice
+    findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
+    assert findings["mlm-unigram-floor"].level == "warning"
+    assert "learning-rate-too-high" in findings["mlm-unigram-floor"].advice
+    assert findings["collapsed-vectors"].level == "warning"
+    assert "(mean cosine 1.0000)" in findings["collapsed-vectors"].message
 
 
 def test_a_run_that_diverged_before_anything_was_saved(sound: Path, recipe: str, store: Path, tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_a_run_that_diverged_before_anything_was_saved(sound: Path, recipe: str,
     findings = {finding.name: finding for finding in check_run(run)}
     assert {name for name, finding in findings.items() if finding.level == "fault"} == {"learning-rate-too-high"}
     assert findings["unfinished-run"].level == "warning"
-    assert findings["unfinished-run"].advice.startswith("what to do is told under learning-rate-too-high: ")
+    assert findings["unfinished-run"].advice.startswith("see the advice under learning-rate-too-high: ")
 
 
 def test_a_store_replaced_by_one_of_another_vocabulary(
@@ -152,5 +154,6 @@ def test_a_fine_tuning_run_that_tells_nothing_apart(
     finetune("finetune/snli", [*task_words, "optimizer.learning_rate=1e-7"], out=tmp_path / "run")
     told = levels(check_run(tmp_path / "run"))
     assert told["constant-predictions"] == "fault"
+    assert "collapsed-vectors" not in told  # its head has not learnt; its encoder is as before
     assert "task-majority-floor" not in told  # by luck one label can be more frequent in dev than in training
     assert told["task-uniform-floor"] == "warning"

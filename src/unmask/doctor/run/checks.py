@@ -40,7 +40,7 @@ PLATEAU_ROWS = 20
 PLATEAU_FALL_NATS = 0.1
 """A loss that falls by less than this from one quarter of a run to the next is on a plateau."""
 NEARLY_ALIKE = 0.999
-"""The mean cosine of vectors from which on they have collapsed: sound models of a few steps to full length stay below
+"""The mean cosine of vectors from which on they have collapsed: sound masked language models stay below
 0.98, diverged ones reach 0.9999."""
 
 
@@ -65,9 +65,10 @@ def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Findi
         evidence = gather_evidence(record, recipe)
     except UserError as error:
         failure = error
-    causes = [*find_causes(record, recipe, evidence), *collapsed_vectors(record)]
+    causes = find_causes(record, recipe, evidence)
     yield from causes
     yield from _progress(record, causes)
+    yield from _collapsed_vectors(record)
     if record.damage is not None:
         advice = "its model is as it was; without a model, start again with --overwrite"
         yield Finding("checkpoints-damaged", "fault", record.damage, advice)
@@ -106,9 +107,10 @@ def _check_finetuning(record: Record, recipe: FinetuneRecipe) -> Iterator[Findin
     if signs := signs_of_divergence(record.training, "loss/task"):
         advice = "start again with a lower optimizer.learning_rate (2e-5 to 5e-5 for BERT-Base)"
         causes.append(too_high(signs, record.training, advice))
-    causes += [*_constant_predictions(record.rows), *collapsed_vectors(record)]
+    causes += _constant_predictions(record.rows)
     yield from causes
     yield from _progress(record, causes)
+    yield from _collapsed_vectors(record)
     names, chance = [cause.name for cause in causes], None
     if record.has_model and (labels := describe(record.directory / MODEL).get("labels")):
         chance = math.log(len(labels))
@@ -149,7 +151,7 @@ def _results(record: Record) -> dict[str, dict[str, float]]:
     return floors
 
 
-def collapsed_vectors(record: Record) -> Iterator[Finding]:
+def _collapsed_vectors(record: Record) -> Iterator[Finding]:
     """A finding if the run's model gives nearly the same vector, the mean of the last hidden states, to 64 sequences of
     8 entries drawn at random: these have as little in common as sequences can have."""
     if not record.has_model:
@@ -166,7 +168,7 @@ def collapsed_vectors(record: Record) -> Iterator[Finding]:
         message = (
             f"sequences of random entries get nearly the same vector (mean cosine {mean:.4f}): the model has collapsed"
         )
-        advice = "start again with a lower optimizer.learning_rate, or a longer warm-up"
+        advice = "train longer; if the loss does not fall, start again with a lower optimizer.learning_rate"
         yield Finding("collapsed-vectors", "warning", message, advice)
 
 
