@@ -283,11 +283,8 @@ def _outcomes(
             write_json(directory / SUMMARY, summarise(in_order(), metric, len(trials)))
         return _describe_outcome(outcome, settings)
 
-    jobs = [
-        TrialJob(trial.name, places[trial.name], trial.settings, trial.cost)
-        for trial in trials
-        if trial.name not in ended
-    ]
+    left = [trial for trial in trials if trial.name not in ended]
+    jobs = [TrialJob(trial.name, places[trial.name], trial.settings, trial.cost) for trial in left]
     parallel = settings.search.parallel
     if parallel > 1 and jobs:
         run_side_by_side(jobs, directory, parallel=parallel, recipe=recipe, run=run, note_end=note_end, shown=shown)
