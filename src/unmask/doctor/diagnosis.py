@@ -6,7 +6,7 @@ One function looks at the path and calls the examination for its kind; every ans
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,13 @@ from unmask.store.store import TokenStore
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
-PROBE_S = 20.0
-
 
 def diagnose(
     target: str | Path,
     overrides: Sequence[str] = (),
     *,
     recipe: str | None = None,
-    probe_s: float = PROBE_S,
+    probe_s: float = 20.0,
     num_samples: int = 3,
 ) -> Diagnosis:
     """Examines a store, a recipe, a run or a search.
@@ -94,11 +92,6 @@ def diagnose(
     return replace(diagnosis, findings=tuple(sorted_findings(diagnosis.findings)))
 
 
-def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as one JSON object."""
-    return asdict(diagnosis)
-
-
 def _kind(target: str) -> str:
     """What a target is: `store`, `recipe`, `run` or `search`."""
     path = Path(target)
@@ -138,15 +131,17 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
     settings = None
     if tokenizer.reads_words:
         words = next(entry.settings for entry in OBJECTIVES.values() if entry.settings.reads == "words")
-        use, packing, room = build_settings(words, {}, "doctor"), PackingSettings(format="stream"), 0
+        use, packing, text_length = build_settings(words, {}, "doctor"), PackingSettings(format="stream"), 0
     else:
         settings = _sampling_recipe(path, tokenizer, recipe, overrides)
         use, packing = settings.objective, settings.packing
-        room = _room_for_text(settings, tokenizer)
+        text_length = _text_length(settings, tokenizer)
     with Progress("examining", total=store.num_tokens) as progress:
         statistics = count_store(store, progress.advance)
     duplicates = find_duplicates(store)
-    findings = check_store(store, tokenizer, statistics, duplicates, packing=packing, room=room, objective=use)
+    findings = check_store(
+        store, tokenizer, statistics, duplicates, packing=packing, text_length=text_length, objective=use
+    )
     try:
         objective = new_objective(use, tokenizer.vocabulary)
     except SettingsError:  # nor can samples be made, which will say why
@@ -163,7 +158,7 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
     ]
     samples: tuple[Sample, ...] = ()
     is_sound = not any(finding.level == "fault" and "repeated" not in finding.name for finding in findings)
-    if settings is None:
+    if settings is None or tokenizer.reads_words:
         findings.append(Finding("no-samples", "note", "the windows that ELMo reads of a store of words are not shown"))
     elif is_sound:
         try:
@@ -213,8 +208,8 @@ def _text_statistics(store: TokenStore) -> tuple[tuple[str, str], ...]:
     return (("From the files to the store", format_account(text, written)),)
 
 
-def _room_for_text(settings: PretrainRecipe, tokenizer: TextTokenizer) -> int:
-    """The tokens of text that a sequence has room for."""
+def _text_length(settings: PretrainRecipe, tokenizer: TextTokenizer) -> int:
+    """How many tokens of text fit into a sequence."""
     length, num_segments = settings.packing.max_length, 2 if settings.packing.format in PAIRED else 1
     try:
         return frame_of(open_start(settings), tokenizer).room(length, num_segments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,12 +68,17 @@ def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[s
 
 def count_moments(module: nn.Module, settings: OptimizerSettings) -> int:
     """Numbers that the optimizer keeps: two per parameter, but one with `adagrad`, and for matrices with `muon`."""
-    twice, once = parameter_groups(module, 0.0, 1.0), []
+    groups = parameter_groups(module, 0.0, 1.0)
     if settings.name == "adagrad":
-        twice, once = once, twice
-    elif settings.name == "muon":
-        twice, once = split_groups(module, twice, 1.0)
-    return sum(int(parameter.numel()) for group in (*twice, *twice, *once) for parameter in group["params"])
+        return _count(groups)
+    if settings.name == "muon":
+        others, matrices = split_groups(module, groups, 1.0)
+        return 2 * _count(others) + _count(matrices)
+    return 2 * _count(groups)
+
+
+def _count(groups: list[dict[str, Any]]) -> int:
+    return sum(int(parameter.numel()) for group in groups for parameter in group["params"])
 
 
 def any_vocabulary(size: int) -> Vocabulary:

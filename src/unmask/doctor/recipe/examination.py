@@ -78,8 +78,9 @@ def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_s
         torch.manual_seed(settings.seed)
         text = open_text(start, names_text, stack)
         if isinstance(text, Finding):
-            findings, text = [*findings, text], None
-        return _examine(name, Material.of(start, text), findings, compute, probe_s, num_samples)
+            findings.append(text)
+        material = Material.of(start, None if isinstance(text, Finding) else text)
+        return _examine(name, material, findings, compute, probe_s, num_samples)
 
 
 def _examine(

@@ -244,8 +244,8 @@ def examples_tables(run: TaskInputs) -> Iterator[FigureTable]:
         yield FigureTable("Labels of the training file", shares, ("label", "examples", "share"))
     if dev is not None:
         floors = run.task.floors(run.loader.examples, dev)
-        rows = tuple((name, what, f"{value:.4g}") for name, each in floors.items() for what, value in each.items())
-        yield FigureTable("What figures on dev have to be better than", rows, ("figure", "what gives it", "value"))
+        values = tuple((name, what, f"{value:.4g}") for name, each in floors.items() for what, value in each.items())
+        yield FigureTable("What figures on dev have to be better than", values, ("figure", "what gives it", "value"))
 
 
 def _joined(windows: list[ExampleSet] | None) -> EncodedExamples | None:

@@ -91,7 +91,7 @@ def probe_speed(
         module: on the device; its weights change.
         batches: gives endless unprepared batches of a given number of sequences.
         limit_s: about how long the probe may take; two steps of two sequences are always finished.
-        most_sequences: in a micro-batch: as in the recipe, or fewer if memory has no room for them.
+        most_sequences: in a micro-batch: as in the recipe, or fewer if they do not fit into memory.
         advance: called after each step.
         clock: monotonic seconds.
     """

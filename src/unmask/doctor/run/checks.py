@@ -36,7 +36,7 @@ from unmask.training.run.directory import RECIPE
 from unmask.training.run.log import METRICS
 
 PLATEAU_ROWS = 20
-"""With fewer rows, the last quarters are too few to tell a plateau from a slope."""
+"""With fewer rows, the last quarters are too few to distinguish a plateau from a slope."""
 PLATEAU_FALL_NATS = 0.1
 """A loss that falls by less than this from one quarter of a run to the next is on a plateau."""
 NEARLY_ALIKE = 0.999
@@ -56,7 +56,9 @@ def check_run(run: Path) -> list[Finding]:
     if not (run / RECIPE).is_file():
         raise InputError(f"{run}: not a run ({RECIPE} is missing): expected the --out of `unmask pretrain` or finetune")
     recipe, record = read_recipe(run / RECIPE), read_record(run)
-    return list((_check_finetuning if isinstance(recipe, FinetuneRecipe) else _check_pretraining)(record, recipe))
+    if isinstance(recipe, FinetuneRecipe):
+        return list(_check_finetuning(record, recipe))
+    return list(_check_pretraining(record, recipe))
 
 
 def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Finding]:

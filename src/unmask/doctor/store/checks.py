@@ -34,14 +34,14 @@ def check_store(
     duplicates: Duplicates,
     *,
     packing: PackingSettings,
-    room: int,
+    text_length: int,
     objective: ObjectiveSettings,
 ) -> list[Finding]:
     """Looks for what spoils a pre-training run.
 
     Args:
         packing: how sequences are made from the store.
-        room: tokens of text in a sequence.
+        text_length: tokens of text in a sequence.
         objective: what is learnt from them.
 
     Raises:
@@ -52,7 +52,7 @@ def check_store(
         check_duplicates(duplicates, store.manifest.get("mixture", {})),
         (_check_unknown_words if store.has_words else _check_unknown)(unknown_share(statistics, tokenizer)),
         _check_use(int(np.count_nonzero(statistics.token_counts)), store.vocab_size),
-        *_check_lengths(statistics, packing, room),
+        *_check_lengths(statistics, packing, text_length),
         *_check_documents(store.num_documents, statistics.num_single, packing, objective),
     ]
 
@@ -129,14 +129,14 @@ def _check_use(used: int, vocab_size: int) -> Finding:
     return Finding("vocabulary-used", "note" if share >= 0.25 else "warning", message, advice)
 
 
-def _check_lengths(statistics: StoreStatistics, packing: PackingSettings, room: int) -> list[Finding]:
+def _check_lengths(statistics: StoreStatistics, packing: PackingSettings, text_length: int) -> list[Finding]:
     sentences = statistics.sentence_lengths
-    cut = sentences.sum_from(room + 1) / max(1, sentences.total)
+    cut = sentences.sum_from(text_length + 1) / max(1, sentences.total)
     if cut <= 0.02 or packing.format in ("single_segment", "stream"):
         return []  # these formats cut sentences wherever a sequence is full
     message = (
-        f"{sentences.between(room + 1):,} sentences, with {cut:.1%} of the tokens, are over the {room} tokens that a "
-        f"sequence of {packing.max_length} has room for, and are cut to pieces"
+        f"{sentences.between(text_length + 1):,} sentences, with {cut:.1%} of the tokens, are over the {text_length} "
+        f"tokens that a sequence of {packing.max_length} has space for, and are cut to pieces"
     )
     advice = "look at the longest ones below: text without punctuation, tables or lists is read as one sentence"
     return [Finding("long-sentences", "warning" if cut > 0.2 else "note", message, advice)]
@@ -256,7 +256,8 @@ def length_histograms(statistics: StoreStatistics) -> tuple[Histogram, Histogram
 
 def _histogram(title: str, counted: str, lengths: LengthCounts, starts: Sequence[int]) -> Histogram:
     """A histogram without empty bins at the end; lengths below the first bin are counted in it."""
-    counts = [lengths.between(start, end) for start, end in pairwise([0, *starts[1:], None])]
+    counts = [lengths.between(start, end) for start, end in pairwise([0, *starts[1:]])]
+    counts.append(lengths.between(starts[-1] if len(starts) > 1 else 0))
     while len(counts) > 1 and not counts[-1]:
         counts.pop()
     return Histogram(title, "tokens", counted, tuple(starts[: len(counts)]), tuple(counts))
