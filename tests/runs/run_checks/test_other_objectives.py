@@ -37,12 +37,7 @@ FLOORS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_sound_run_of_another_objective(
-    recipe: str,
-    store: Path,
-    tmp_path: Path,
-    name: str,
-) -> None:
+def test_a_sound_run_of_another_objective(recipe: str, store: Path, tmp_path: Path, name: str) -> None:
     pretrain(recipe, [f"store={store}", *OTHERS[name], "train.steps=20", "train.save_every=10"], out=tmp_path / "run")
     assert faults_of(tmp_path / "run") == set()
     told = levels_of(check_run(tmp_path / "run"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,20 +27,6 @@ def test_a_learning_rate_of_a_hundred_times(recipe: str, store: Path, tmp_path: 
     assert "learning-rate-too-high" in findings["mlm-unigram-floor"].advice
     assert findings["collapsed-vectors"].level == "warning"
     assert "(mean cosine 1.0000)" in findings["collapsed-vectors"].message
-
-
-def test_a_run_that_diverged_before_anything_was_saved(sound: Path, recipe: str, store: Path, tmp_path: Path) -> None:
-    """What such a run leaves: its recipe, and rows of which the last is not finite."""
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "recipe.yaml").write_bytes((sound / "recipe.yaml").read_bytes())
-    row = {"tokens": 9, "loss/mlm": 6.4, "learning_rate": 0.3, "gradient_norm": 40.0, "tokens_per_s": 1.0}
-    rows = [{"step": 10, "loss": 6.4, **row}, {"step": 20, "loss": None, **row, "loss/mlm": None}]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    findings = {finding.name: finding for finding in check_run(run)}
-    assert {name for name, finding in findings.items() if finding.level == "fault"} == {"learning-rate-too-high"}
-    assert findings["unfinished-run"].level == "warning"
-    assert findings["unfinished-run"].advice.startswith("see the advice under learning-rate-too-high: ")
 
 
 def test_a_store_replaced_by_one_of_another_vocabulary(

@@ -72,11 +72,7 @@ def test_checking_leaves_the_generator_and_the_run_as_they_were(sound: Path) -> 
 # Runs that are not whole
 
 
-def test_an_unfinished_run_is_judged_by_its_checkpoint(
-    sound: Path,
-    store: Path,
-    tmp_path: Path,
-) -> None:
+def test_an_unfinished_run_is_judged_by_its_checkpoint(sound: Path, store: Path, tmp_path: Path) -> None:
     copy_with_store(sound, tmp_path / "run", store)
     shutil.rmtree(tmp_path / "run" / "model")
     told = levels_of(check_run(tmp_path / "run"))
