@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unmask.config import changed_keys
-from unmask.doctor.findings import FigureTable, Finding
+from unmask.doctor.findings import FigureTable, Finding, Level
 from unmask.doctor.recipe.estimates import MemoryEstimate
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
@@ -85,37 +86,50 @@ def make_plan(
     )
 
 
-def check_settings(settings: PretrainRecipe, plan: PretrainingPlan) -> list[Finding]:
+def check_settings(settings: PretrainRecipe, plan: PretrainingPlan) -> Iterator[Finding]:
     """Examines the settings, one after another; says nothing about what is usual."""
-    found = [
-        _check_learning_rate(settings.optimizer, plan.sizes.hidden_size),
-        _check_warmup(settings, plan.steps),
-        *(Finding(*remark) for remark in settings.objective.unusual()),
-        _check_epochs(plan.epochs, *settings.objective.most_epochs),
-        _check_tokens(plan),
-        _check_batch(plan.tokens_per_step, settings.optimizer),
-        _check_held_out(settings.held_out),
-        _check_saving(settings.train, plan.steps),
-    ]
-    return [finding for finding in found if finding is not None]
+    yield from _check_learning_rate(settings.optimizer, plan.sizes.hidden_size)
+    yield from _check_warmup(settings, plan.steps)
+    yield from (Finding(*remark) for remark in settings.objective.unusual())
+    most, whose = settings.objective.most_epochs
+    if plan.epochs is not None and plan.epochs > most:
+        message = f"the run shows the text {plan.epochs:,.0f} times; {whose} saw its own about {most} times"
+        yield Finding("many-epochs", "warning", message, "give more text, or a smaller budget")
+    elif plan.epochs is not None and plan.epochs < 1:
+        message = f"the run shows {plan.epochs:.1%} of an epoch: not all of the text is seen"
+        yield Finding("part-of-an-epoch", "note", message)
+    if plan.tokens is not None and (ratio := plan.tokens / plan.num_parameters) < 10:
+        sizes = f"{human_count(plan.tokens)} tokens for {human_count(plan.num_parameters)} parameters"
+        advice = "train longer, or take a smaller model (model.preset): BERT-Base saw over 1,000 a parameter"
+        level: Level = "warning" if ratio < 1 else "note"
+        yield Finding("few-tokens-per-parameter", level, f"{sizes} are {ratio:.2g} each", advice)
+    yield from _check_batch(plan.tokens_per_step, settings.optimizer)
+    if settings.held_out == 0:
+        yield Finding("nothing-held-out", "warning", "held_out is 0: nothing is evaluated", "set held_out=0.01")
+    elif settings.held_out > 0.3:
+        message = f"held_out keeps {settings.held_out:.0%} of the documents from training"
+        yield Finding("much-held-out", "note", message)
+    steps, every = plan.steps, settings.train.save_every
+    if steps is not None and steps >= 2000 and (every is None or every > steps / 2):
+        when = "only at the end" if every is None else f"every {every:,} of {steps:,.0f} steps"
+        yield Finding("rarely-saved", "note", f"the run is saved {when}", "lower train.save_every")
 
 
-def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Finding | None:
-    if optimizer.name not in ("adamw", "muon"):
-        return None  # usual rates are known for AdamW, and Muon's updates are as large
-    return check_rate(
-        optimizer.learning_rate,
-        next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest),
-        f"usual for {hidden_size} wide are",
-        too_high="lower it, or the loss stays at its floor or diverges",
-        too_low="raise it, or most of the budget is wasted",
-        fault_from=10,
-    )
+def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Iterator[Finding]:
+    if optimizer.name in ("adamw", "muon"):  # usual rates are known for AdamW, and Muon's updates are as large
+        yield from check_rate(
+            optimizer.learning_rate,
+            next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest),
+            f"usual for {hidden_size} wide are",
+            too_high="lower it, or the loss stays at its floor or diverges",
+            too_low="raise it, or most of the budget is wasted",
+            fault_from=10,
+        )
 
 
 def check_rate(
     rate: float, usual: tuple[float, float], whose: str, too_high: str, too_low: str, fault_from: float = math.inf
-) -> Finding | None:
+) -> Iterator[Finding]:
     """A finding if a learning rate is out of the usual range.
 
     Args:
@@ -128,77 +142,35 @@ def check_rate(
     end = f"{whose} {low:g} to {high:g}"
     if rate > high:
         message = f"optimizer.learning_rate {rate:g} is {rate / high:.1f} times the highest usual: {end}"
-        return Finding("learning-rate-high", "fault" if rate > fault_from * high else "warning", message, too_high)
-    if rate < low:
+        yield Finding("learning-rate-high", "fault" if rate > fault_from * high else "warning", message, too_high)
+    elif rate < low:
         message = f"optimizer.learning_rate {rate:g} is {low / rate:.1f} times below the lowest usual: {end}"
-        return Finding("learning-rate-low", "warning", message, too_low)
-    return None
+        yield Finding("learning-rate-low", "warning", message, too_low)
 
 
-def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Finding | None:
-    schedule = settings.schedule
+def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Iterator[Finding]:
+    schedule, stages = settings.schedule, len(settings.objective.stages)
     if not schedule.warmup_steps and not schedule.warmup_ratio and settings.optimizer.name != "adagrad":
         message = "there is no warm-up: the first steps take the full learning rate"
-        return Finding("no-warmup", "warning", message, "set schedule.warmup_ratio=0.05, or schedule.warmup_steps")
-    if schedule.warmup_steps is None or steps is None:
-        return None
-    stages = len(settings.objective.stages)
-    advice = "shorten it, or give schedule.warmup_ratio in its place"
-    if (shortfall := warmup_shortfall(schedule, steps, stages)) is not None:
-        return Finding("warmup-longer-than-run", "fault", shortfall, advice)
-    if (share := schedule.warmup_steps * stages / steps) > 0.3:
-        message = f"schedule.warmup_steps {schedule.warmup_steps:,} of {steps / stages:,.0f} steps"
-        return Finding("long-warmup", "warning", f"{message}: {share:.0%} of the run is warm-up", advice)
-    return None
+        yield Finding("no-warmup", "warning", message, "set schedule.warmup_ratio=0.05, or schedule.warmup_steps")
+    elif schedule.warmup_steps is not None and steps is not None:
+        advice = "shorten it, or give schedule.warmup_ratio in its place"
+        if (shortfall := warmup_shortfall(schedule, steps, stages)) is not None:
+            yield Finding("warmup-longer-than-run", "fault", shortfall, advice)
+        elif (share := schedule.warmup_steps * stages / steps) > 0.3:
+            message = f"schedule.warmup_steps {schedule.warmup_steps:,} of {steps / stages:,.0f} steps"
+            yield Finding("long-warmup", "warning", f"{message}: {share:.0%} of the run is warm-up", advice)
 
 
-def _check_epochs(epochs: float | None, most: int, who: str) -> Finding | None:
-    if epochs is None:
-        return None
-    if epochs > most:
-        message = f"the run shows the text {epochs:,.0f} times; {who} saw its own about {most} times"
-        return Finding("many-epochs", "warning", message, "give more text, or a smaller budget")
-    if epochs < 1:
-        message = f"the run shows {epochs:.1%} of an epoch: not all of the text is seen"
-        return Finding("part-of-an-epoch", "note", message)
-    return None
-
-
-def _check_tokens(plan: PretrainingPlan) -> Finding | None:
-    if plan.tokens is None or (ratio := plan.tokens / plan.num_parameters) >= 10:
-        return None
-    message = (
-        f"{human_count(plan.tokens)} tokens for {human_count(plan.num_parameters)} parameters are {ratio:.2g} each"
-    )
-    advice = "train longer, or take a smaller model (model.preset): BERT-Base saw over 1,000 a parameter"
-    return Finding("few-tokens-per-parameter", "warning" if ratio < 1 else "note", message, advice)
-
-
-def _check_batch(tokens_per_step: float, optimizer: OptimizerSettings) -> Finding | None:
+def _check_batch(tokens_per_step: float, optimizer: OptimizerSettings) -> Iterator[Finding]:
     message = f"a step shows {human_count(tokens_per_step)} tokens"
+    most, whose = LARGEST_BATCHES.get(optimizer.name, LARGEST_BATCHES["adamw"])
     if tokens_per_step < 1024:
         advice = "raise train.batch_size; train.micro_batch_size keeps memory as it is"
-        return Finding("small-batch", "warning", f"{message}: the gradient is noisy", advice)
-    most, whose = LARGEST_BATCHES.get(optimizer.name, LARGEST_BATCHES["adamw"])
-    if tokens_per_step > most:
+        yield Finding("small-batch", "warning", f"{message}: the gradient is noisy", advice)
+    elif tokens_per_step > most:
         advice = "lower train.batch_size, and take more steps"
-        return Finding("large-batch", "warning", f"{message}, more than {whose}", advice)
-    return None
-
-
-def _check_held_out(share: float) -> Finding | None:
-    if share == 0:
-        return Finding("nothing-held-out", "warning", "held_out is 0: nothing is evaluated", "set held_out=0.01")
-    if share > 0.3:
-        return Finding("much-held-out", "note", f"held_out keeps {share:.0%} of the documents from training")
-    return None
-
-
-def _check_saving(train: TrainSettings, steps: float | None) -> Finding | None:
-    if steps is None or (train.save_every is not None and train.save_every <= steps / 2) or steps < 2000:
-        return None
-    every = "only at the end" if train.save_every is None else f"every {train.save_every:,} of {steps:,.0f} steps"
-    return Finding("rarely-saved", "note", f"the run is saved {every}", "lower train.save_every")
+        yield Finding("large-batch", "warning", f"{message}, more than {whose}", advice)
 
 
 def check_memory(memory: MemoryEstimate, available: int, micro_batch_size: int) -> Finding:

@@ -184,8 +184,15 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
         yield Finding(
             "few-steps", "note", message, "raise train.epochs, or lower train.batch_size, if it learns little"
         )
-    if (rate := _check_learning_rate(settings, run.module.encoder.settings.hidden_size)) is not None:
-        yield rate
+    if not settings.from_scratch and settings.freeze_layers != "all":
+        width = run.module.encoder.settings.hidden_size
+        yield from check_rate(
+            settings.optimizer.learning_rate,
+            next(rates for widest, rates in USUAL_LEARNING_RATES.items() if width <= widest),
+            f"usual for fine-tuning models {width} wide are",
+            too_high="lower it, or what was pre-trained is lost",
+            too_low="raise it, or give more epochs",
+        )
     rows = run.loader.examples.lengths
     full = float((rows >= settings.task.max_length).mean())
     if full > MUCH_CUT and run.task.kind in ("classification", "regression"):
@@ -196,18 +203,6 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
         message = f"{counts.max() / counts.sum():.0%} of the training examples have the label {label!r}"
         advice = "accuracy says little here: look at f1 and matthews_correlation, and set train.metric to one of them"
         yield Finding("one-sided-labels", "warning", message, advice)
-
-
-def _check_learning_rate(settings: FinetuneRecipe, hidden_size: int) -> Finding | None:
-    if settings.from_scratch or settings.freeze_layers == "all":
-        return None
-    return check_rate(
-        settings.optimizer.learning_rate,
-        next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest),
-        f"usual for fine-tuning models {hidden_size} wide are",
-        too_high="lower it, or what was pre-trained is lost",
-        too_low="raise it, or give more epochs",
-    )
 
 
 # ---- Tables
