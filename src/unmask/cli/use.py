@@ -98,7 +98,9 @@ def _print_figures(result: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(result, ensure_ascii=False))
         return
     print(f"{result['task']}: {result['n']:,} examples")
-    for name, value in result["metrics"].items():
+    positive = {"f1": f"f1 of {result['positive_label']}"} if "positive_label" in result else {}
+    for metric, value in result["metrics"].items():
+        name = positive.get(metric, metric)
         print(f"  {name:<24} {value:,}" if isinstance(value, int) else f"  {name:<24} {value:.4f}")
 
 

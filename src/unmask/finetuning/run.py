@@ -32,7 +32,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.recipe.loading import load_finetune_recipe
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import write_report
-from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule
+from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule, positive_label
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.tagging.module import FEATURES
 from unmask.tokenization.opening import Tokenizer
@@ -189,6 +189,7 @@ def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: 
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
     labels = f"; labels {', '.join(task.labels)}" if task.labels else ""
+    labels += f" (f1 is that of {positive})" if (positive := positive_label(task)) is not None else ""
     logger.info("%s parameters, from %s%s", human_count(num_parameters), origin, labels)
     logger.info(compute.describe())
     if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
@@ -206,6 +207,7 @@ def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: 
         )
         module.eval()
         results: dict[str, Any] = {"num_parameters": num_parameters}
+        results |= {} if positive is None else {"positive_label": positive}
         if dev is not None and run.dev is not None:
             task = dev.tune(last_evaluation)
             assert dev.score is not None

@@ -22,15 +22,15 @@ from unmask.io.progress import Progress
 from unmask.io.reading import split_suffixes
 from unmask.io.rows import Row, find_field
 from unmask.io.tables import read_jsonl
-from unmask.tasks.base import Example, ExampleCounts, Score, Task
+from unmask.tasks.base import Example, ExampleCounts, Score, Task, positive_label
 from unmask.tasks.qa.metrics import score_official
 from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import listed
 from unmask.tasks.settings import ColumnSettings, kind_of
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging.schemes import Scheme, detect_scheme
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.classification import sorted_labels
-from unmask.tasks.text.metrics import listed
 
 logger = logging.getLogger("unmask")
 
@@ -60,7 +60,8 @@ def evaluate(
         precision: `fp32` or `bf16`.
 
     Returns:
-        `{"task": name, "n": examples, "metrics": {name: value}}`.
+        `{"task": name, "n": examples, "metrics": {name: value}}`, and `positive_label` where the metric `f1` is that of
+        the second of two labels.
 
     Raises:
         UserError: the model does not load, or the file cannot be read or has a label that the model does not know, or a
@@ -82,11 +83,11 @@ def evaluate(
         _, score = measure(its_task, predictor.module, read(), predictor.compute)
     _tell(counts, data)
     tell_degenerate(score, str(data))
-    return _figures(its_task.name, score)
+    return named_figures(its_task, score)
 
 
 def _tell(counts: ExampleCounts, data: str | DataPath) -> None:
-    logger.log(logging.WARNING if counts.anything_mended else logging.INFO, "%s: %s", data, counts.summary())
+    logger.log(logging.WARNING if counts.anything_to_report else logging.INFO, "%s: %s", data, counts.summary())
 
 
 def tell_degenerate(score: Score[Any], name: str) -> None:
@@ -170,7 +171,7 @@ def evaluate_predictions(
         raise InputError(f"{data}: not a single example has a label: nothing to compare the predictions with")
     counts.examples, counts.unlabelled = score.num_examples, num_read - score.num_examples
     _tell(counts, data)
-    return _figures(name, score)
+    return named_figures(opened, score)
 
 
 def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict[str, Any]:
@@ -220,8 +221,11 @@ def _predicted_scheme(predictions: str | Path) -> Scheme:
     return "BIO" if is_ours else scheme
 
 
-def _figures(task: str, score: Score[Any]) -> dict[str, Any]:
-    return {"task": task, "n": score.num_examples, "metrics": score.metrics()}
+def named_figures(task: Task[Any], score: Score[Any]) -> dict[str, Any]:
+    """What `evaluate` returns."""
+    figures = {"task": task.name, "n": score.num_examples, "metrics": score.metrics()}
+    positive = positive_label(task)
+    return figures if positive is None else {**figures, "positive_label": positive}
 
 
 def _read_predictions(path: str | Path) -> Iterator[Row]:

@@ -18,7 +18,7 @@ from unmask.io.tables import FORMATS, LINE_FORMATS, read_jsonl, read_line_format
 from unmask.tasks.base import Task
 from unmask.tasks.choice.task import Choice
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.spelling import similar_columns
+from unmask.tasks.rows import similar_columns
 from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.files import USUAL_COLUMNS, read_held
 from unmask.tasks.tagging.task import Tagging

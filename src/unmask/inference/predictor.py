@@ -68,7 +68,7 @@ class Predictor:
             )
             for window in encoded:
                 yield from self._predict_window(window)
-        if counts.anything_mended:
+        if counts.anything_to_report:
             logger.warning("inputs: %s", counts.summary())
 
     def _predict_window(self, window: ExampleSet) -> Iterator[dict[str, Any]]:
@@ -136,8 +136,8 @@ def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any
         return first
     thresholds = [task.null_threshold for task in tasks if isinstance(task, QaTask)]
     if together is not None and None not in thresholds:  # they have none if loaded for another data set
-        return replace(first, null_threshold=together)
-    return replace(first, null_threshold=sum(threshold or 0.0 for threshold in thresholds))
+        return first.with_settings(null_threshold=together)
+    return first.with_settings(null_threshold=sum(threshold or 0.0 for threshold in thresholds))
 
 
 def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:

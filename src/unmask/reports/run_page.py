@@ -6,7 +6,8 @@ reader's own fonts and colours, so that any script can be shown and light and da
 The files that are read, if they exist; all but the first two are written for this page:
 
     recipe.yaml, metrics.jsonl, environment.json
-    results.json    final figures by name, nested or not; beside them `num_parameters` and `floors`, what a figure is to
+    results.json    final figures by name, nested or not; beside them `num_parameters`, `positive_label` (whose F1 the
+                    figure `f1` of two labels is) and `floors`, what a figure is to
                     be compared with: `{"loss/mlm": {"no context": 6.6, "unigram entropy": 7.1}}` by the names of
                     metrics.jsonl, or `{"unigram entropy": 7.1}` for the loss; and `degenerate`, what is wrong with a
                     model that gives every example the same answer
@@ -57,11 +58,13 @@ def write_report(run_directory: Path) -> Path:
     floors = _floors(results.pop("floors", {}))
     num_parameters = results.pop("num_parameters", None)
     degenerate = results.pop("degenerate", None)
+    positive_label = results.pop("positive_label", None)
     figures = last_evaluation(rows)
     for name, value in flatten(results).items():
         if figures.get(name.replace("dev.", "eval/", 1)) == value:  # measured at the last step
             continue
         figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
+    titles = {key: _title(key, positive_label) for key in figures}
 
     try:
         parts = parts_of(recipe, rows)
@@ -76,9 +79,9 @@ def write_report(run_directory: Path) -> Path:
         title=run_directory.name,
         above=session.get("recipe"),
         command=shlex.join(session.get("command", [])),
-        tiles=_tiles(rows, num_parameters, figures),
+        tiles=_tiles(rows, num_parameters, {titles[key]: value for key, value in figures.items()}),
         **_curves(rows, floors, parts),
-        results=[(_in_words(key), number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
+        results=[(titles[key], number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
         **view_samples(samples),
         settings=_settings(recipe),
@@ -253,7 +256,7 @@ def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
 
 def _tiles(rows: Sequence[Row], num_parameters: float | None, figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     tiles = [(label, value) for label, value in _facts(rows, num_parameters) if value]
-    tiles += [(_in_words(key), number(value)) for key, value in figures.items() if isinstance(value, int | float)]
+    tiles += [(title, number(value)) for title, value in figures.items() if isinstance(value, int | float)]
     return tiles[:MOST_TILES]
 
 
@@ -302,6 +305,12 @@ WORDS = {
     "eval": "held-out",
 }
 """Parts of keys and the words to show for them."""
+
+
+def _title(key: str, positive_label: str | None) -> str:
+    """A figure's name; `dev.f1` of two labels also names the positive one."""
+    is_f1 = key.replace("/", ".").rpartition(".")[2] == "f1"
+    return f"{_in_words(key)} of {positive_label}" if is_f1 and positive_label is not None else _in_words(key)
 
 
 def _in_words(key: str) -> str:

@@ -6,10 +6,12 @@ is here, so that a new kind of task takes one file and one line of `unmask.tasks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
@@ -27,14 +29,14 @@ Prediction = dict[str, Any]
 
 @dataclass
 class ExampleCounts:
-    """How many examples were read and encoded so far, and what was mended or skipped on the way.
+    """How many examples were read and encoded so far, and what was repaired or skipped on the way.
 
     Attributes:
         examples: examples encoded.
         unlabelled: examples skipped because annotators did not agree on a label.
         empty: examples whose texts hold no token; they are kept.
         truncated: examples that were cut to `max_length` tokens.
-        notes: counts of anything else mended or left out, by description: `"answers that are not in the passage"`.
+        notes: counts of anything else repaired or left out, by description: `"answers that are not in the passage"`.
     """
 
     examples: int = 0
@@ -49,7 +51,7 @@ class ExampleCounts:
             self.notes[what] = self.notes.get(what, 0) + count
 
     @property
-    def anything_mended(self) -> bool:
+    def anything_to_report(self) -> bool:
         """True where the user should hear of it."""
         return bool(self.truncated or self.unlabelled or self.empty or self.notes)
 
@@ -76,6 +78,11 @@ class Example(Protocol):
     @property
     def source(self) -> str:
         """Where it is, as `path:line`."""
+
+
+def log_mean_probability(outputs: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the mean of the members' probabilities; see `Task.combine`."""
+    return torch.stack([logits.log_softmax(-1) for logits in outputs]).logsumexp(0) - math.log(len(outputs))
 
 
 ExampleT = TypeVar("ExampleT", bound=Example)
@@ -175,7 +182,7 @@ class Task(Protocol[ExampleT]):
         """Streams the labelled examples of a file.
 
         Args:
-            counts: records what is skipped or mended, but not `examples`, which `encode` counts.
+            counts: records what is skipped or repaired, but not `examples`, which `encode` counts.
             unlabelled: True also yields examples without an agreed label, with the label None.
 
         Raises:
@@ -246,3 +253,8 @@ class Task(Protocol[ExampleT]):
     def remembered(self) -> dict[str, Any]:
         """What a fine-tuned model's `config.json` records of its task under `unmask_task`: the settings of
         `TaskSettings` by name, except `labels`, and `columns`."""
+
+
+def positive_label(task: Task[Any]) -> str | None:
+    """The label whose F1 the metric `f1` is: the second of two; None for tasks without such a metric."""
+    return task.labels[1] if len(task.labels) == 2 and "f1" in task.score().metrics() else None

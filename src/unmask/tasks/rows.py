@@ -1,12 +1,22 @@
-"""Values of rows: texts, and lists in the cells of a table."""
+"""Columns and values of rows: which columns a row has, texts, lists in the cells of a table, and names that look alike.
+
+Names may differ in blanks, invisible characters or composed letters: macOS, for one, writes the names of files with
+decomposed letters (Unicode's NFD), and other systems composed (NFC).
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
-from unmask.errors import InputError
+from unmask.errors import InputError, SettingsError
+from unmask.io.rows import Row
+from unmask.tasks.settings import ColumnSettings
+
+LayoutT = TypeVar("LayoutT")
 
 _QUOTED_LIST = re.compile(r"\[\s*(['\"]).*\1\s*\]", re.DOTALL)
 
@@ -28,7 +38,7 @@ def checked_text(value: Any, name: str, source: str) -> str:
     except UnicodeEncodeError as error:
         raise InputError(
             f"{source}: {name} holds half of a surrogate pair, \\u{ord(value[error.start]):04x}: no character; "
-            "mend the JSON escape, or the program that wrote it"
+            "repair the JSON escape, or the program that wrote it"
         ) from error
     return value
 
@@ -61,3 +71,81 @@ def list_in_cell(cell: str, name: str, source: str, refuses: bool = True) -> lis
             ) from error
         return None
     return decoded if isinstance(decoded, list) else None
+
+
+def listed(items: Sequence[str], most: int = 10) -> str:
+    """The first few of some items, for a message: `a, b and 3 more`."""
+    shown_items = ", ".join(items[:most])
+    return shown_items if len(items) <= most else f"{shown_items} and {len(items) - most:,} more"
+
+
+def check_columns(columns: ColumnSettings, allowed: Iterable[str], expected: str) -> None:
+    """Raises SettingsError if the user names a column that a task does not read.
+
+    Args:
+        allowed: the fields of `ColumnSettings` that the task reads.
+        expected: the end of the message: what the task reads, and what it is called.
+    """
+    if foreign := sorted(columns.model_fields_set.difference(allowed)):
+        raise SettingsError(f"data.columns.{foreign[0]} is not for {expected}")
+
+
+def choose_layout(
+    layouts: Sequence[LayoutT], row: Row, needed: Callable[[LayoutT], Sequence[str]], advice: str
+) -> LayoutT:
+    """The first layout whose columns the row has.
+
+    Args:
+        needed: gives the columns of a layout.
+        advice: the end of the message: the settings that name the columns.
+
+    Raises:
+        InputError: none fits; names the missing columns and those there are.
+    """
+    for layout in layouts:
+        if all(name in row for name in needed(layout)):
+            return layout
+    missing = [name for name in needed(layouts[0]) if name not in row]
+    wanted = dict.fromkeys(name for layout in layouts for name in needed(layout))
+    expected = ", or ".join(dict.fromkeys(" and ".join(needed(layout)) for layout in layouts))
+    raise InputError(
+        f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected {expected}; there is "
+        f"{', '.join(row.fields) or 'nothing'}.{similar_columns(wanted, row)} Name yours with {advice}"
+    )
+
+
+def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -> InputError:
+    """The error for a row of labelled examples without the column of the labels.
+
+    Args:
+        names: where the column is looked for.
+        content: of the column: `label`, `answers` ...
+        setting: of `data.columns`.
+    """
+    return InputError(
+        f"{row.source}: no column {names[0]!r} for the {content}: there is {', '.join(row.fields)}."
+        f"{similar_columns(names, row)} Name it with data.columns.{setting}=...; a file without {content}"
+        f"{'' if content.endswith('s') else 's'} is for `unmask predict`"
+    )
+
+
+def as_seen(name: str) -> str:
+    """A name as people see it: letters composed, without control and format characters, no blanks around it."""
+    marks = (char for char in name if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf"))
+    return unicodedata.normalize("NFC", "".join(marks)).strip()
+
+
+def shown_beside(name: str, known: Iterable[str]) -> str:
+    """A name in quotes; with escapes where it looks like one of the known ones."""
+    looks_known = as_seen(name) in map(as_seen, known)
+    return f"{name[:60]!a}, as it is written here," if looks_known else repr(name[:60])
+
+
+def similar_columns(wanted: Iterable[str], row: Row) -> str:
+    """Sentences, for the end of a message, on the columns of a row that look like those that are wanted, or nothing."""
+    return "".join(
+        f" The file writes {field!a} where {name!a} is meant: write both one way."
+        for name in wanted
+        for field in row.fields
+        if field != name and as_seen(field) == as_seen(name)
+    )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
@@ -50,7 +51,7 @@ class SequenceModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings | None:
-        """How the columns that `forward` reads are padded in a filled batch; None if it needs the lengths."""
+        """How the columns that `forward` reads are padded to a bucket; None if it needs the lengths."""
         if isinstance(self.head, BiLstmHead | ElmoClassifier | TwoOrderClassifier):
             return None
         fillings = {"labels": Filling(SEQUENCES, NO_LABEL)}
@@ -70,14 +71,16 @@ class SequenceModule(nn.Module):
             return self._read(self.encoder(batch), batch)
         if isinstance(self.head, ElmoClassifier):
             return self.head(self.encoder.hidden_states(batch), batch)  # type: ignore[no-any-return]
-        outputs: Tensor = self.head(self.encoder.summary(batch))
-        return outputs
+        return self._of_units(self.head(self.encoder.summary(batch)), batch)
 
     def _read(self, hidden: Tensor, batch: Batch) -> Tensor:
         """The outputs from hidden states (tokens, hidden): of a causal encoder, or of any with a BiLSTM head."""
         if isinstance(self.head, BiLstmHead):
             return self.head(hidden, batch.lengths)  # type: ignore[no-any-return]
-        outputs: Tensor = self.head(hidden[batch.last_tokens])
+        return self._of_units(self.head(hidden[batch.last_tokens]), batch)
+
+    def _of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The outputs of units, from what the head gives for their sequences."""
         return outputs
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
@@ -166,6 +169,11 @@ def new_bilstm_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings
     """A new head for `task.encoder_top: bilstm`; removes the encoder's pooler, which is then unused."""
     encoder.pooler = None
     return bilstm_head(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
+
+
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """() from (units, labels) and ids (units,), `IGNORE_INDEX` where there is no label."""
+    return functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)
 
 
 def _num_targets(labels: Tensor) -> Tensor:

@@ -13,72 +13,23 @@ from unmask.io.settings import TableSettings
 
 TaskKind = Literal["classification", "regression", "qa", "choice", "tagging"]
 
-DataSetName = Literal[
-    "cola",
-    "sst2",
-    "mrpc",
-    "stsb",
-    "qqp",
-    "mnli",
-    "qnli",
-    "rte",
-    "wnli",
-    "ax",
-    "snli",
-    "scitail",
-    "kornli",
-    "korsts",
-    "klue-nli",
-    "klue-sts",
-    "klue-ynat",
-    "klue-ner",
-    "nsmc",
-    "squad1",
-    "squad2",
-    "korquad1",
-    "triviaqa",
-    "swag",
-    "race",
-    "storycloze",
-    "codah",
-    "wnut17",
-    "wikigold",
-    "wikiann",
-]
+ClassificationGlue = Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "ax"]
+ClassificationOther = Literal["snli", "scitail", "kornli", "klue-nli", "klue-ynat", "nsmc"]
+RegressionName = Literal["stsb", "korsts", "klue-sts"]
+QaName = Literal["squad1", "squad2", "korquad1", "triviaqa"]
+ChoiceName = Literal["swag", "race", "storycloze", "codah"]
+TaggingName = Literal["wnut17", "wikigold", "wikiann", "klue-ner"]
+
+DataSetName = Literal[ClassificationGlue, ClassificationOther, RegressionName, QaName, ChoiceName, TaggingName]
 
 TaskName = TaskKind | DataSetName
 
 KINDS: dict[DataSetName, TaskKind] = {
-    "cola": "classification",
-    "sst2": "classification",
-    "mrpc": "classification",
-    "stsb": "regression",
-    "qqp": "classification",
-    "mnli": "classification",
-    "qnli": "classification",
-    "rte": "classification",
-    "wnli": "classification",
-    "ax": "classification",
-    "snli": "classification",
-    "scitail": "classification",
-    "kornli": "classification",
-    "korsts": "regression",
-    "klue-nli": "classification",
-    "klue-sts": "regression",
-    "klue-ynat": "classification",
-    "klue-ner": "tagging",
-    "nsmc": "classification",
-    "squad1": "qa",
-    "squad2": "qa",
-    "korquad1": "qa",
-    "triviaqa": "qa",
-    "swag": "choice",
-    "race": "choice",
-    "storycloze": "choice",
-    "codah": "choice",
-    "wnut17": "tagging",
-    "wikigold": "tagging",
-    "wikiann": "tagging",
+    **dict.fromkeys((*get_args(ClassificationGlue), *get_args(ClassificationOther)), "classification"),
+    **dict.fromkeys(get_args(RegressionName), "regression"),
+    **dict.fromkeys(get_args(QaName), "qa"),
+    **dict.fromkeys(get_args(ChoiceName), "choice"),
+    **dict.fromkeys(get_args(TaggingName), "tagging"),
 }
 """The kind of task of each data set."""
 
@@ -188,7 +139,7 @@ class TaskSettings(Settings):
             raise ValueError("bilstm_size is of a BiLSTM: set tagging_head or encoder_top to bilstm, or leave it out")
         if self.encoder_top == "bilstm" and self.tagging_head == "bilstm":
             raise ValueError(
-                "encoder_top bilstm is trained with its encoder, and tagging_head bilstm stands on a frozen one: keep "
+                "encoder_top bilstm is trained with its encoder, and tagging_head bilstm is on a frozen one: keep "
                 "one of them"
             )
         if self.encoder_top == "bilstm" and self.two_orders:

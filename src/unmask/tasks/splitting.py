@@ -53,17 +53,8 @@ class Unsplittable:
     content: Any
 
 
-@dataclass(frozen=True)
-class Parts:
-    """A file in parts.
-
-    Attributes:
-        parts: in the order of the file.
-        write: gives the content of a file of some of the parts.
-    """
-
-    parts: Sequence[Unsplittable]
-    write: Callable[[Iterable[Any]], bytes]
+Writer = Callable[[Iterable[Any]], bytes]
+"""Gives the content of a file of some of the parts."""
 
 
 def split_file(
@@ -99,38 +90,40 @@ def split_file(
     columns = GROUP_COLUMNS[kind] if group is None else (group,)
     has_words = suffix in (".conll", ".bio", ".iob", ".txt", ".train") or (suffix == ".tsv" and task == "klue-ner")
     if suffix == ".parquet":
-        whole = _parquet(file, columns)
+        parts, write = _parquet(file, columns)
     elif suffix == ".json":
-        whole = _articles([line for _, line in file.lines()], file)
+        parts, write = _articles([line for _, line in file.lines()], file)
     elif kind == "tagging" and has_words:
-        whole = Parts(list(_documents([line for _, line in file.lines()])), _encoded)
+        parts, write = list(_documents([line for _, line in file.lines()])), _encoded
     elif suffix in LINE_FORMATS or file.settings.separator is not None:
-        whole = _lines([*file.lines()], columns, file)
+        parts, write = _lines([*file.lines()], columns, file)
     else:
         raise InputError(
             f"{file}: unknown kind of file for {task}: expected .json, .jsonl, .tsv, .csv or .parquet; convert it"
         )
-    return _write(whole, out, suffix, file, overwrite)
+    return _write_splits(parts, write, out, suffix, file, overwrite)
 
 
-def _write(whole: Parts, out: Path, suffix: str, path: DataPath, overwrite: bool) -> dict[Path, int]:
-    if not whole.parts:
+def _write_splits(
+    parts: Sequence[Unsplittable], write: Writer, out: Path, suffix: str, path: DataPath, overwrite: bool
+) -> dict[Path, int]:
+    if not parts:
         raise InputError(f"{path}: there is nothing in it: expected examples")
     try:
-        split_of = split_of_groups(part.group for part in whole.parts)
+        split_of = split_of_groups(part.group for part in parts)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     counts: dict[Path, int] = {}
     with writing_directory(out, overwrite) as directory:
         for name in SPLITS:
-            chosen = [part.content for part in whole.parts if split_of[part.group] == name]
+            chosen = [part.content for part in parts if split_of[part.group] == name]
             with writing(directory / f"{name}{suffix}") as file:
-                file.write(whole.write(chosen))
+                file.write(write(chosen))
             counts[out / f"{name}{suffix}"] = len(chosen)
     return counts
 
 
-def _articles(lines: Iterable[str], path: DataPath) -> Parts:
+def _articles(lines: Iterable[str], path: DataPath) -> tuple[list[Unsplittable], Writer]:
     """Articles of a file in SQuAD's layout, by their title, or else by their text."""
     try:
         whole = json.loads("".join(lines))
@@ -147,10 +140,12 @@ def _articles(lines: Iterable[str], path: DataPath) -> Parts:
     def write(chosen: Iterable[Any]) -> bytes:
         return _encoded([json.dumps({**whole, "data": list(chosen)}, ensure_ascii=False), "\n"])
 
-    return Parts(parts, write)
+    return parts, write
 
 
-def _lines(lines: Sequence[tuple[int, str]], columns: Sequence[str], file: InputFiles) -> Parts:
+def _lines(
+    lines: Sequence[tuple[int, str]], columns: Sequence[str], file: InputFiles
+) -> tuple[list[Unsplittable], Writer]:
     """Rows with their lines unchanged, below a header if there is one."""
     form = file.suffixes[0] if file.suffixes[0] in LINE_FORMATS else ".csv"
     table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop)
@@ -162,7 +157,7 @@ def _lines(lines: Sequence[tuple[int, str]], columns: Sequence[str], file: Input
     starts = [int(row.source.rpartition(":")[2]) - 1 for row in rows]
     header, *texts = (_text(lines, start, end) for start, end in pairwise([0, *starts, len(lines)]))
     parts = [Unsplittable(_group(row, columns), text) for row, text in zip(rows, texts, strict=True)]
-    return Parts(parts, lambda chosen: _encoded([header, *chosen]))
+    return parts, lambda chosen: _encoded([header, *chosen])
 
 
 def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:
@@ -174,7 +169,7 @@ def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:
     return _ended("".join(line for _, line in lines[start:end])) if end > start else ""
 
 
-def _parquet(file: InputFiles, columns: Sequence[str]) -> Parts:
+def _parquet(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittable], Writer]:
     parts = [Unsplittable(_group(row, columns), number) for number, row in enumerate(read_rows(file))]
 
     def write(chosen: Iterable[Any]) -> bytes:
@@ -184,7 +179,7 @@ def _parquet(file: InputFiles, columns: Sequence[str]) -> Parts:
         parquet.write_table(whole.take(list(chosen)), out)
         return bytes(out.getvalue())
 
-    return Parts(parts, write)
+    return parts, write
 
 
 def _group(row: Row, columns: Sequence[str]) -> str:
@@ -212,7 +207,7 @@ def _documents(lines: Sequence[str]) -> Iterator[Unsplittable]:
 
 
 def _pieces(lines: Iterable[str], marked: bool) -> Iterator[list[str]]:
-    """Stretches that begin with a mark, or that end with a blank line."""
+    """Runs of lines that begin with a mark, or that end with a blank line."""
     piece: list[str] = []
     for line in lines:
         if marked and piece and line.startswith(DOCUMENT_MARK):

@@ -33,8 +33,8 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
         columns: the user's settings.
         lenient: True also tries the columns of the data set and the usual ones, after the user's.
     """
-    said = ColumnSettings(**columns.model_dump(exclude_defaults=True))  # a resolved recipe sets every field
-    return TASKS[kind_of(settings.name)](settings, said, lenient)
+    named = ColumnSettings(**columns.model_dump(exclude_defaults=True))  # a resolved recipe sets every field
+    return TASKS[kind_of(settings.name)](settings, named, lenient)
 
 
 def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
@@ -78,12 +78,12 @@ def _remembered(loaded: LoadedModel) -> dict[str, Any]:
         ModelError: they are not settings, or do not match the head and the encoder.
     """
     kind, num_positions = _kind_of_head(loaded), loaded.encoder.settings.num_positions
-    said = (loaded.config or {}).get("unmask_task", {})
-    if not isinstance(said, Mapping) or not isinstance(said.get("columns", {}), Mapping):
+    recorded = (loaded.config or {}).get("unmask_task", {})
+    if not isinstance(recorded, Mapping) or not isinstance(recorded.get("columns", {}), Mapping):
         raise ModelError(
             "config.json: unmask_task, or columns in it, is no object: get the model again, or take it out"
         )
-    kept = {"name": kind, "max_length": min(num_positions, 512), "columns": {}, **said}
+    kept = {"name": kind, "max_length": min(num_positions, 512), "columns": {}, **recorded}
     if kept["name"] in (*TASKS, *KINDS) and kind_of(kept["name"]) != kind:
         raise ModelError(
             f"config.json: unmask_task.name is {kept['name']}, and the head of a {loaded.architecture} is for {kind}: "

@@ -1,4 +1,4 @@
-"""Bad examples through the real commands: refused in one message, or mended and counted, and what stands is kept."""
+"""Bad examples through the real commands: refused in one message, or repaired and counted, and what stands is kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tagged(text: str, *entities: tuple[int, int, str]) -> dict[str, Any]:
 
 # --------------------------------------------------------------------------------------------- files to learn from
 
-ABSENT = "Expected a text that the passage holds, with answer_start the number of characters before it; mend them, or"
+ABSENT = "Expected a text that the passage holds, with answer_start the number of characters before it; fix them, or"
 ELSEWHERE = question(answers=("Ada",)), question(answers=("a bee",), start=3)
 NO_ANSWER = json.dumps(
     {"data": [{"title": "T", "paragraphs": [{"context": "c", "qas": [{"id": "1", "question": "q", "answers": []}]}]}]}
@@ -69,7 +69,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      't.jsonl:1: the column \'label\' holds ["y"]: expected a label, a string or a number (lists of labels are for '
      'task.multi_label)'),
     "labels that differ in blanks": ("classification", "t.tsv", "text\tlabel\na\tpos\nb\tneg\nc\tpos \n",
-     "t.tsv:4: the label 'pos ' differs from 'pos' (t.tsv:2) in nothing but the blanks around it: mend one of them"),
+     "t.tsv:4: the label 'pos ' differs from 'pos' (t.tsv:2) in nothing but the blanks around it: fix one of them"),
     "several faults": ("classification", "t.tsv", "text\tlabel\na\t\nb\tx\nc\ty\nd\t\n",
      "t.tsv:2: the column 'label' is empty: fill it in, or take the row out"),
     "no column of labels": ("classification", "t.tsv", "text\tstars\na\t1\n",
@@ -78,7 +78,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      "t.tsv:2: no column 'text': expected text, or text_a and text_b; there is review, label. Name yours with "
      "data.columns.text=..."),
     "one class": ("classification", "t.tsv", TSV + "b\ty\n",
-     "t.tsv: every example has the label 'y': there is nothing to tell apart; give examples of at least two labels"),
+     "t.tsv: every example has the label 'y': there is nothing to learn; give examples of at least two labels"),
     "as many labels as examples": ("classification", "t.tsv", MANY_LABELS,
      "t.tsv: 200 different labels in 200 examples, such as 'l0', 'l1', 'l10': the column 'label' looks like ids, "
      "texts or measured values; name the right one with data.columns.label=..."),
@@ -103,14 +103,14 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
     "the same labels everywhere": ("multi_label", "t.jsonl", lines({"text": "a", "label": ["y"]}),
      "t.jsonl: 1 different labels in all examples: expected at least two"),
     "nan": ("regression", "t.tsv", "text\tlabel\na\tnan\n",
-     "t.tsv:2: the column 'label' holds 'nan': expected a finite number such as 3.5; mend it, or take the row out"),
+     "t.tsv:2: the column 'label' holds 'nan': expected a finite number such as 3.5; fix it, or take the row out"),
     "infinity": ("regression", "t.jsonl", '{"text": "a", "label": Infinity}\n',
      "t.jsonl:1: the column 'label' holds 'Infinity'"),
     "over float32": ("regression", "t.jsonl", '{"text": "a", "label": 1e39}\n',
      "t.jsonl:1: the column 'label' holds '1e+39'"),
     "a word for a value": ("regression", "t.tsv", "text\tlabel\na\tgood\n", "t.tsv:2: the column 'label' holds 'good'"),
     "one value": ("regression", "t.tsv", "text\tlabel\na\t1\nb\t1\n",
-     "t.tsv: every example has the value 1: there is nothing to tell apart"),
+     "t.tsv: every example has the value 1: there is nothing to learn"),
     "answers elsewhere": ("qa", "t.jsonl", lines(question(), *ELSEWHERE),
      "t.jsonl: 2 answers are not in the passage, or it cannot be told where: 'Ada' of t.jsonl:2; 'a bee' of "
      f"t.jsonl:3. {ABSENT} leave them out with task.drop_unfound_answers=true"),
@@ -197,7 +197,7 @@ def test_bad_files_are_refused(
     assert tree(place).keys() == {name}
 
 
-# ------------------------------------------------------------------------------------------------- mended and counted
+# ------------------------------------------------------------------------------------------------- repaired and counted
 
 MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
     # kind, file, its content, settings, what is told of it
@@ -218,10 +218,10 @@ MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
      ["task.drop_unfound_answers=true"],
      "warning: t.jsonl: 2 answers are not in their passage and left out: 'Ada' of t.jsonl:2; 'a bee' of t.jsonl:3"),
     "an offset that is off": ("qa", "t.jsonl", lines(question(start=3)), [],
-     "train: 1 examples, 1 answers that stand elsewhere in their passage than their offset says: mended, "
+     "train: 1 examples, 1 answers that are elsewhere in their passage than their offset says: repaired, "
      "2 of 11 tokens not in the vocabulary ([UNK]) (t.jsonl)"),
     "an answer spelt in another way": ("qa", "t.jsonl", lines(question("Grace\u200b Hop\u00adper found\u00a0it")), [],
-     "1 answers that differ from their passage in white space, invisible characters or Unicode composition: mended"),
+     "1 answers that differ from their passage in white space, invisible characters or Unicode composition: repaired"),
     "an answer of nothing visible": ("qa", "t.jsonl", lines(question(), question("a \u200b b", ("\u200b",), 2)), [],
      "train: 2 examples, 1 answers that no token of the tokenizer stands for: not learned, 3 of 19 tokens not in the "
      "vocabulary ([UNK]) (t.jsonl)"),
@@ -234,7 +234,7 @@ MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
     "a choice at one place": ("choice", "t.jsonl", lines(choice("flew", "ran")), [],
      "warning: t.jsonl: the right choice is number 0 in every example: mix their order"),
     "I- without B-": ("tagging", "t.conll", "Ada I-PER\nran O\nHopper I-LOC\n\nHopper B-LOC\n\n", [],
-     "train: 2 examples, 2 tags that broke their scheme and were mended (t.conll)"),
+     "train: 2 examples, 2 tags that broke their scheme and were repaired (t.conll)"),
     "words without a token": ("tagging", "t.conll", "\u200b B-PER\nAda B-LOC\nran O\n\n", ["data.dev=t.conll"],
      "dev: 1 examples, 1 words that encode to nothing (t.conll)"),
     "entities of invisible characters": ("tagging", "t.jsonl",
@@ -244,7 +244,7 @@ MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
 
 
 @pytest.mark.parametrize(("kind", "name", "content", "words", "told"), MENDED.values(), ids=MENDED)
-def test_what_can_be_mended_is_counted(
+def test_what_can_be_repaired_is_counted(
     unmask: Command,
     place: Path,
     task_models: Any,

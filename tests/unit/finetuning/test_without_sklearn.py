@@ -22,7 +22,7 @@ import sys
 sys.modules["sklearn"] = sys.modules["scipy"] = None
 import unmask
 from unmask.objectives.floors import NoContext
-from unmask.tasks.text.correlation import ranks
+from unmask.tasks.text.metrics import ranks
 unmask.finetune, unmask.pretrain, unmask.evaluate, unmask.predict
 assert ranks([3.0, 1.0, 3.0]).tolist() == [2.5, 1.0, 2.5]
 """

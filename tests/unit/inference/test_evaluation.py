@@ -167,7 +167,9 @@ def test_the_order_may_be_said_where_predictions_have_no_probabilities(tmp_path:
     data = write(tmp_path / "dev.jsonl", *({"text": "a", "label": label} for label in ("a", "b", "b", "a")))
     path = write(tmp_path / "said.jsonl", *({"label": label} for label in ("a", "b", "a", "a")))
     assert evaluate_predictions(path, data)["metrics"]["f1"] == pytest.approx(2 / 3)
-    assert evaluate_predictions(path, data, settings={"labels": ["b", "a"]})["metrics"]["f1"] == pytest.approx(4 / 5)
+    assert evaluate_predictions(path, data)["positive_label"] == "b"
+    swapped = evaluate_predictions(path, data, settings={"labels": ["b", "a"]})
+    assert (swapped["metrics"]["f1"], swapped["positive_label"]) == (pytest.approx(4 / 5), "a")
 
 
 def test_labels_other_than_those_of_the_predictions_are_refused(tmp_path: Path) -> None:

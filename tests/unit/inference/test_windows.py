@@ -107,7 +107,7 @@ def test_bytes_cover_everything(caplog: pytest.LogCaptureFixture) -> None:
     coverage, counts = Coverage(tokenizer, "x.tsv"), ExampleCounts()
     coverage.add(np.array(tokenizer.encode_batch(["국민"])[0], dtype=np.int32))
     coverage.note(counts)
-    assert not counts.anything_mended
+    assert not counts.anything_to_report
     assert not caplog.text
 
 

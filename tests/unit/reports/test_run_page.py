@@ -350,3 +350,10 @@ def test_flatten() -> None:
         "b.d.e": None,
         "b.f": {},
     }
+
+
+def test_f1_of_two_labels_names_the_positive_one(tmp_path: Path) -> None:
+    results = {"dev": {"f1": 0.5, "accuracy": 0.25}, "positive_label": "spam"}
+    page = write_report(run_directory(tmp_path / "run", [training_row(1)], results=results)).read_text("utf-8")
+    assert "f1 of spam" in page.lower()
+    assert "accuracy of spam" not in page.lower()

@@ -188,7 +188,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             counts = ExampleCounts()
             windows = encode_windows(task, examples, tokenizer, counts, segments)
             training = concatenate([window.encoded.without_alignment() for window in windows])
-            if counts.anything_mended:
+            if counts.anything_to_report:
                 logger.warning("X: %s", counts.summary())
             self._trained_length = settings.task.max_length if settings.from_scratch else source.trained_length
             warn_of_untrained_positions(
@@ -222,7 +222,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         predictor, counts = self.predictor_, ExampleCounts()
         windows = encode_windows(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments)
         parts = [run_module(task, predictor.module, window.encoded, predictor.compute) for window in windows]
-        if counts.anything_mended:
+        if counts.anything_to_report:
             logger.warning("X: %s", counts.summary())
         return torch.cat(parts)
 

@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -389,7 +389,7 @@ def _tune(place: Path, data: DataSettings, device: str) -> None:
     _, dev, columns = next(data.measured())
     predictor = load_predictor(place, device=device).with_options(columns)
     assert isinstance(predictor.task, QaTask)
-    task = replace(predictor.task, null_threshold=None)
+    task = predictor.task.with_settings(null_threshold=None)
     counts = ExampleCounts()  # reported when the ensemble is measured
     examples = task.load(dev, counts)
     encoded = encode_windows(task, examples, predictor.tokenizer, counts, predictor.num_segments)

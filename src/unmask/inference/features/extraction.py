@@ -208,7 +208,7 @@ def read_file(model: FeatureModel, path: str | DataPath, format: str | None = No
 def tell(counts: ExampleCounts, coverage: Coverage) -> None:
     """Warns of inputs that were cut or empty, and of tokens that the vocabulary does not cover."""
     coverage.note(counts)
-    if counts.anything_mended:
+    if counts.anything_to_report:
         logger.warning("inputs: %s", counts.summary())
 
 

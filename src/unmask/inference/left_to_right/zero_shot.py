@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import InputError, SettingsError
-from unmask.inference.evaluation import tell_degenerate
+from unmask.inference.evaluation import named_figures, tell_degenerate
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.windows import Coverage, windows
 from unmask.io.rows import find_field
@@ -115,7 +115,7 @@ class ZeroShot:
             counts.empty += sum(not any(texts) for texts in encoded)
             yield window
         coverage.note(counts)
-        if counts.anything_mended:
+        if counts.anything_to_report:
             logger.warning("%s: %s", path, counts.summary())
 
     def _examples(self, path: Path, counts: ExampleCounts, unlabelled: bool) -> Iterator[Any]:
@@ -397,4 +397,4 @@ def evaluate_zero_shot(zero_shot: ZeroShot, data: str | Path) -> dict[str, Any]:
     for example, prediction in zero_shot.predict(data, unlabelled=False):
         score.add([example], [prediction])
     tell_degenerate(score, str(data))
-    return {"task": zero_shot.task.name, "n": score.num_examples, "metrics": score.metrics()}
+    return named_figures(zero_shot.task, score)

@@ -16,8 +16,7 @@ from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
-from unmask.tasks.rows import checked_text, shown
-from unmask.tasks.spelling import similar_columns
+from unmask.tasks.rows import checked_text, choose_layout, missing_column, shown
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class ChoiceExample:
 
     Attributes:
         context: the text that each choice continues; may be empty.
-        question: stands before each choice; empty where there is none.
+        question: comes before each choice; empty where there is none.
         choices: at least two, none of them empty.
         label: the number of the right choice, from 0; None if it is not known.
         group: a subset for which accuracy is also reported separately, such as RACE's level; None if there is none.
@@ -76,23 +75,10 @@ class ChoiceLayout:
         return (*self.context, *question, *choices)
 
 
-def choose_layout(layouts: Sequence[ChoiceLayout], row: Row) -> ChoiceLayout:
-    """The first layout that the row fits.
-
-    Raises:
-        InputError: it fits none; names the missing columns and those there are.
-    """
-    for layout in layouts:
-        if all(name in row for name in layout.needed):
-            return layout
-    missing = [name for name in layouts[0].needed if name not in row]
-    wanted = dict.fromkeys(name for layout in layouts for name in layout.needed)
-    others = "".join(f", or {', '.join(layout.needed)}" for layout in layouts[1:])
-    raise InputError(
-        f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected "
-        f"{', '.join(layouts[0].needed)}{others}; there is {', '.join(row.fields) or 'nothing'}."
-        f"{similar_columns(wanted, row)} Name yours with data.columns.context=... and data.columns.choices=..."
-    )
+def choose_choice_layout(layouts: Sequence[ChoiceLayout], row: Row) -> ChoiceLayout:
+    """The first layout that the row fits; raises InputError if it fits none."""
+    advice = "data.columns.context=... and data.columns.choices=..."
+    return choose_layout(layouts, row, lambda layout: layout.needed, advice)
 
 
 def read_choice(row: Row, layout: ChoiceLayout, *, labelled: bool = True, needs_label: bool = True) -> ChoiceExample:
@@ -158,11 +144,7 @@ def _read_label(row: Row, layout: ChoiceLayout, choices: tuple[str, ...], needed
     letter, A for the first choice."""
     if layout.label not in row:
         if needed:
-            raise InputError(
-                f"{row.source}: no column {layout.label!r} for the label: there is {', '.join(row.fields)}."
-                f"{similar_columns([layout.label], row)} Name it with data.columns.label=...; a file "
-                "without labels is for `unmask predict`"
-            )
+            raise missing_column(row, [layout.label], "label", "label")
         return None
     value = row[layout.label]
     if value is None or value == "":

@@ -1,7 +1,7 @@
 """Multiple choice: a softmax over the choices of an example, each scored from its own sequence (BERT, section 4.4).
 
 A row is `[CLS] context [SEP] question choice [SEP]`; a unit is the rows of one example, which has two or more choices.
-The question stands with the choice, as in GPT-1 (figure 1) and as SWAG's second sentence does in BERT, so that it is
+The question is beside the choice, as in GPT-1 (figure 1) and as SWAG's second sentence does in BERT, so that it is
 never cut: a row that is too long loses the end of its context.
 """
 
@@ -18,25 +18,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
-from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.errors import InputError, SettingsError
+from unmask.batch import IGNORE_INDEX, Batch
+from unmask.errors import InputError
 from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import HeadKind, new_head
-from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.base import ExampleCounts, Prediction, Score, log_mean_probability
 from unmask.tasks.choice.layouts import (
     DATA_SETS,
     ChoiceDataSet,
     ChoiceExample,
     ChoiceLayout,
-    choose_layout,
+    choose_choice_layout,
     read_choice,
 )
 from unmask.tasks.encoded import EncodedExamples, encoded
-from unmask.tasks.sequence_module import check_sees_no_next_token, next_token_term, num_continued
+from unmask.tasks.rows import check_columns
+from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, summed_cross_entropy
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import EncodedInput
@@ -45,7 +45,6 @@ logger = logging.getLogger("unmask")
 
 COLUMNS = ("context", "question", "choices", "first_choice", "label", "id")
 """The fields of `ColumnSettings` that apply here."""
-
 
 FEW_EXAMPLES = 20
 """In fewer examples the first choice may be wrong everywhere by chance."""
@@ -56,22 +55,14 @@ class Choice:
     """The task.
 
     Attributes:
-        name: `choice`, or a data set's id.
+        settings: its name, lengths and dropout.
         layouts: the first that a row fits is used.
         columns: the user's settings for them.
-        max_length: most tokens of a row.
-        truncation: True cuts longer contexts, and counts the examples; False refuses them.
-        classifier_dropout: None takes the encoder's.
-        auxiliary_lm_weight: coefficient of the auxiliary next-token prediction; 0 leaves it out.
     """
 
-    name: str
+    settings: TaskSettings
     layouts: tuple[ChoiceLayout, ...]
     columns: ColumnSettings
-    max_length: int = 128
-    truncation: bool = True
-    classifier_dropout: float | None = None
-    auxiliary_lm_weight: float = 0.0
 
     kind: ClassVar[TaskKind] = "choice"
     head_kind: ClassVar[HeadKind] = "multiple_choice"
@@ -79,31 +70,35 @@ class Choice:
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = False
 
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def max_length(self) -> int:
+        return self.settings.max_length
+
     def fit_to(self, path: DataPath) -> Choice:
         """The task with the one layout that the file has."""
-        return replace(self, layouts=(choose_layout(self.layouts, next(self.load_rows(path))),))
+        return replace(self, layouts=(choose_choice_layout(self.layouts, next(self.load_rows(path))),))
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
-        """See `Task`."""
         for file in files_of(path):
             yield from DATA_SETS.get(self.name, ChoiceDataSet()).reader(file)
 
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ChoiceExample]:
         """See `Task`; an example without a label is refused unless `unlabelled`."""
         for row in self.load_rows(path):
-            yield read_choice(row, choose_layout(self.layouts, row), needs_label=not unlabelled)
+            yield read_choice(row, choose_choice_layout(self.layouts, row), needs_label=not unlabelled)
 
     @property
     def id_column(self) -> str:
-        """See `Task`."""
         return self.columns.id or "id"
 
     def read(self, row: Row) -> ChoiceExample:
-        """See `Task`."""
-        return read_choice(row, choose_layout(self.layouts, row), labelled=False)
+        return read_choice(row, choose_choice_layout(self.layouts, row), labelled=False)
 
     def read_all(self, rows: Iterable[Row]) -> Iterator[ChoiceExample]:
-        """See `Task`."""
         return map(self.read, rows)
 
     def encode(
@@ -118,9 +113,9 @@ class Choice:
         rows = iter(tokenizer.encode_inputs(pairs))
         kept: list[EncodedInput] = []
         for example in examples:
-            its_rows = [self._fitted(next(rows), example, tokenizer) for _ in example.choices]
-            counts.truncated += any(row.truncated for row in its_rows)
-            kept += its_rows
+            choice_rows = [self._fitted(next(rows), example, tokenizer) for _ in example.choices]
+            counts.truncated += any(row.truncated for row in choice_rows)
+            kept += choice_rows
         counts.examples += len(examples)
         every_choice = [choice for example in examples for choice in example.choices]
         counts.note("choices without any token", tokenizer.encode_batch(every_choice, specials_in_text=True).count([]))
@@ -137,7 +132,7 @@ class Choice:
         excess = len(row.input_ids) - self.max_length
         if excess <= 0:
             return row
-        if not self.truncation:
+        if not self.settings.truncation:
             raise InputError(
                 f"{example.source}: {len(row.input_ids)} tokens, over task.max_length {self.max_length}, and "
                 "task.truncation is false: shorten the context, raise task.max_length, or allow truncation"
@@ -174,9 +169,11 @@ class Choice:
         Raises:
             SettingsError: next-token prediction is wanted of an encoder that is not causal or has no decoder for it.
         """
-        check_sees_no_next_token(encoder, self.auxiliary_lm_weight)
-        fresh = new_head(self.head_kind, encoder.settings, 1, self.classifier_dropout) if head is None else head
-        return ChoiceModule(encoder, fresh, self.auxiliary_lm_weight)
+        lm_weight = self.settings.auxiliary_lm_weight
+        check_sees_no_next_token(encoder, lm_weight)
+        if head is None:
+            head = new_head(self.head_kind, encoder.settings, 1, self.settings.classifier_dropout)
+        return ChoiceModule(encoder, head, lm_weight)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """See `Task`: `choice`, and `probabilities` in the order of the choices."""
@@ -186,19 +183,15 @@ class Choice:
         ]
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
-        """See `Task`: the log of the mean probability."""
-        return torch.stack([logits.log_softmax(-1) for logits in outputs]).logsumexp(0) - math.log(len(outputs))
+        return log_mean_probability(outputs)
 
     def score(self) -> ChoiceScore:
-        """See `Task`."""
         return ChoiceScore()
 
     def tuned(self, score: Score[ChoiceExample]) -> Choice:
-        """Nothing is chosen after training."""
         return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
-        """See `Task`."""
         most_frequent = np.bincount(_labels_of(training)).argmax()
         return {
             "accuracy": {
@@ -208,7 +201,6 @@ class Choice:
         }
 
     def sample(self, example: ChoiceExample, prediction: Prediction) -> dict[str, Any]:
-        """See `Task`."""
         choices = " ".join(f"({number}) {choice}" for number, choice in enumerate(example.choices))
         question = {"question": example.question} if example.question else {}
         return {
@@ -219,21 +211,16 @@ class Choice:
         }
 
     def remembered(self) -> dict[str, Any]:
-        """See `Task`."""
-        return {
-            "name": self.name,
-            "max_length": self.max_length,
-            "truncation": self.truncation,
-            "columns": self.columns.model_dump(exclude_defaults=True),
-        }
+        remembered = self.settings.model_dump(include={"name", "max_length", "truncation"})
+        return {**remembered, "columns": self.columns.model_dump(exclude_defaults=True)}
 
 
 def _labels_of(labelled: EncodedExamples) -> NDArray[np.int64]:
     return labelled.unit_columns["labels"].astype(np.int64)
 
 
-class ChoiceModule(nn.Module):
-    """An encoder with one score for each sequence, compared within a unit.
+class ChoiceModule(SequenceModule):
+    """An encoder with one score for each sequence, compared within a unit by a softmax.
 
     Args:
         encoder: any.
@@ -243,48 +230,22 @@ class ChoiceModule(nn.Module):
     """
 
     def __init__(self, encoder: Encoder, head: nn.Module, auxiliary_lm_weight: float = 0.0) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-        self._auxiliary_lm_weight = auxiliary_lm_weight
+        super().__init__(encoder, head, summed_cross_entropy, auxiliary_lm_weight)
 
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder."""
-        if not self._auxiliary_lm_weight:
-            return self.loss(self.outputs(batch), batch)
-        hidden = self.encoder(batch)
-        terms = self.loss(self._compared(hidden[batch.last_tokens], batch), batch)
-        return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
+    @property
+    def fillings(self) -> None:
+        """None: the number of choices of each unit is needed."""
+        return
 
-    def outputs(self, batch: Batch) -> Tensor:
+    def _of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(units, most choices of any unit), minus infinity where a unit has fewer."""
-        return self._compared(self.encoder.summary(batch), batch)
-
-    def _compared(self, summaries: Tensor, batch: Batch) -> Tensor:
-        scores = self.head(summaries).squeeze(-1)  # (sequences,)
         bounds = batch.columns["unit_bounds"]  # always there: a unit has at least two rows
         sizes = bounds.diff()
         units = torch.arange(len(sizes), device=bounds.device)
         unit_of_row = torch.repeat_interleave(units, sizes, output_size=batch.num_sequences)
         place = torch.arange(batch.num_sequences, device=bounds.device) - bounds[unit_of_row]
-        padded: Tensor = scores.new_full((len(sizes), int(sizes.max())), -math.inf)
-        return padded.index_put((unit_of_row, place), scores)
-
-    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """Cross-entropy over the choices, against the column `labels`."""
-        total = functional.cross_entropy(outputs.float(), batch.columns["labels"], reduction="sum")
-        return [LossTerm("task", total, _num_labelled(batch))]
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """Labelled units, and sequences of more than one token."""
-        counts = {"task": _num_labelled(batch)}
-        if self._auxiliary_lm_weight:
-            counts["lm"] = num_continued(batch)
-        return counts
-
-
-def _num_labelled(batch: Batch) -> int:
-    return int((batch.columns["labels"] != IGNORE_INDEX).sum())
+        padded: Tensor = outputs.new_full((len(sizes), int(sizes.max())), -math.inf)
+        return padded.index_put((unit_of_row, place), outputs.squeeze(-1))
 
 
 class ChoiceScore:
@@ -298,7 +259,6 @@ class ChoiceScore:
 
     @property
     def num_examples(self) -> int:
-        """Examples counted."""
         return self._all.total()
 
     def add(self, examples: Sequence[ChoiceExample], predictions: Sequence[Mapping[str, Any]]) -> None:
@@ -321,7 +281,6 @@ class ChoiceScore:
         }
 
     def degenerate(self) -> str | None:
-        """See `Score`."""
         if len(self._predicted) != 1 or len(self._labels) < 2:
             return None
         return f"all {self.num_examples:,} predictions are choice {next(iter(self._predicted))}"
@@ -347,24 +306,16 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
     Raises:
         SettingsError: `columns` names one that multiple choice does not have.
     """
-    if foreign := sorted(columns.model_fields_set.difference(COLUMNS)):
-        raise SettingsError(
-            f"data.columns.{foreign[0]} is not for multiple choice: expected data.columns.context, question, choices, "
-            "first_choice, label"
-        )
+    check_columns(
+        columns,
+        COLUMNS,
+        "multiple choice: expected data.columns.context, question, choices, first_choice, label",
+    )
     published = DATA_SETS.get(settings.name, ChoiceDataSet()).layout
     layouts = [_with_columns(published, columns)]
     if lenient:
         layouts += [published, ChoiceLayout()]
-    return Choice(
-        name=settings.name,
-        layouts=tuple(dict.fromkeys(layouts)),
-        columns=columns,
-        max_length=settings.max_length,
-        truncation=settings.truncation,
-        classifier_dropout=settings.classifier_dropout,
-        auxiliary_lm_weight=settings.auxiliary_lm_weight,
-    )
+    return Choice(settings, tuple(dict.fromkeys(layouts)), columns)
 
 
 def _with_columns(layout: ChoiceLayout, columns: ColumnSettings) -> ChoiceLayout:

@@ -1,4 +1,4 @@
-"""Where an answer stands in its passage: at the given offset, or where its text is found."""
+"""Where an answer is in its passage: at the given offset, or where its text is found."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from unmask.tokenization.offsets import is_mark
 
-MOVED = "answers that stand elsewhere in their passage than their offset says: mended"
-RESPELT = "answers that differ from their passage in white space, invisible characters or Unicode composition: mended"
-FIRST_TAKEN = "answers without an offset whose text stands in their passage more than once: the first is taken"
+MOVED = "answers that are elsewhere in their passage than their offset says: repaired"
+RESPELT = "answers that differ from their passage in white space, invisible characters or Unicode composition: repaired"
+FIRST_TAKEN = "answers without an offset whose text is in their passage more than once: the first is taken"
 
 NEAR = 16
 """Most characters that an offset may be off, as it is if UTF-16 or line ends are counted differently."""
@@ -22,12 +22,12 @@ class AnswerPlace:
 
     Attributes:
         start, end: in the passage as a Python string.
-        mended: what was wrong, for the counts; None if nothing was.
+        repaired: what was wrong, for the counts; None if nothing was.
     """
 
     start: int
     end: int
-    mended: str | None = None
+    repaired: str | None = None
 
 
 def find_answer(context: str, text: str, start: int | None) -> AnswerPlace | None:
@@ -49,8 +49,8 @@ def find_answer(context: str, text: str, start: int | None) -> AnswerPlace | Non
         begin = _choose(found, start)
         if begin is None:
             return None
-        mended = MOVED if start is not None else FIRST_TAKEN if len(found) > 1 else None
-        return AnswerPlace(begin, begin + len(text), mended)
+        repaired = MOVED if start is not None else FIRST_TAKEN if len(found) > 1 else None
+        return AnswerPlace(begin, begin + len(text), repaired)
     return _find_folded(context, text, start)
 
 

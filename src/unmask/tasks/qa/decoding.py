@@ -22,25 +22,9 @@ from numpy.typing import NDArray
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.windows import windows_of_examples
+from unmask.tasks.settings import TaskSettings
 
 Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class AnswerRules:
-    """What may be an answer.
-
-    Attributes:
-        max_answer_length: tokens.
-        n_best: how many answers a prediction lists.
-        unanswerable: whether there may be no answer.
-        null_threshold: tau: by how much a span's score must exceed that of no answer.
-    """
-
-    max_answer_length: int
-    n_best: int
-    unanswerable: bool
-    null_threshold: float
 
 
 @dataclass(frozen=True)
@@ -62,13 +46,14 @@ class _Scores:
 
 
 def decode_answers(
-    examples: Sequence[QaExample], encoded: EncodedExamples, logits: Floats, rules: AnswerRules
+    examples: Sequence[QaExample], encoded: EncodedExamples, logits: Floats, settings: TaskSettings
 ) -> list[dict[str, Any]]:
     """One prediction for each example.
 
     Args:
         encoded: these same examples, with their alignment.
         logits: (tokens, 2), for start and end.
+        settings: `max_answer_length`, `n_best`, `unanswerable` and `null_threshold` (0 if None).
 
     Returns:
         `id`; `answer`, `start`, `end` (characters of the passage; an empty text and None for no answer); `score` of
@@ -79,10 +64,10 @@ def decode_answers(
     """
     places = encoded.alignment
     nulls = logits[places["is_cls"].astype(np.bool_)].sum(1)  # (units,)
-    padded = np.concatenate([logits[:, 1], np.full(rules.max_answer_length - 1, -np.inf, dtype=np.float32)])
+    padded = np.concatenate([logits[:, 1], np.full(settings.max_answer_length - 1, -np.inf, dtype=np.float32)])
     scores = _Scores(
         begin=logits[:, 0],
-        end_ahead=sliding_window_view(padded, rules.max_answer_length),
+        end_ahead=sliding_window_view(padded, settings.max_answer_length),
         last=_last_of_rows(encoded, places["starts"].astype(np.int64) >= 0),
         starts=places["starts"],
         ends=places["ends"],
@@ -91,8 +76,8 @@ def decode_answers(
     for example, units in zip(examples, windows_of_examples(encoded, len(examples)), strict=True):
         tokens = slice(int(encoded.bounds[units.start]), int(encoded.bounds[units.stop]))
         begins = np.flatnonzero(places["max_context"][tokens]) + tokens.start
-        spans = _best_spans(example.context, scores, begins, rules)
-        predictions.append(_prediction(example, spans, float(nulls[units.start : units.stop].min()), rules))
+        spans = _best_spans(example.context, scores, begins, settings)
+        predictions.append(_prediction(example, spans, float(nulls[units.start : units.stop].min()), settings))
     return predictions
 
 
@@ -113,7 +98,7 @@ def _last_of_rows(encoded: EncodedExamples, inside: NDArray[np.bool_]) -> NDArra
     return np.repeat(lasts, np.diff(encoded.bounds))
 
 
-def _best_spans(context: str, scores: _Scores, begins: NDArray[np.int64], rules: AnswerRules) -> list[_Span]:
+def _best_spans(context: str, scores: _Scores, begins: NDArray[np.int64], settings: TaskSettings) -> list[_Span]:
     """The best spans with different texts, best first, at most `n_best`.
 
     Args:
@@ -121,19 +106,19 @@ def _best_spans(context: str, scores: _Scores, begins: NDArray[np.int64], rules:
     """
     if not len(begins):
         return []
-    width = rules.max_answer_length
+    width = settings.max_answer_length
     spans = scores.begin[begins, None] + scores.end_ahead[begins]  # (begins, width)
     spans[np.arange(width) > (scores.last[begins] - begins)[:, None]] = -np.inf
     flat = spans.ravel()
     found: dict[str, _Span] = {}
-    for index in _descending(flat, 2 * rules.n_best):
+    for index in _descending(flat, 2 * settings.n_best):
         if flat[index] == -np.inf:
             break
         first = begins[index // width]
         span = _trimmed(context, int(scores.starts[first]), int(scores.ends[first + index % width]), float(flat[index]))
         if span.answer and span.answer not in found:
             found[span.answer] = span
-            if len(found) == rules.n_best:
+            if len(found) == settings.n_best:
                 break
     return list(found.values())
 
@@ -154,10 +139,14 @@ def _trimmed(context: str, start: int, end: int, score: float) -> _Span:
     return _Span(text, start, start + len(text), score)
 
 
-def _prediction(example: QaExample, spans: Sequence[_Span], null_score: float, rules: AnswerRules) -> dict[str, Any]:
+def _prediction(
+    example: QaExample, spans: Sequence[_Span], null_score: float, settings: TaskSettings
+) -> dict[str, Any]:
     best = spans[0] if spans else None
-    answered = best is not None and (not rules.unanswerable or best.score > null_score + rules.null_threshold)
-    probability = 1.0 if best is None else _logistic(null_score - best.score) if rules.unanswerable else 0.0
+    answered = best is not None and (
+        not settings.unanswerable or best.score > null_score + (settings.null_threshold or 0.0)
+    )
+    probability = 1.0 if best is None else _logistic(null_score - best.score) if settings.unanswerable else 0.0
     chosen = best if answered else None
     return {
         "id": example.id,
@@ -167,7 +156,7 @@ def _prediction(example: QaExample, spans: Sequence[_Span], null_score: float, r
         "score": null_score if chosen is None else chosen.score,
         "null_score": null_score,
         "no_answer_probability": probability,
-        "n_best": _listed(spans, [null_score] if rules.unanswerable else []),
+        "n_best": _listed(spans, [null_score] if settings.unanswerable else []),
     }
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from unmask.errors import InputError
 from unmask.io.rows import Row, find_field
 from unmask.tasks.qa.answer_places import AnswerPlace, find_answer
-from unmask.tasks.rows import checked_text, shown
+from unmask.tasks.rows import checked_text, choose_layout, shown
 from unmask.tasks.settings import ColumnSettings
-from unmask.tasks.spelling import similar_columns
 
 
 @dataclass(frozen=True)
@@ -84,17 +83,8 @@ def choose_columns(layouts: Sequence[QaColumns], row: Row) -> QaColumns:
     Raises:
         InputError: none fits; names the missing columns and those there are.
     """
-    for columns in layouts:
-        if columns.question in row and columns.context in row:
-            return columns
-    first = layouts[0]
-    missing = [name for name in (first.question, first.context) if name not in row]
-    wanted = dict.fromkeys(name for columns in layouts for name in (columns.question, columns.context))
-    raise InputError(
-        f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected a question and its passage; "
-        f"there is {', '.join(row.fields) or 'nothing'}.{similar_columns(wanted, row)} Name yours with "
-        "data.columns.question=... and data.columns.context=..."
-    )
+    advice = "data.columns.question=... and data.columns.context=..."
+    return choose_layout(layouts, row, lambda columns: (columns.question, columns.context), advice)
 
 
 def read_question(row: Row, columns: QaColumns) -> QaExample:
@@ -172,8 +162,8 @@ def gold_texts(row: Row, given: Sequence[GivenAnswer]) -> tuple[str, ...]:
 
 def says_impossible(row: Row) -> bool:
     """Whether a row says that its passage holds no answer."""
-    said = row.fields.get("is_impossible")
-    return said is True or (isinstance(said, str) and said.lower() in ("true", "1"))
+    value = row.fields.get("is_impossible")
+    return value is True or (isinstance(value, str) and value.lower() in ("true", "1"))
 
 
 def place_answers(example: QaExample, given: Sequence[GivenAnswer]) -> tuple[list[Answer], list[AnswerPlace | None]]:

@@ -23,7 +23,8 @@ from unmask.tasks.qa.examples import (
     says_impossible,
 )
 from unmask.tasks.qa.squad import QaDataSet
-from unmask.tasks.spelling import similar_columns
+from unmask.tasks.rows import missing_column
+from unmask.tasks.settings import TaskSettings
 
 logger = logging.getLogger("unmask")
 
@@ -42,22 +43,14 @@ class LabelledQuestions:
     """How labelled questions are read.
 
     Attributes:
-        name: of the task.
+        settings: of the task: `unanswerable`, None if it may be, and `drop_unfound_answers`.
         layouts: the sets of columns to look for.
         data_set: the kind of files.
-        unanswerable: whether a passage may hold no answer; None: it may.
-        drop_unfound: True leaves out training answers that are not in their passage; False refuses them.
     """
 
-    name: str
+    settings: TaskSettings
     layouts: tuple[QaColumns, ...]
     data_set: QaDataSet
-    unanswerable: bool | None
-    drop_unfound: bool
-
-    def any_without_answer(self, rows: Iterable[Row]) -> bool:
-        """Whether a question among the rows has no answer."""
-        return any(given_answers(row, choose_columns(self.layouts, row)) == [] for row in rows)
 
     def read(
         self, rows: Iterable[Row], path: DataPath, counts: ExampleCounts, *, training: bool, unlabelled: bool = False
@@ -78,10 +71,10 @@ class LabelledQuestions:
         """
         unfound: list[str] = []
         ids: set[int] = set()  # hashes
-        tells_of_none = any_labelled = any_left = False
+        any_impossible = any_labelled = any_left = False
         for row in rows:
             example, given = self._labelled(row, unlabelled)
-            tells_of_none |= says_impossible(row)
+            any_impossible |= says_impossible(row)
             if training and example.id is not None:
                 counts.note(SAME_ID, hash(example.id) in ids)
                 ids.add(hash(example.id))
@@ -89,14 +82,14 @@ class LabelledQuestions:
                 any_left = True
                 yield example
                 continue
-            if not given and self.unanswerable is False:
+            if not given and self.settings.unanswerable is False:
                 counts.note(WITHOUT_ANSWER)
                 continue
             any_labelled |= bool(given)
             answers, places = place_answers(example, given)
             for place in places:
-                if place is not None and place.mended is not None:
-                    counts.note(place.mended)
+                if place is not None and place.repaired is not None:
+                    counts.note(place.repaired)
             if not training:
                 counts.note(UNFOUND, places.count(None))
                 any_left = True
@@ -105,7 +98,7 @@ class LabelledQuestions:
             unfound += [
                 f"{text!r} of {example.source}" for (text, _), place in zip(given, places, strict=True) if place is None
             ]
-            if unfound and not self.drop_unfound:
+            if unfound and not self.settings.drop_unfound_answers:
                 continue  # the rest is only read to report all of them
             counts.note(DROPPED_ANSWERS, places.count(None))
             if given and not answers:
@@ -113,14 +106,14 @@ class LabelledQuestions:
                 continue
             any_left = True
             yield replace(example, answers=tuple(answers))
-        self._tell(unfound, path)
-        if not (any_labelled or tells_of_none or unlabelled):
+        self._report(unfound, path)
+        if not (any_labelled or any_impossible or unlabelled):
             raise InputError(
                 f"{path}: not a single question has an answer, or says with is_impossible that it has none: "
                 "nothing to learn or to measure; a file without answers is for `unmask predict`"
             )
         if not any_left:
-            raise InputError(f"{path}: no question is left, since none has its answer in its passage: mend the answers")
+            raise InputError(f"{path}: no question is left, since none has its answer in its passage: fix the answers")
 
     def golds(self, rows: Iterable[Row]) -> Iterator[QaExample]:
         """Streams the examples without looking up their answers in the passage: `answers` is None."""
@@ -132,33 +125,29 @@ class LabelledQuestions:
         columns = choose_columns(self.layouts, row)
         example, given = read_question(row, columns), given_answers(row, columns)
         if given is None and not unlabelled:
-            raise InputError(
-                f"{row.source}: no column {columns.answers!r} for the answers: there is {', '.join(row.fields)}."
-                f"{similar_columns([columns.answers], row)} Name it with data.columns.answers=...; a file "
-                "without answers is for `unmask predict`"
-            )
+            raise missing_column(row, [columns.answers], "answers", "answers")
         if given is None:
             return example, None
-        if given or self.unanswerable is not False:
+        if given or self.settings.unanswerable is not False:
             refuse_empty(example)
         elif self.data_set.without_answer == "refuse":
             if unlabelled:
                 return example, None
             raise InputError(
-                f"{row.source}: the question has no answer, and in {self.name} every question has one: take it out, or "
-                "name a task where passages may hold none (task.name=squad2, or task.unanswerable=true)"
+                f"{row.source}: the question has no answer, and in {self.settings.name} every question has one: take "
+                "it out, or name a task where passages may hold none (task.name=squad2, or task.unanswerable=true)"
             )
         return replace(example, gold_texts=gold_texts(row, given)), given
 
-    def _tell(self, unfound: list[str], path: DataPath) -> None:
+    def _report(self, unfound: list[str], path: DataPath) -> None:
         if not unfound:
             return
         listed = "; ".join(unfound[:_LISTED]) + (" ..." if len(unfound) > _LISTED else "")
-        if self.drop_unfound:
+        if self.settings.drop_unfound_answers:
             logger.warning("%s: %d answers are not in their passage and left out: %s", path, len(unfound), listed)
             return
         raise InputError(
             f"{path}: {len(unfound):,} {'answer is' if len(unfound) == 1 else 'answers are'} not in the passage, or it "
             f"cannot be told where: {listed}. Expected a text that the passage holds, with answer_start the number of "
-            "characters before it; mend them, or leave them out with task.drop_unfound_answers=true"
+            "characters before it; fix them, or leave them out with task.drop_unfound_answers=true"
         )

@@ -113,7 +113,6 @@ class QaScore:
 
     @property
     def num_examples(self) -> int:
-        """Examples counted."""
         return int(self._sums[True][2] + self._sums[False][2])
 
     @property
@@ -191,7 +190,6 @@ class QaScore:
         return float((bounds[most] + bounds[most + 1]) / 2)
 
     def degenerate(self) -> str | None:
-        """See `Score`."""
         if self.num_examples < 2 or len(self._answers) != 1 or len(self._golds) < 2:
             return None
         (answer,) = self._answers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,21 +16,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError
 from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.buckets import NO_LABEL, SEQUENCES, Filling, Fillings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
+from unmask.models.heads.bilstm_head import BiLstmHead
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.qa.decoding import AnswerRules, decode_answers
-from unmask.tasks.qa.examples import QaColumns, QaExample, choose_columns, read_question
+from unmask.tasks.qa.decoding import decode_answers
+from unmask.tasks.qa.examples import QaColumns, QaExample, choose_columns, given_answers, read_question
 from unmask.tasks.qa.labels import LabelledQuestions
 from unmask.tasks.qa.metrics import QaScore
 from unmask.tasks.qa.squad import DATA_SETS, PLAIN, QaDataSet
-from unmask.tasks.qa.windows import WindowSizes, encode_questions, holds_answer
+from unmask.tasks.qa.windows import encode_questions, holds_answer
+from unmask.tasks.rows import check_columns
+from unmask.tasks.sequence_module import new_bilstm_head
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.tagging.module import token_outputs
 from unmask.tokenization.opening import Tokenizer
@@ -46,29 +48,17 @@ class QaTask:
     """The task.
 
     Attributes:
-        name: `qa`, or a data set's id.
+        settings: its name, lengths and thresholds; `unanswerable` is None until a file was seen.
         layouts: the sets of columns to look for; the first that a row has is used.
         columns: the user's settings for them.
         data_set: how its files are laid out and measured.
-        sizes: of the windows.
-        max_answer_length, n_best, null_threshold, drop_unfound_answers: the settings of these names.
-        unanswerable: whether there may be no answer; None until a file was seen.
-        encoder_top, bilstm_size: the settings of these names.
         training_file: the file that the task was fitted to; None if it was not fitted to any.
     """
 
-    name: str
+    settings: TaskSettings
     layouts: tuple[QaColumns, ...]
     columns: ColumnSettings
     data_set: QaDataSet
-    sizes: WindowSizes
-    max_answer_length: int = 30
-    n_best: int = 20
-    unanswerable: bool | None = None
-    null_threshold: float | None = None
-    drop_unfound_answers: bool = False
-    encoder_top: Literal["none", "bilstm"] = "none"
-    bilstm_size: int = 768
     training_file: DataPath | None = None
 
     kind: ClassVar[TaskKind] = "qa"
@@ -78,9 +68,26 @@ class QaTask:
     per_token: ClassVar[bool] = True
 
     @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
     def max_length(self) -> int:
-        """Most tokens of a row."""
-        return self.sizes.max_length
+        return self.settings.max_length
+
+    @property
+    def unanswerable(self) -> bool | None:
+        """Whether a passage may hold no answer; None if that is not known."""
+        return self.settings.unanswerable
+
+    @property
+    def null_threshold(self) -> float | None:
+        """By how much the score of the best span must exceed that of no answer; None if it was not chosen."""
+        return self.settings.null_threshold
+
+    def with_settings(self, **settings: Any) -> QaTask:
+        """The task with other values of some of its settings."""
+        return replace(self, settings=self.settings.model_copy(update=settings))
 
     def fit_to(self, path: DataPath) -> QaTask:
         """The task with the columns that the file has, and whether it holds a question without an answer."""
@@ -89,10 +96,11 @@ class QaTask:
         rows.close()  # type: ignore[attr-defined]  # a generator
         if self.unanswerable is not None:
             return fitted
-        return replace(fitted, unanswerable=fitted._labelled().any_without_answer(self.load_rows(path)))
+        every = self.load_rows(path)
+        has_unanswered = any(given_answers(row, choose_columns(fitted.layouts, row)) == [] for row in every)
+        return fitted.with_settings(unanswerable=has_unanswered)
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
-        """See `Task`."""
         for file in files_of(path):
             yield from self.data_set.reader(file)
 
@@ -112,19 +120,16 @@ class QaTask:
         return self._labelled().golds(self.load_rows(path))
 
     def _labelled(self) -> LabelledQuestions:
-        return LabelledQuestions(self.name, self.layouts, self.data_set, self.unanswerable, self.drop_unfound_answers)
+        return LabelledQuestions(self.settings, self.layouts, self.data_set)
 
     @property
     def id_column(self) -> str:
-        """See `Task`."""
         return self.columns.id or "id"
 
     def read(self, row: Row) -> QaExample:
-        """See `Task`."""
         return read_question(row, choose_columns(self.layouts, row))
 
     def read_all(self, rows: Iterable[Row]) -> Iterator[QaExample]:
-        """See `Task`."""
         return map(self.read, rows)
 
     def encode(
@@ -135,7 +140,7 @@ class QaTask:
         Raises:
             SettingsError: a question leaves no room for its passage.
         """
-        return encode_questions(examples, tokenizer, self.sizes, counts, num_segments)
+        return encode_questions(examples, tokenizer, self.settings, counts, num_segments)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`: at least one window must hold an answer."""
@@ -146,23 +151,19 @@ class QaTask:
             )
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> QaModule:
-        """See `Task`."""
-        if head is None and self.encoder_top == "bilstm":
-            encoder.pooler = None
-            head = bilstm_head(self.head_kind, encoder.settings, 2, num_units=self.bilstm_size)
+        if head is None and self.settings.encoder_top == "bilstm":
+            head = new_bilstm_head(self.head_kind, encoder, 2, self.settings)
         return QaModule(encoder, new_head(self.head_kind, encoder.settings, 2) if head is None else head)
 
     def decode(self, examples: Sequence[QaExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """See `Task` and `unmask.tasks.qa.decoding.decode_answers`."""
-        rules = AnswerRules(self.max_answer_length, self.n_best, bool(self.unanswerable), self.null_threshold or 0.0)
-        return decode_answers(examples, encoded, outputs.float().numpy(), rules)
+        return decode_answers(examples, encoded, outputs.float().numpy(), self.settings)
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
         """See `Task`: the sum of the logits."""
         return torch.stack(list(outputs)).sum(0)
 
     def score(self) -> QaScore:
-        """See `Task`."""
         return QaScore(self.data_set.normalisation, self.unanswerable)
 
     def tuned(self, score: Score[QaExample]) -> QaTask:
@@ -171,7 +172,7 @@ class QaTask:
         if not self.unanswerable or self.null_threshold is not None:
             return self
         assert isinstance(score, QaScore)
-        return replace(self, null_threshold=score.best_null_threshold())
+        return self.with_settings(null_threshold=score.best_null_threshold())
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: never answering, if questions may have no answer; else a random span of an example's rows."""
@@ -182,12 +183,11 @@ class QaTask:
             share = {"never answering": 100 * float((~np.logical_or.reduceat(answered, firsts)).mean())}
             return {"best_f1": share, "exact": share, "f1": share}
         tokens = np.add.reduceat(dev.lengths, firsts)
-        width = np.minimum(tokens, self.max_answer_length)
+        width = np.minimum(tokens, self.settings.max_answer_length)
         spans = tokens * width - width * (width - 1) // 2
         return {"exact_match": {"a random span": 100 * float((1 / spans).mean())}}
 
     def sample(self, example: QaExample, prediction: Prediction) -> dict[str, Any]:
-        """See `Task`."""
         right = None if example.gold_texts is None else next(iter(example.gold_texts), "(no answer)")
         best = prediction["n_best"][0]["probability"] if prediction["n_best"] else None
         return {
@@ -198,20 +198,12 @@ class QaTask:
         }
 
     def remembered(self) -> dict[str, Any]:
-        """See `Task`."""
-        return {
-            "name": self.name,
-            "max_length": self.sizes.max_length,
-            "doc_stride": self.sizes.doc_stride,
-            "max_question_length": self.sizes.max_question_length,
-            "max_answer_length": self.max_answer_length,
-            "n_best": self.n_best,
-            "unanswerable": self.unanswerable,
-            "null_threshold": self.null_threshold,
-            "drop_unfound_answers": self.drop_unfound_answers,
-            **({"encoder_top": "bilstm", "bilstm_size": self.bilstm_size} if self.encoder_top == "bilstm" else {}),
-            "columns": self.columns.model_dump(exclude_defaults=True),
-        }
+        names = {"max_length", "doc_stride", "max_question_length", "max_answer_length", "n_best", "unanswerable"}
+        names |= {"name", "null_threshold", "drop_unfound_answers"}
+        if self.settings.encoder_top == "bilstm":
+            names |= {"encoder_top", "bilstm_size"}
+        columns = self.columns.model_dump(exclude_defaults=True)
+        return {**self.settings.model_dump(include=names), "columns": columns}
 
 
 class QaModule(nn.Module):
@@ -229,7 +221,7 @@ class QaModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings | None:
-        """How the columns that `forward` reads are padded in a filled batch; None for a BiLSTM, which needs lengths."""
+        """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
         if isinstance(self.head, BiLstmHead):
             return None
         return dict.fromkeys(("start_positions", "end_positions"), Filling(SEQUENCES, NO_LABEL))
@@ -274,25 +266,9 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
     Raises:
         SettingsError: `columns` names one that question answering does not have.
     """
-    if foreign := sorted(columns.model_fields_set.difference(COLUMNS)):
-        raise SettingsError(
-            f"data.columns.{foreign[0]} is not for question answering: expected data.columns.question, context, "
-            "answers or id"
-        )
+    check_columns(columns, COLUMNS, "question answering: expected data.columns.question, context, answers or id")
     data_set = DATA_SETS.get(settings.name, PLAIN)
-    unanswerable = data_set.unanswerable if settings.unanswerable is None else settings.unanswerable
+    if settings.unanswerable is None:
+        settings = settings.model_copy(update={"unanswerable": data_set.unanswerable})
     layouts = [QaColumns.named(columns), *([QaColumns()] if lenient or data_set is not PLAIN else [])]
-    return QaTask(
-        name=settings.name,
-        layouts=tuple(dict.fromkeys(layouts)),
-        columns=columns,
-        data_set=data_set,
-        sizes=WindowSizes(settings.max_length, settings.doc_stride, settings.max_question_length),
-        max_answer_length=settings.max_answer_length,
-        n_best=settings.n_best,
-        unanswerable=unanswerable,
-        null_threshold=settings.null_threshold,
-        drop_unfound_answers=settings.drop_unfound_answers,
-        encoder_top=settings.encoder_top,
-        bilstm_size=settings.bilstm_size,
-    )
+    return QaTask(settings, tuple(dict.fromkeys(layouts)), columns, data_set)

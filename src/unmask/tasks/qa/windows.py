@@ -7,8 +7,8 @@ most context: the smaller of its left and right contexts, plus a hundredth of th
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import SettingsError
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.qa.examples import QaExample
-from unmask.tokenization.offsets import PairFrame, align, pair_frame
+from unmask.tasks.settings import TaskSettings
+from unmask.tokenization.offsets import AlignedText, align, pair_frame
 from unmask.tokenization.opening import Tokenizer
 
 LONG_QUESTIONS = "questions longer than task.max_question_length: cut"
@@ -27,24 +28,6 @@ NO_TOKENS = "answers that no token of the tokenizer stands for: not learned"
 
 NOT_PASSAGE = -1
 """The place of tokens that are not in the passage."""
-
-
-@dataclass(frozen=True)
-class WindowSizes:
-    """The settings of the same names, in tokens."""
-
-    max_length: int
-    doc_stride: int
-    max_question_length: int
-
-
-@dataclass(frozen=True)
-class _Passage:
-    """A passage's tokens: their ids, and the characters that each covers; all (tokens,) int32."""
-
-    ids: NDArray[np.int32]
-    starts: NDArray[np.int32]
-    ends: NDArray[np.int32]
 
 
 def window_bounds(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
@@ -89,7 +72,7 @@ def max_context_window(num_tokens: int, bounds: Sequence[tuple[int, int]]) -> ND
 def encode_questions(
     examples: Sequence[QaExample],
     tokenizer: Tokenizer,
-    sizes: WindowSizes,
+    settings: TaskSettings,
     counts: ExampleCounts,
     num_segments: int = 2,
 ) -> EncodedExamples:
@@ -101,6 +84,7 @@ def encode_questions(
     -1 for other tokens), `max_context` bool (False for other tokens), `is_cls` bool.
 
     Args:
+        settings: `max_length`, `doc_stride` and `max_question_length`.
         counts: updated.
         num_segments: below 2 every token is segment 0.
 
@@ -109,40 +93,71 @@ def encode_questions(
         ModelError: the tokenizer adds no special tokens.
     """
     frame = pair_frame(tokenizer)
-    passages = _encode_passages([example.context for example in examples], tokenizer)
+    contexts = list(dict.fromkeys(example.context for example in examples))
+    passages = dict(zip(contexts, align(tokenizer, contexts), strict=True))
+    characters = {
+        context: np.array([passage.starts, passage.ends], dtype=np.int32) for context, passage in passages.items()
+    }
     questions = tokenizer.encode_batch([example.question for example in examples], specials_in_text=True)
-    rows = _Rows(frame)
+    rows: list[list[int]] = []
+    second_starts, numbers = [], []
+    targets: list[tuple[int, int]] = []
+    alignment: list[NDArray[np.int32]] = []  # of each row (3, tokens): starts, ends, max_context
     for number, (example, question) in enumerate(zip(examples, questions, strict=True)):
         passage = passages[example.context]
-        counts.empty += not question or not len(passage.ids)
-        counts.note(LONG_QUESTIONS, len(question) > sizes.max_question_length)
-        question = question[: sizes.max_question_length]
-        room = sizes.max_length - frame.num_special - len(question)
+        counts.empty += not question or not len(passage)
+        counts.note(LONG_QUESTIONS, len(question) > settings.max_question_length)
+        before = [*frame.before, *question[: settings.max_question_length], *frame.between]
+        num_special_and_question = len(before) + len(frame.after)
+        room = settings.max_length - num_special_and_question
         if room < 1:
             raise SettingsError(
-                f"task.max_length {sizes.max_length} has no room for a passage beside the question of {len(question)} "
-                f"tokens at {example.source} and {frame.num_special} special tokens: raise task.max_length, or lower "
-                f"task.max_question_length ({sizes.max_question_length})"
+                f"task.max_length {settings.max_length} has no room for a passage beside the question of "
+                f"{num_special_and_question - frame.num_special} tokens at {example.source} and {frame.num_special} "
+                "special tokens: raise task.max_length, or lower task.max_question_length "
+                f"({settings.max_question_length})"
             )
-        span = _answer_tokens(example, passage)
-        counts.note(NO_TOKENS, bool(example.answers) and span is None)
-        bounds = window_bounds(len(passage.ids), room, sizes.doc_stride)
-        best = max_context_window(len(passage.ids), bounds)
+        answer = _answer_tokens(example, passage)
+        counts.note(NO_TOKENS, bool(example.answers) and answer is None)
+        bounds = window_bounds(len(passage), room, settings.doc_stride)
+        best = max_context_window(len(passage), bounds)
         for window, (start, end) in enumerate(bounds):
-            rows.add(number, question, passage, slice(start, end), best[start:end] == window, span)
+            row = [*before, *passage.ids[start:end], *frame.after]
+            of_passage = slice(len(before), len(before) + end - start)
+            table = np.full((3, len(row)), NOT_PASSAGE, dtype=np.int32)
+            table[:2, of_passage] = characters[example.context][:, start:end]
+            table[2, of_passage] = best[start:end] == window
+            if answer is None:
+                target = IGNORE_INDEX, IGNORE_INDEX
+            elif start <= answer[0] and answer[1] < end:
+                target = answer[0] - start + len(before), answer[1] - start + len(before)
+            else:
+                target = (len(row) - 1, len(row) - 1) if frame.cls_is_last else (0, 0)
+            rows.append(row)
+            has_segments = num_segments > 1 and frame.first_of_segment_b is not None
+            num_question = len(before) - len(frame.before) - len(frame.between)
+            second_starts.append(num_question + (frame.first_of_segment_b or 0) if has_segments else len(row))
+            numbers.append(number)
+            targets.append(target)
+            alignment.append(table)
     counts.examples += len(examples)
-    return rows.encoded(num_segments)
+    starts, ends, max_context = np.concatenate(alignment, axis=1)
+    row_ends = np.cumsum([len(row) for row in rows])
+    is_cls = np.zeros(row_ends[-1], dtype=np.bool_)
+    is_cls[row_ends - 1 if frame.cls_is_last else [0, *row_ends[:-1]]] = True
+    return encoded(
+        rows,
+        second_starts,
+        examples=numbers,
+        unit_columns={
+            "start_positions": np.array([first for first, _ in targets], dtype=np.int64),
+            "end_positions": np.array([last for _, last in targets], dtype=np.int64),
+        },
+        alignment={"starts": starts, "ends": ends, "max_context": max_context > 0, "is_cls": is_cls},
+    )
 
 
-def _encode_passages(contexts: Sequence[str], tokenizer: Tokenizer) -> dict[str, _Passage]:
-    distinct = list(dict.fromkeys(contexts))
-    return {
-        context: _Passage(*(np.array(column, dtype=np.int32) for column in (text.ids, text.starts, text.ends)))
-        for context, text in zip(distinct, align(tokenizer, distinct), strict=True)
-    }
-
-
-def _answer_tokens(example: QaExample, passage: _Passage) -> tuple[int, int] | None:
+def _answer_tokens(example: QaExample, passage: AlignedText) -> tuple[int, int] | None:
     """The first and the last token of the first answer; (-1, -1) if there is no answer, None if it is not known or no
     token covers any character of it."""
     if example.answers is None:
@@ -150,95 +165,9 @@ def _answer_tokens(example: QaExample, passage: _Passage) -> tuple[int, int] | N
     if not example.answers:
         return -1, -1
     answer = example.answers[0]
-    first = int(np.searchsorted(passage.ends, answer.start, side="right"))
-    last = int(np.searchsorted(passage.starts, answer.end, side="left")) - 1
+    first = bisect_right(passage.ends, answer.start)
+    last = bisect_left(passage.starts, answer.end) - 1
     return (first, last) if first <= last else None
-
-
-class _Rows:
-    """Collects rows."""
-
-    def __init__(self, frame: PairFrame) -> None:
-        self._frame = frame
-        self._examples: list[int] = []
-        self._question_lengths: list[int] = []
-        self._ids: list[Sequence[int] | NDArray[np.int32]] = []  # three pieces a row
-        self._starts: list[NDArray[np.int32]] = []  # only of tokens in windows, as are the lists below
-        self._ends: list[NDArray[np.int32]] = []
-        self._max_context: list[NDArray[np.bool_]] = []
-        self._targets: list[tuple[int, int]] = []
-
-    def add(
-        self,
-        example: int,
-        question: list[int],
-        passage: _Passage,
-        window: slice,
-        max_context: NDArray[np.bool_],
-        span: tuple[int, int] | None,
-    ) -> None:
-        """Adds a window of a passage."""
-        frame = self._frame
-        ahead = [*frame.before, *question, *frame.between]
-        self._examples.append(example)
-        self._question_lengths.append(len(question))
-        self._ids += (ahead, passage.ids[window], frame.after)
-        self._starts.append(passage.starts[window])
-        self._ends.append(passage.ends[window])
-        self._max_context.append(max_context)
-        length = len(ahead) + (window.stop - window.start) + len(frame.after)
-        if span is None:
-            self._targets.append((IGNORE_INDEX, IGNORE_INDEX))
-        elif window.start <= span[0] and span[1] < window.stop:
-            self._targets.append((span[0] - window.start + len(ahead), span[1] - window.start + len(ahead)))
-        else:
-            self._targets.append((length - 1, length - 1) if frame.cls_is_last else (0, 0))
-
-    def encoded(self, num_segments: int) -> EncodedExamples:
-        """All rows as flat arrays."""
-        frame = self._frame
-        questions = np.array(self._question_lengths, dtype=np.int64)
-        windows = np.array([len(window) for window in self._starts], dtype=np.int64)
-        ahead = questions + len(frame.before) + len(frame.between)
-        lengths = ahead + windows + len(frame.after)
-        bounds = np.concatenate([[0], np.cumsum(lengths)])
-        has_segments = num_segments > 1 and frame.first_of_segment_b is not None
-        places = _spread(bounds[:-1] + ahead, windows)  # of the windows' tokens among all tokens
-        is_cls = np.zeros(bounds[-1], dtype=np.bool_)
-        is_cls[bounds[1:] - 1 if frame.cls_is_last else bounds[:-1]] = True
-        targets = np.array(self._targets, dtype=np.int64)
-        return EncodedExamples(
-            input_ids=np.concatenate([np.asarray(piece, dtype=np.int32) for piece in self._ids]),
-            bounds=bounds,
-            second_starts=questions + (frame.first_of_segment_b or 0) if has_segments else lengths,
-            unit_bounds=np.arange(len(lengths) + 1, dtype=np.int64),
-            examples=np.array(self._examples, dtype=np.int64),
-            unit_columns={
-                "start_positions": np.ascontiguousarray(targets[:, 0]),
-                "end_positions": np.ascontiguousarray(targets[:, 1]),
-            },
-            alignment={
-                "starts": _scattered(places, self._starts, is_cls.shape[0]),
-                "ends": _scattered(places, self._ends, is_cls.shape[0]),
-                "max_context": _scattered(places, self._max_context, is_cls.shape[0]) > 0,
-                "is_cls": is_cls,
-            },
-        )
-
-
-def _spread(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`starts[i] ... starts[i] + sizes[i] - 1` for each i, concatenated."""
-    ends = np.cumsum(sizes)
-    return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1])
-
-
-def _scattered(
-    places: NDArray[np.int64], columns: Sequence[NDArray[np.int32] | NDArray[np.bool_]], size: int
-) -> NDArray[np.int32]:
-    """(size,) int32: the concatenated columns at `places`, `NOT_PASSAGE` elsewhere."""
-    values = np.full(size, NOT_PASSAGE, dtype=np.int32)
-    values[places] = np.concatenate(columns)
-    return values
 
 
 def windows_of_examples(encoded: EncodedExamples, num_examples: int) -> Iterator[range]:

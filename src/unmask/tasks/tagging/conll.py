@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -73,8 +73,8 @@ class Sentence:
 
     def as_row(self, path: FileOrLines, fields: dict[str, Any]) -> SentenceRow:
         """A row with `document` as its last field, if the file has documents."""
-        told = {} if self.document is None else {"document": self.document}
-        return SentenceRow({**fields, **told}, f"{path}:{self.lines[0]}", tuple(self.lines))
+        document = {} if self.document is None else {"document": self.document}
+        return SentenceRow({**fields, **document}, f"{path}:{self.lines[0]}", tuple(self.lines))
 
 
 def read_lines(path: FileOrLines) -> Iterator[tuple[int, str]]:
@@ -96,7 +96,7 @@ def read_lines(path: FileOrLines) -> Iterator[tuple[int, str]]:
 def first_document(path: DataPath, is_mark: Callable[[str], bool]) -> int | None:
     """The number of the document of a file's first sentence: 0, or None where no line marks a document.
 
-    WikiGold's marks stand between documents, so its first document has none: this reads ahead up to the first mark.
+    WikiGold's marks are between documents, so its first document has none: this reads ahead up to the first mark.
     """
     return 0 if any(is_mark(line) for _, line in read_lines(path)) else None
 
@@ -150,7 +150,7 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1) -> Iterator[
         num_columns = num_columns or len(columns)
         if len(columns) != num_columns:
             raise InputError(
-                f"{path}:{number}: {len(columns)} columns, and the lines before have {num_columns}: mend the line (a "
+                f"{path}:{number}: {len(columns)} columns, and the lines before have {num_columns}: fix the line (a "
                 "word with a blank in it needs tabs between the columns)"
             )
         sentence.rows.append(columns)
@@ -185,21 +185,19 @@ def read_columns(path: FileOrLines, note: Note, word: int = 0, tag: int = -1) ->
 def read_single_sentences(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`, for sentences that belong to no document, such as WNUT-17's tweets."""
     for row in read_columns(path, note):
-        assert isinstance(row, SentenceRow)
-        yield SentenceRow({key: row.fields[key] for key in ("tokens", "tags")}, row.source, row.lines)
+        yield replace(row, fields={name: row.fields[name] for name in ("tokens", "tags")})
 
 
 def read_wikiann(path: DataPath, note: Note) -> Iterator[Row]:
     """As `read_columns`; the language before each word, `en:Paris`, is removed if all of the first sentence has it."""
     prefix: str | None = None
     for row in read_single_sentences(path, note):
-        assert isinstance(row, SentenceRow)
         tokens = row.fields["tokens"]
         if prefix is None:
             match = re.match(r"[a-z-]{2,12}:", tokens[0])
             prefix = match[0] if match and all(token.startswith(match[0]) for token in tokens) else ""
         plain = [token.removeprefix(prefix) for token in tokens]
-        yield SentenceRow({**row.fields, "tokens": plain}, row.source, row.lines)
+        yield replace(row, fields={**row.fields, "tokens": plain})
 
 
 def read_klue_ner(path: DataPath, note: Note) -> Iterator[Row]:

@@ -47,12 +47,12 @@ def decode_sentences(
         probabilities[number][unit : unit + num_units] = [score] * num_units
     default = None if of_entities else labels[0]
     return [
-        _prediction(example, _filled(its_tags, default), its_probabilities, of_entities)
-        for example, its_tags, its_probabilities in zip(examples, tags, probabilities, strict=True)
+        _prediction(example, _fill_missing(sentence_tags, default), unit_scores, of_entities)
+        for example, sentence_tags, unit_scores in zip(examples, tags, probabilities, strict=True)
     ]
 
 
-def _filled(tags: Sequence[str | None], default: str | None) -> list[str]:
+def _fill_missing(tags: Sequence[str | None], default: str | None) -> list[str]:
     """The tags, with the missing ones filled in.
 
     Args:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unmask.errors import InputError
-from unmask.io.input_files import DataPath, as_files, files_of
+from unmask.io.input_files import DataPath, InputFiles, as_files, files_of
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
 from unmask.tasks.tagging.conll import (
@@ -38,6 +38,8 @@ from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, are_bio, split_tag
 
 USUAL_COLUMNS = TaggingColumns()
 _NUMBER = re.compile("[1-9][0-9]?")
+_SEVERAL_TAGS = re.compile(r'\S +\S|^\[\s*["\d]')
+"""A cell with blanks between tags, or with a JSON list of tags or of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,10 @@ def read_file(
     """The rows of a file in the data set's published form, in the format of its suffix, or of a table.
 
     Args:
-        columns: of files of one word a line, where they are numbers (or names of CoNLL-U's columns). A `.tsv` is such a
-            file if one is a number, and its first line has no column of a usual name.
+        columns: of files of one word a line, where they are numbers (or names of CoNLL-U's columns). A `.tsv` of which
+            one is a number, and whose first line has no column of a usual name, has no header, whether or not
+            `data.header=none` says so. It has a sentence a line if a cell of the column of tags holds several tags
+            (separated by blanks, or a JSON list), else a word a line.
     """
     for file in files_of(path):
         suffix = file.suffixes[0]
@@ -109,7 +113,9 @@ def read_file(
             yield from data_set.reader(file, note)
         elif suffix == ".conllu":
             yield from read_conllu(file, note, **_chosen_columns(file, columns, CONLLU_COLUMNS))
-        elif FORMATS.get(suffix) is read_columns or (suffix == ".tsv" and _has_no_header(file, columns)):
+        elif suffix == ".tsv" and _is_numbered(file, columns) and not _has_words(file, columns):
+            yield from read_rows(_without_header(file))
+        elif FORMATS.get(suffix) is read_columns or (suffix == ".tsv" and _is_numbered(file, columns)):
             yield from read_columns(file, note, **_chosen_columns(file, columns))
         elif suffix in FORMATS:
             yield from FORMATS[suffix](file, note)
@@ -164,12 +170,23 @@ def _chosen_columns(path: FileOrLines, columns: TaggingColumns, known: Sequence[
     return chosen
 
 
-def _has_no_header(path: DataPath, columns: TaggingColumns) -> bool:
-    """Whether a `.tsv` is a file of one word a line: a column is a number, and none has a usual name."""
+def _has_words(file: InputFiles, columns: TaggingColumns) -> bool:
+    """Whether a `.tsv` has one word a line: no line has several tags in the column of tags."""
+    number = _chosen_columns(file, columns).get("tag", -1)
+    rows = (line.split("\t") for _, line in read_lines(file) if not line.startswith("#"))
+    return not any(_SEVERAL_TAGS.search(cell) for row in rows for cell in row[number:][:1])
+
+
+def _is_numbered(file: InputFiles, columns: TaggingColumns) -> bool:
+    """Whether a `.tsv` has no header: a column is named by its number, and the first line has no usual name."""
     if not any(map(_NUMBER.fullmatch, (*columns.tokens, *columns.tags))):
         return False
-    first = next((line for _, line in read_lines(path) if line.strip(" \t")), "")
+    first = next((line for _, line in read_lines(file) if line.strip(" \t")), "")
     return {*USUAL_COLUMNS.tokens, *USUAL_COLUMNS.tags, *USUAL_COLUMNS.text}.isdisjoint(first.split("\t"))
+
+
+def _without_header(file: InputFiles) -> InputFiles:
+    return replace(file, settings=file.settings.model_copy(update={"header": "none"}))
 
 
 def _with_names(path: Path) -> Callable[[Row], Row]:
@@ -178,10 +195,10 @@ def _with_names(path: Path) -> Callable[[Row], Row]:
 
     def named(row: Row) -> Row:
         fields = dict(row.fields)
-        for column, its_names in names.items():
+        for column, tag_names in names.items():
             if isinstance(fields.get(column), list):
                 fields[column] = [
-                    its_names[tag] if type(tag) is int and 0 <= tag < len(its_names) else tag for tag in fields[column]
+                    tag_names[tag] if type(tag) is int and 0 <= tag < len(tag_names) else tag for tag in fields[column]
                 ]
         return replace(row, fields=fields)
 
@@ -196,8 +213,8 @@ def _names_of_numbers(path: Path) -> dict[str, list[str]]:
     except ImportError:
         return {}  # reading the rows says so
     try:
-        told = json.loads((read_schema(path).metadata or {}).get(b"huggingface", b"{}"))
-        features = told["info"]["features"]
+        metadata = json.loads((read_schema(path).metadata or {}).get(b"huggingface", b"{}"))
+        features = metadata["info"]["features"]
     except (ArrowException, OSError, ValueError, KeyError, TypeError):
         return {}
     names = {}

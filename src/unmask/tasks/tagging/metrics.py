@@ -34,18 +34,20 @@ class MatchCounts:
 
     def __init__(self) -> None:
         self.right: Counter[str] = Counter()
-        self.said: Counter[str] = Counter()
+        self.predicted: Counter[str] = Counter()
         self.true: Counter[str] = Counter()
 
     @property
     def classes(self) -> list[str]:
         """The classes that were predicted or true, sorted."""
-        return sorted(self.said.keys() | self.true.keys())
+        return sorted(self.predicted.keys() | self.true.keys())
 
     def figures(self, classes: Sequence[str]) -> tuple[float, float, float]:
         """Precision, recall and F1 of some classes together; 0 where nothing was predicted or true."""
-        right, said, true = (sum(counts[name] for name in classes) for counts in (self.right, self.said, self.true))
-        return right / max(1, said), right / max(1, true), 2 * right / max(1, said + true)
+        right, predicted, true = (
+            sum(counts[name] for name in classes) for counts in (self.right, self.predicted, self.true)
+        )
+        return right / max(1, predicted), right / max(1, true), 2 * right / max(1, predicted + true)
 
     def f1_macro(self) -> float:
         """The mean of the F1 of all classes that were predicted or true."""
@@ -74,42 +76,37 @@ class TaggingScore:
         self._characters = characters
         self._surface_forms = surface_forms
         self._true_forms: set[tuple[str, str]] = set()
-        self._said_forms: set[tuple[str, str]] = set()
-        self._num_examples = 0
+        self._predicted_forms: set[tuple[str, str]] = set()
+        self.num_examples = 0
         self._has_predicates = False
         self._tags = MatchCounts()
         self._entities = MatchCounts()
         self._strict_entities = MatchCounts()
-
-    @property
-    def num_examples(self) -> int:
-        """Examples counted."""
-        return self._num_examples
 
     def add(self, examples: Sequence[TaggingExample], predictions: Sequence[Mapping[str, Any]]) -> None:
         """See `Score`; a prediction has `tags`, one for each unit, in any scheme; examples without tags are ignored."""
         for example, prediction in zip(examples, predictions, strict=True):
             if example.tags is None:
                 continue
-            true, said = list(example.tags), self._checked_tags(example, prediction)
+            true, predicted = list(example.tags), self._checked_tags(example, prediction)
             if self._converts:  # as the true ones were
-                said, _ = to_bio(said, "BIO")
+                predicted, _ = to_bio(predicted, "BIO")
             if self._characters:
                 kept = [place for place, word in enumerate(example.words) if not word.isspace()]
-                true, said = [true[place] for place in kept], [said[place] for place in kept]
-            self._num_examples += 1
+                true, predicted = [true[place] for place in kept], [predicted[place] for place in kept]
+            self.num_examples += 1
             self._has_predicates |= example.predicate is not None
             self._tags.true.update(true)
-            self._tags.said.update(said)
-            self._tags.right.update(tag for tag, other in zip(true, said, strict=True) if tag == other)
+            self._tags.predicted.update(predicted)
+            self._tags.right.update(tag for tag, other in zip(true, predicted, strict=True) if tag == other)
             if self._of_entities:
                 is_role = example.predicate is not None
-                _count(self._entities, *(_found(tags, joins_pieces=is_role) for tags in (true, said)))
+                _count(self._entities, *(_found(tags, joins_pieces=is_role) for tags in (true, predicted)))
                 if self._characters:
-                    _count(self._strict_entities, *(_found(tags, strict=True) for tags in (true, said)))
+                    _count(self._strict_entities, *(_found(tags, strict=True) for tags in (true, predicted)))
                 if self._surface_forms:
                     self._true_forms.update(_surface_forms(example, true))
-                    self._said_forms.update(_surface_forms(example, said))
+                    self._predicted_forms.update(_surface_forms(example, predicted))
 
     def _checked_tags(self, example: TaggingExample, prediction: Mapping[str, Any]) -> list[str]:
         tags = prediction.get("tags")
@@ -144,38 +141,37 @@ class TaggingScore:
             metrics["entity_f1_macro"] = self._strict_entities.f1_macro()
             metrics["character_f1_macro"] = self._tags.f1_macro()
         if self._surface_forms:
-            num_right = len(self._true_forms & self._said_forms)
-            num_said, num_true = len(self._said_forms), len(self._true_forms)
-            metrics["surface_precision"] = num_right / max(1, num_said)
+            num_right = len(self._true_forms & self._predicted_forms)
+            num_predicted, num_true = len(self._predicted_forms), len(self._true_forms)
+            metrics["surface_precision"] = num_right / max(1, num_predicted)
             metrics["surface_recall"] = num_right / max(1, num_true)
-            metrics["surface_f1"] = 2 * num_right / max(1, num_said + num_true)
+            metrics["surface_f1"] = 2 * num_right / max(1, num_predicted + num_true)
         for label in self._entities.classes:
             figures = zip(_FIGURES, self._entities.figures([label]), strict=True)
             metrics |= {f"{label}_{name}": value for name, value in figures}
         return metrics
 
     def degenerate(self) -> str | None:
-        """See `Score`."""
-        if len(self._tags.said) != 1 or len(self._tags.true) < 2:
+        if len(self._tags.predicted) != 1 or len(self._tags.true) < 2:
             return None
-        (tag,) = self._tags.said
+        (tag,) = self._tags.predicted
         what = "characters" if self._characters else "words"
-        return f"all {self._tags.said.total():,} {what} are tagged {tag}"
+        return f"all {self._tags.predicted.total():,} {what} are tagged {tag}"
 
 
 def floors(labels: Sequence[str], training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
     """The figures of the most frequent tag everywhere, or of O where tags are of entities; see `Task.floors`."""
     expected = known_labels(dev)
     if are_bio(labels):
-        told = dev.alignment.get("num_outside")
-        num_units = dev.alignment["num_units"].sum() if told is not None else len(expected)
-        num_outside = told.sum() if told is not None else (expected == labels.index(OUTSIDE)).sum()
+        outside = dev.alignment.get("num_outside")
+        num_units = dev.alignment["num_units"].sum() if outside is not None else len(expected)
+        num_outside = outside.sum() if outside is not None else (expected == labels.index(OUTSIDE)).sum()
         return {"overall_accuracy": {"all O": float(num_outside / max(1, num_units))}, "overall_f1": {"all O": 0.0}}
     most_frequent = int(np.bincount(known_labels(training)).argmax())
     share = float((expected == most_frequent).mean())
-    said = f"all {labels[most_frequent]}"
+    baseline = f"all {labels[most_frequent]}"
     present = len(np.unique([*expected, most_frequent]))
-    return {"accuracy": {said: share}, "f1_macro": {said: 2 * share / (1 + share) / present}}
+    return {"accuracy": {baseline: share}, "f1_macro": {baseline: 2 * share / (1 + share) / present}}
 
 
 def known_labels(labelled: EncodedExamples) -> NDArray[np.int64]:
@@ -207,10 +203,10 @@ def _found(tags: Sequence[str], *, strict: bool = False, joins_pieces: bool = Fa
     return {(label, tuple(places)) for label, places in found}
 
 
-def _count(counts: MatchCounts, true: set[_Found], said: set[_Found]) -> None:
+def _count(counts: MatchCounts, true: set[_Found], predicted: set[_Found]) -> None:
     counts.true.update(label for label, _ in true)
-    counts.said.update(label for label, _ in said)
-    counts.right.update(label for label, _ in true & said)
+    counts.predicted.update(label for label, _ in predicted)
+    counts.right.update(label for label, _ in true & predicted)
 
 
 def _surface_forms(example: TaggingExample, tags: Sequence[str]) -> set[tuple[str, str]]:

@@ -20,7 +20,6 @@ from unmask.io.progress import Progress
 from unmask.io.writing import told_as_output_error
 from unmask.models.buckets import NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm import HIDDEN_SIZE, feature_head
 from unmask.models.heads.bilstm_head import BiLstmHead
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
@@ -48,11 +47,12 @@ class TaggingModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings | None:
-        """How the columns that `forward` reads are padded in a filled batch; None for a BiLSTM, which needs lengths."""
+        """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
         return None if isinstance(self.head, BiLstmHead) else {"labels": Filling(TOKENS, NO_LABEL)}
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task`; the last block and the head compute only labelled tokens, unless the batch is filled."""
+        """The term `task`; the last block and the head compute only labelled tokens, unless the batch is padded to a
+        bucket."""
         if isinstance(self.head, BiLstmHead) or batch.is_filled:  # a BiLSTM reads all of a sequence
             return self.loss(self.outputs(batch), batch)
         labels = batch.columns["labels"]
@@ -67,13 +67,19 @@ class TaggingModule(nn.Module):
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """Cross-entropy over the labelled tokens."""
-        labels = batch.columns["labels"]
-        total = functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        return [LossTerm("task", total, (labels != IGNORE_INDEX).sum())]
+        return [LossTerm("task", _summed_loss(outputs, batch), (batch.columns["labels"] != IGNORE_INDEX).sum())]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Labelled tokens."""
-        return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
+        return {"task": _num_labelled(batch)}
+
+
+def _summed_loss(outputs: Tensor, batch: Batch) -> Tensor:
+    labels = batch.columns["labels"]
+    return functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+
+
+def _num_labelled(batch: Batch) -> int:
+    return int((batch.columns["labels"] != IGNORE_INDEX).sum())
 
 
 def token_outputs(encoder: Encoder, head: nn.Module, batch: Batch) -> Tensor:
@@ -135,38 +141,10 @@ class FeatureTaggingModule(nn.Module):
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """The term `task`: cross-entropy over the tokens whose label is not -100."""
-        labels = batch.columns["labels"]
-        total = functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        return [LossTerm("task", total, int((batch.columns["labels"] != IGNORE_INDEX).sum()))]
+        return [LossTerm("task", _summed_loss(outputs, batch), _num_labelled(batch))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Labelled tokens."""
-        return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
-
-
-def feature_tagging_module(
-    encoder: Encoder,
-    num_labels: int,
-    feature_layers: str,
-    head: nn.Module | None = None,
-    dropout_prob: float | None = None,
-    hidden_size: int = HIDDEN_SIZE,
-) -> FeatureTaggingModule:
-    """The module that tags from frozen features.
-
-    Args:
-        encoder: will be frozen.
-        feature_layers: a key of `unmask.models.heads.layer_mixture.CHOICES`.
-        head: from `feature_head`; None makes a new one, initialised from PyTorch's default generator.
-        dropout_prob: of a fresh head; None takes the encoder's.
-        hidden_size: units of each direction of a fresh head's BiLSTM.
-
-    Raises:
-        SettingsError: no such layers, or the encoder has too few.
-    """
-    if head is None:
-        head = feature_head(encoder.settings, num_labels, feature_layers, dropout_prob, hidden_size)
-    return FeatureTaggingModule(encoder, head, feature_layers)
+        return {"task": _num_labelled(batch)}
 
 
 @torch.inference_mode()

@@ -1,11 +1,11 @@
 """From rows to sentences to tag: their words with their places in a text, and their tags.
 
-Tags stand beside the words, or come from entities that point into the text by its characters.
+Tags are beside the words, or come from entities that point into the text by its characters.
 """
 
 from __future__ import annotations
 
-import json
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.rows import Row
-from unmask.tasks.rows import checked_text, list_in_cell
-from unmask.tasks.spelling import similar_columns
+from unmask.tasks.rows import checked_text, list_in_cell, missing_column, shown, similar_columns
 from unmask.tasks.tagging.conll import SentenceRow
 from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, split_tag, to_bio
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
 
+_POSSESSIVE = re.compile("(?<=\\w)['’][sS]$")
 _ENTITIES = ("entities", "label", "labels")
 """Where entities are looked for; doccano writes `label`, which may also be the class of a text, and is no list then."""
 _ENTITY_KEYS = (("start", "end", "label"), ("start_offset", "end_offset", "label"))
@@ -71,9 +71,6 @@ class TaggingColumns:
     tags: tuple[str, ...] = ("tags", "ner_tags")
     text: tuple[str, ...] = ("text",)
     predicate: tuple[str, ...] = ("predicate",)
-
-
-_USUAL = TaggingColumns()
 
 
 class EntityInsideWord(InputError):  # noqa: N818  what is wrong
@@ -131,11 +128,7 @@ def read_example(
         if len(tags) != len(units):
             raise InputError(f"{row.source}: {len(units)} tokens and {len(tags)} tags: expected one tag a token")
     elif labelled and needs_tags:
-        raise InputError(
-            f"{row.source}: no column {columns.tags[0]!r} for the tags: there is {', '.join(row.fields)}."
-            f"{similar_columns(columns.tags, row)} Name it with data.columns.tags=...; a file without tags is for "
-            "`unmask predict`"
-        )
+        raise missing_column(row, columns.tags, "tags", "tags")
     return TaggingExample(
         text,
         tuple(units),
@@ -229,7 +222,7 @@ def _listed(row: Row, name: str, names: Sequence[str] | None = None) -> list[str
         is_list = is_of_texts or (listed is not None and len(words) > 1 and not begins_with_bracket)
         value = listed if is_list else words
     if not isinstance(value, list):
-        raise InputError(f"{row.source}: {name} is {json.dumps(value)[:60]}: expected a list of texts")
+        raise InputError(f"{row.source}: {name} is {shown(value)}: expected a list of texts")
     if names is not None and any(type(tag) is int for tag in value):
         return [_named(tag, names, f"{name}[{place}]", row.source) for place, tag in enumerate(value)]
     return [checked_text(word, f"{name}[{place}]", row.source) for place, word in enumerate(value)]
@@ -239,10 +232,10 @@ def _named(tag: Any, names: Sequence[str], name: str, source: str) -> str:
     if type(tag) is int and 0 <= tag < len(names):
         return names[tag]
     raise InputError(
-        f"{source}: {name} is {json.dumps(tag)[:60]}: expected a text, or the number of one of task.labels, from 0 to "
+        f"{source}: {name} is {shown(tag)}: expected a text, or the number of one of task.labels, from 0 to "
         f"{len(names) - 1}"
         if names
-        else f"{source}: {name} is {json.dumps(tag)[:60]}: expected a text; to read "
+        else f"{source}: {name} is {shown(tag)}: expected a text; to read "
         "numbers give their names in task.labels, in the order of the numbers: task.labels=[O,B-PER,I-PER]"
     )
 
@@ -261,9 +254,7 @@ def _predicate(row: Row, name: str | None, num_units: int) -> int | None:
         return None
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if type(number) is not int or not 0 <= number < num_units:
-        raise InputError(
-            f"{row.source}: {name} is {json.dumps(value)[:60]}: expected the number of a word, 0 to {num_units - 1}"
-        )
+        raise InputError(f"{row.source}: {name} is {shown(value)}: expected the number of a word, 0 to {num_units - 1}")
     return number
 
 
@@ -290,7 +281,7 @@ def _tags_of_entities(entities: Any, text: str, units: Sequence[Span], source: s
     """
     tags = [OUTSIDE] * len(units)
     if not isinstance(entities, list):
-        raise InputError(f"{source}: entities is {json.dumps(entities)[:60]}: expected a list of [start, end, label]")
+        raise InputError(f"{source}: entities is {shown(entities)}: expected a list of [start, end, label]")
     for entity in entities:
         start, end, label = _checked_entity(entity, len(text), source)
         inside = [place for place, unit in enumerate(units) if unit[0] < end and start < unit[1]]
@@ -321,8 +312,7 @@ def _checked_entity(entity: Any, length: int, source: str) -> tuple[int, int, st
         if type(start) is int and type(end) is int and 0 <= start < end <= length and isinstance(label, str) and label:
             return start, end, label
     raise InputError(
-        f"{source}: the entity {json.dumps(entity, ensure_ascii=False)[:60]}: expected [start, end, label], characters "
-        f"of the text from 0 to {length}"
+        f"{source}: the entity {shown(entity)}: expected [start, end, label], characters of the text from 0 to {length}"
     )
 
 
@@ -341,7 +331,7 @@ def bio_tags(row: Row, tags: Sequence[str], scheme: Scheme, repairs: bool) -> tu
     if broken and not repairs:
         raise InputError(
             f"{place_of(row, broken[0])}: the tag {tags[broken[0]]!r} breaks the scheme {scheme}: nothing begins "
-            f"its entity, or in IOBES ends it; it would be read as {bio[broken[0]]!r}: mend it, or set "
+            f"its entity, or in IOBES ends it; it would be read as {bio[broken[0]]!r}: fix it, or set "
             "task.repair_tags=true"
         )
     return bio, len(broken)
@@ -351,8 +341,8 @@ def split_words(text: str, punctuation: bool) -> list[Span]:
     """The words of a text, separated by white space.
 
     Args:
-        punctuation: True also cuts punctuation and symbols off both edges of a word, one by one, as corpora of entities
-            do; `@` and `#` stay before a name.
+        punctuation: True also cuts punctuation and symbols off both edges of a word, one by one, and the possessive
+            `'s` off its end, as corpora of entities do; `@` and `#` stay before a name.
     """
     spans: list[Span] = []
     for has_text, group in groupby(range(len(text)), key=lambda place: not text[place].isspace()):
@@ -366,7 +356,8 @@ def split_words(text: str, punctuation: bool) -> list[Span]:
         while punctuation and last > first and _is_mark(text[last - 1]):
             last -= 1
         spans += [(place, place + 1) for place in range(start, first)]
-        spans += [(first, last)] if first < last else []
+        middle = last - 2 if punctuation and _POSSESSIVE.search(text, first, last) else last
+        spans += [span for span in ((first, middle), (middle, last)) if span[0] < span[1]]
         spans += [(place, place + 1) for place in range(last, end)]
     return spans
 

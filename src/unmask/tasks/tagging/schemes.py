@@ -93,13 +93,13 @@ def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], list[int]]:
         after = parts[place + 1] if place + 1 < len(parts) else None
         assert here is not None
         letter, label = here
-        goes_on = _goes_on(before, here)
+        continues = _continues(before, here)
         if letter == OUTSIDE:
             bio.append(OUTSIDE)
             continue
-        bio.append(f"{'I' if goes_on else 'B'}-{label}")
-        unbegun = letter in "IE" and not goes_on and scheme != "IOB1"
-        unended = scheme == "IOBES" and letter in "BI" and not _goes_on(here, after)
+        bio.append(f"{'I' if continues else 'B'}-{label}")
+        unbegun = letter in "IE" and not continues and scheme != "IOB1"
+        unended = scheme == "IOBES" and letter in "BI" and not _continues(here, after)
         if unbegun or unended:
             broken.append(place)
     return bio, broken
@@ -116,7 +116,7 @@ def find_entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
     parts = [split_tag(tag) or (OUTSIDE, "") for tag in tags]
     first: int | None = None
     for place, here in enumerate([*parts, (OUTSIDE, "")]):
-        if place and first is not None and not _goes_on(parts[place - 1], here):
+        if place and first is not None and not _continues(parts[place - 1], here):
             entities.append(Entity(parts[first][1], first, place))
             first = None
         if first is None and here[0] != OUTSIDE and (here[0] == "B" or not strict):
@@ -124,7 +124,7 @@ def find_entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
     return entities
 
 
-def _goes_on(before: tuple[str, str] | None, here: tuple[str, str] | None) -> bool:
+def _continues(before: tuple[str, str] | None, here: tuple[str, str] | None) -> bool:
     """Whether the unit tagged `here` belongs to the same entity as the one before it."""
     if before is None or here is None or OUTSIDE in (before[0], here[0]):
         return False

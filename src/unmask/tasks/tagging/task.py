@@ -8,23 +8,23 @@ as in the paper; with `tagging_head: bilstm` the paper's two-layer BiLSTM reads 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
+from unmask.models.heads.bilstm import feature_head
 from unmask.models.heads.bilstm_head import bilstm_head
 from unmask.models.heads.heads import HeadKind, new_head
-from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
+from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.rows import check_columns
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.decoding import decode_sentences
@@ -37,7 +37,7 @@ from unmask.tasks.tagging.files import (
     read_held,
 )
 from unmask.tasks.tagging.metrics import TaggingScore, floors, known_labels
-from unmask.tasks.tagging.module import TaggingModule, feature_tagging_module
+from unmask.tasks.tagging.module import FeatureTaggingModule, TaggingModule
 from unmask.tasks.tagging.rows import (
     EntityInsideWord,
     TaggingColumns,
@@ -72,40 +72,20 @@ class Tagging:
     """The task.
 
     Attributes:
-        name: `tagging`, or a data set's id.
+        settings: its name, lengths, heads, and what it tags; `units` None: words, or what the data set tags.
         data_set: None for the user's own files.
-        columns: the columns of tables.
-        said_columns: the user's settings for them.
+        columns: the columns of tables, with the names that are looked for beside the user's.
+        column_settings: the user's settings for them.
         labels: in the order of their ids; empty until read from the training file.
-        units: what is tagged; None: words, or what the data set tags.
-        max_length: most tokens of a row.
-        doc_stride: tokens from one window's beginning to the next one's.
-        classifier_dropout: None takes the encoder's.
-        document_context: True fills rows with the surrounding sentences.
-        repair_tags: True mends tags that break their scheme, and counts them; False refuses them.
-        head: `linear`, or `bilstm` on features of the frozen encoder.
-        feature_layers: the layers that the BiLSTM head reads.
-        bilstm_size: units of each direction of either BiLSTM.
-        encoder_top: `bilstm` puts a BiLSTM on the encoder, and trains both.
         has_predicates: True if the training file has semantic roles.
         predicted_scheme: of the tags that are to be scored; a model's own are BIO.
     """
 
-    name: str
+    settings: TaskSettings
     data_set: TaggingDataSet | None
     columns: TaggingColumns
-    said_columns: ColumnSettings
+    column_settings: ColumnSettings
     labels: tuple[str, ...]
-    units: Literal["words", "characters"] | None = None
-    max_length: int = 128
-    doc_stride: int = 128
-    classifier_dropout: float | None = None
-    document_context: bool = False
-    repair_tags: bool = True
-    head: Literal["linear", "bilstm"] = "linear"
-    feature_layers: str = "last"
-    bilstm_size: int = 768
-    encoder_top: Literal["none", "bilstm"] = "none"
     has_predicates: bool = False
     predicted_scheme: Scheme = "BIO"
 
@@ -115,9 +95,17 @@ class Tagging:
     per_token: ClassVar[bool] = True
 
     @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def max_length(self) -> int:
+        return self.settings.max_length
+
+    @property
     def tags_characters(self) -> bool:
         """True if the units are characters, not words."""
-        return self.units == "characters" or (self.data_set is not None and self.data_set.characters)
+        return self.settings.units == "characters" or (self.data_set is not None and self.data_set.characters)
 
     # Reading.
 
@@ -131,12 +119,12 @@ class Tagging:
         for row in self.load_rows(path):
             has_predicates |= names_predicate(row, self.columns)
             try:
-                if task.units is None:
+                if task.settings.units is None:
                     task._read(row, needs_tags=False)
             except EntityInsideWord as found:
                 what = str(found).partition(", and words are tagged")[0]
                 logger.info("%s: so characters are tagged, not words (task.units=characters)", what)
-                task = replace(task, units="characters")
+                task = replace(task, settings=task.settings.model_copy(update={"units": "characters"}))
         return replace(task._with_labels(path), has_predicates=True) if has_predicates else task._with_labels(path)
 
     def _with_labels(self, path: DataPath) -> Tagging:
@@ -144,7 +132,9 @@ class Tagging:
             return self
         scheme, seen = self._scheme(path), set()
         for row in self.load_rows(path):
-            seen.update(bio_tags(row, self._read(row, needs_tags=False).tags or (), scheme, self.repair_tags)[0])
+            seen.update(
+                bio_tags(row, self._read(row, needs_tags=False).tags or (), scheme, self.settings.repair_tags)[0]
+            )
         if not seen:
             for row in self.load_rows(path):
                 self._read(row)  # raises at the first row without tags, naming the columns that it has
@@ -172,8 +162,7 @@ class Tagging:
         return replace(task, labels=tuple(sorted(found)) if are_others else complete_labels(found))
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
-        """See `Task`."""
-        return read_file(path, self.data_set, _unheard, self.columns)
+        return read_file(path, self.data_set, ExampleCounts().note, self.columns)
 
     def read_lines(self, lines: HeldLines) -> Iterator[Row]:
         """The rows of lines of one word each, such as standard input."""
@@ -186,20 +175,20 @@ class Tagging:
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
         """See `Task`; with `unlabelled` a row may have no tags."""
         examples = self._load(path, counts, unlabelled)
-        yield from with_context(examples, self.max_length) if self.document_context else examples
+        yield from with_context(examples, self.max_length) if self.settings.document_context else examples
 
     def _load(self, path: DataPath, counts: ExampleCounts, unlabelled: bool) -> Iterator[TaggingExample]:
         scheme, known, loaded = self._scheme(path), frozenset(self.labels), 0
         for row in read_file(path, self.data_set, counts.note, self.columns):
             example = self._read(row, needs_tags=not unlabelled)
             if example.tags is not None:
-                tags, num_mended = bio_tags(row, example.tags, scheme, self.repair_tags)
-                counts.note("tags that broke their scheme and were mended", num_mended)
+                tags, num_repaired = bio_tags(row, example.tags, scheme, self.settings.repair_tags)
+                counts.note("tags that broke their scheme and were repaired", num_repaired)
                 for place, tag in enumerate(tags):
                     if known and tag not in known:
                         raise InputError(
                             f"{place_of(row, place)}: the tag {example.tags[place]!r} is none of the known ones "
-                            f"({', '.join(self.labels)}): mend it, or train with it (task.labels lists them)"
+                            f"({', '.join(self.labels)}): fix it, or train with it (task.labels lists them)"
                         )
                 example = replace(example, tags=tuple(tags))
             loaded += 1
@@ -213,13 +202,14 @@ class Tagging:
 
     @property
     def id_column(self) -> str:
-        """See `Task`."""
-        return self.said_columns.id or "id"
+        return self.column_settings.id or "id"
 
     def read_all(self, rows: Iterable[Row]) -> Iterator[TaggingExample]:
         """See `Task`; the rows of a `document` must be adjacent, and one document at a time is held in memory."""
         examples = map(self.read, rows)
-        return with_context(examples, self.max_length, _warn_of_no_context) if self.document_context else examples
+        return (
+            with_context(examples, self.max_length, _warn_of_no_context) if self.settings.document_context else examples
+        )
 
     def _read(self, row: Row, *, labelled: bool = True, needs_tags: bool = True) -> TaggingExample:
         return read_example(
@@ -245,12 +235,13 @@ class Tagging:
     def encode(
         self, examples: Sequence[TaggingExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
-        """See `Task` and `encode_sentences`."""
-        sentences = encode_sentences(examples, self.labels, tokenizer, self.max_length, self.doc_stride, num_segments)
+        sentences = encode_sentences(
+            examples, self.labels, tokenizer, self.max_length, self.settings.doc_stride, num_segments
+        )
         counts.examples += len(examples)
         counts.empty += sentences.num_empty
         what = "characters" if self.tags_characters else "words"
-        counts.note(f"{what} that encode to nothing", sentences.num_silent)
+        counts.note(f"{what} that encode to nothing", sentences.num_uncovered)
         return sentences.encoded
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
@@ -262,41 +253,43 @@ class Tagging:
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> TaskModule:
         """See `Task`; raises ModelError for semantic roles with a causal encoder or ELMo's, unless under a BiLSTM."""
-        if self.head == "bilstm":
-            return feature_tagging_module(
-                encoder, len(self.labels), self.feature_layers, head, self.classifier_dropout, self.bilstm_size
-            )
-        if self.encoder_top == "bilstm":
-            prob = self.classifier_dropout
-            top = bilstm_head(self.head_kind, encoder.settings, len(self.labels), prob, self.bilstm_size)
-            return TaggingModule(encoder, top if head is None else head)
-        if self.has_predicates and (encoder.settings.is_causal or encoder.reads_words):
+        settings, num_labels = self.settings, len(self.labels)
+        if settings.tagging_head == "bilstm":
+            if head is None:
+                dropout_prob, layers = settings.classifier_dropout, settings.feature_layers
+                head = feature_head(encoder.settings, num_labels, layers, dropout_prob, settings.bilstm_size)
+            return FeatureTaggingModule(encoder, head, settings.feature_layers)
+        if (
+            settings.encoder_top == "none"
+            and self.has_predicates
+            and (encoder.settings.is_causal or encoder.reads_words)
+        ):
             what = "a causal encoder" if encoder.settings.is_causal else "an encoder that reads two texts apart"
             raise ModelError(
                 f"semantic roles cannot be learned with {what} ({encoder.settings.architecture}): each predicate is "
                 "named behind its sentence, where the words do not see it; take an encoder of another family, or set "
                 "task.tagging_head=bilstm or task.encoder_top=bilstm"
             )
-        fresh = new_head(self.head_kind, encoder.settings, len(self.labels), self.classifier_dropout)
-        return TaggingModule(encoder, fresh if head is None else head)
+        if head is None and settings.encoder_top == "bilstm":
+            prob = settings.classifier_dropout
+            head = bilstm_head(self.head_kind, encoder.settings, num_labels, prob, settings.bilstm_size)
+        elif head is None:
+            head = new_head(self.head_kind, encoder.settings, num_labels, settings.classifier_dropout)
+        return TaggingModule(encoder, head)
 
     # Answering.
 
     def decode(self, examples: Sequence[TaggingExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
-        """See `Task` and `decode_sentences`."""
         return decode_sentences(examples, encoded, outputs, self.labels)
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
-        """See `Task`: the log of the mean probability."""
-        return torch.stack([logits.log_softmax(-1) for logits in outputs]).logsumexp(0) - math.log(len(outputs))
+        return log_mean_probability(outputs)
 
     def score(self) -> TaggingScore:
-        """See `Task`."""
         surface_forms = self.data_set is not None and self.data_set.surface_forms
         return TaggingScore(self.labels, self.tags_characters, surface_forms, self.predicted_scheme)
 
     def tuned(self, score: Score[TaggingExample]) -> Tagging:
-        """Nothing is chosen after training."""
         return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
@@ -307,36 +300,25 @@ class Tagging:
         """See `Task`; `probability` is that of the least certain entity."""
         return {
             "input": {"text": example.text},
-            "label": None if example.tags is None else self._told(example, example.tags),
-            "prediction": self._told(example, prediction["tags"]),
+            "label": None if example.tags is None else self._described(example, example.tags),
+            "prediction": self._described(example, prediction["tags"]),
             "probability": min((entity["score"] for entity in prediction["entities"]), default=None),
         }
 
-    def _told(self, example: TaggingExample, tags: Sequence[str]) -> str:
+    def _described(self, example: TaggingExample, tags: Sequence[str]) -> str:
         if not are_bio(self.labels):
             return " ".join(tags)
         entities = find_entities(tags)
         return ", ".join(f"{example.between(one.first, one.end)} [{one.label}]" for one in entities) or "no entity"
 
     def remembered(self) -> dict[str, Any]:
-        """See `Task`."""
+        names = {"name", "max_length", "doc_stride", "document_context", "repair_tags"}
+        names |= {"tagging_head", "feature_layers", "bilstm_size"}
         return {
-            "name": self.name,
-            "max_length": self.max_length,
-            "doc_stride": self.doc_stride,
-            "document_context": self.document_context,
-            "repair_tags": self.repair_tags,
-            "tagging_head": self.head,
-            "feature_layers": self.feature_layers,
-            "bilstm_size": self.bilstm_size,
-            **({"encoder_top": self.encoder_top} if self.encoder_top != "none" else {}),
-            **({"units": self.units} if self.units is not None else {}),
-            "columns": self.said_columns.model_dump(exclude_defaults=True),
+            **self.settings.model_dump(include=names),
+            **self.settings.model_dump(include={"encoder_top", "units"}, exclude_defaults=True),
+            "columns": self.column_settings.model_dump(exclude_defaults=True),
         }
-
-
-def _unheard(what: str, count: int) -> None:
-    """A `Note` that discards everything, for passes over a file that report nothing."""
 
 
 def _warn_of_no_context(source: str) -> None:
@@ -357,37 +339,13 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
     Raises:
         SettingsError: `columns` names one that tagging does not have.
     """
-    if foreign := sorted(columns.model_fields_set.difference(COLUMNS)):
-        raise SettingsError(
-            f"data.columns.{foreign[0]} is not for tagging: expected data.columns.tokens (or text), tags, predicate"
-        )
+    check_columns(columns, COLUMNS, "tagging: expected data.columns.tokens (or text), tags, predicate")
     data_set = DATA_SETS.get(settings.name)
     if settings.units == "words" and data_set is not None and data_set.characters:
         raise SettingsError(f"task.units=words: {settings.name} tags characters: leave it out")
-    usual = TaggingColumns()
-
-    def names(said: str | None, others: tuple[str, ...]) -> tuple[str, ...]:
-        return others if said is None else (said, *others) if lenient else (said,)
-
-    return Tagging(
-        name=settings.name,
-        data_set=data_set,
-        columns=TaggingColumns(
-            names(columns.tokens, usual.tokens),
-            names(columns.tags, usual.tags),
-            names(columns.text, usual.text),
-            names(columns.predicate, usual.predicate),
-        ),
-        said_columns=columns,
-        units=settings.units,
-        labels=tuple(settings.labels or (data_set.labels if data_set is not None else ())),
-        max_length=settings.max_length,
-        doc_stride=settings.doc_stride,
-        classifier_dropout=settings.classifier_dropout,
-        document_context=settings.document_context,
-        repair_tags=settings.repair_tags,
-        head=settings.tagging_head,
-        feature_layers=settings.feature_layers,
-        bilstm_size=settings.bilstm_size,
-        encoder_top=settings.encoder_top,
-    )
+    names = {}
+    for field, usual in asdict(TaggingColumns()).items():
+        name = getattr(columns, field)
+        names[field] = usual if name is None else (name, *usual) if lenient else (name,)
+    labels = tuple(settings.labels or (data_set.labels if data_set is not None else ()))
+    return Tagging(settings, data_set, TaggingColumns(**names), columns, labels)

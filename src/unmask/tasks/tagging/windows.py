@@ -1,9 +1,9 @@
 """Sentences as rows of tokens: windows over long ones, document context around short ones, the predicate after them.
 
-Devlin et al. 2019, section 5.3: a unit's label stands at its first sub-token; the context is that of the document. A
+Devlin et al. 2019, section 5.3: a unit's label is at its first sub-token; the context is that of the document. A
 longer sentence is read in overlapping windows, and each label counts in the one where it has the most context. A
 predicate is repeated after its sentence, `[CLS] sentence [SEP] predicate [SEP]` (Shi and Lin 2019); for the n-th of
-equal words it stands there n times, since otherwise two predicates would give the same input.
+equal words it is there n times, since otherwise two predicates would give the same input.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from unmask.errors import InputError
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.tagging.rows import Span, TaggingExample
 from unmask.tasks.tagging.schemes import OUTSIDE
+from unmask.tokenization.definition import Piece
 from unmask.tokenization.offsets import AlignedText, align
 from unmask.tokenization.opening import Tokenizer
 
@@ -60,7 +62,7 @@ def find_leads(aligned: AlignedText, units: Sequence[Span]) -> list[Lead]:
 
 @dataclass(frozen=True)
 class SentenceWindow:
-    """Tokens of a sentence that stand in one row.
+    """Tokens of a sentence that are in one row.
 
     Attributes:
         first, end: the range of tokens.
@@ -94,53 +96,20 @@ def cut_windows(length: int, room: int, stride: int) -> Iterator[SentenceWindow]
         begin = until
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The special tokens around texts, as in the tokenizer's own template.
-
-    Attributes:
-        before: those before the first text.
-        between: those between the two texts; empty if there is only one.
-        after: those after the last text.
-        num_first: how many of `between` belong to the first segment.
-        has_segments: False for families without segments.
-    """
-
-    before: list[int]
-    between: list[int]
-    after: list[int]
-    num_first: int = 0
-    has_segments: bool = False
-
-    @property
-    def num_special(self) -> int:
-        return len(self.before) + len(self.between) + len(self.after)
-
-    def row(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], int]:
-        """The tokens of a row, and where segment B begins in it (the row's length if there is no segment B)."""
-        ids = [*self.before, *first, *self.between, *second, *self.after]
-        if not self.has_segments:
-            return ids, len(ids)
-        return ids, len(self.before) + len(first) + self.num_first
+def special_token_template(tokenizer: Tokenizer, is_pair: bool) -> tuple[Piece, ...]:
+    """The pieces of an input of one text, or of a pair: special tokens, and the places of the texts."""
+    return tokenizer.framing.pair if is_pair else tokenizer.framing.single
 
 
-def find_frame(tokenizer: Tokenizer, pair: bool) -> Frame:
-    """The special tokens around one text or a pair of texts."""
-    text = "a"
-    (ids,) = tokenizer.encode_batch([text], specials_in_text=True)
-    (whole,) = tokenizer.encode_inputs([(text, text if pair else None)])
-    places = [place for place in range(len(whole.input_ids)) if whole.input_ids[place : place + len(ids)] == ids]
-    first, last = places[0], places[-1]
-    if not pair:
-        return Frame(whole.input_ids[:first], [], whole.input_ids[first + len(ids) :])
-    between = slice(first + len(ids), last)
-    return Frame(
-        whole.input_ids[:first],
-        whole.input_ids[between],
-        whole.input_ids[last + len(ids) :],
-        whole.token_type_ids[between].count(0),
-        any(whole.token_type_ids),
-    )
+def build_row(template: Sequence[Piece], first: Sequence[int], second: Sequence[int]) -> tuple[list[int], int]:
+    """The tokens of a row, and where segment B begins in it (the row's length if there is no segment B)."""
+    ids: list[int] = []
+    second_start: int | None = None
+    for piece in template:
+        if piece.segment == 1 and second_start is None:
+            second_start = len(ids)
+        ids += {"A": first, "B": second, "": piece.ids}[piece.text]
+    return ids, len(ids) if second_start is None else second_start
 
 
 def predicate_ids(aligned: AlignedText, units: Sequence[Span], predicate: int) -> list[int]:
@@ -178,12 +147,12 @@ class EncodedSentences:
             represents a unit. Alignment: `units`, the first unit that a token represents; `num_units`, how many, 0 for
             other tokens; and `num_outside`, how many of these units are tagged O.
         num_empty: sentences without any token.
-        num_silent: units that no token covers, not counting blanks where units are characters.
+        num_uncovered: units that no token covers, not counting blanks where units are characters.
     """
 
     encoded: EncodedExamples
     num_empty: int
-    num_silent: int
+    num_uncovered: int
 
 
 def encode_sentences(
@@ -207,21 +176,23 @@ def encode_sentences(
     """
     texts = list(dict.fromkeys(text for one in examples for text in (*one.left, one.text, *one.right)))
     aligned_texts = dict(zip(texts, align(tokenizer, texts), strict=True))
-    frames = {pair: find_frame(tokenizer, pair) for pair in {one.predicate is not None for one in examples}}
     ids_of_labels = {label: number for number, label in enumerate(labels)}
     rows, second_starts, numbers = [], [], []
     columns: dict[str, list[int]] = {"labels": [], "units": [], "num_units": [], "num_outside": []}
-    num_empty = num_silent = 0
+    num_empty = num_uncovered = 0
     for number, example in enumerate(examples):
-        aligned, frame = aligned_texts[example.text], frames[example.predicate is not None]
+        aligned = aligned_texts[example.text]
+        template = special_token_template(tokenizer, is_pair=example.predicate is not None)
+        num_special = sum(len(piece.ids) for piece in template)
+        num_before = sum(len(piece.ids) for piece in takewhile(lambda piece: piece.text != "A", template))
         leads = find_leads(aligned, example.units)
         num_empty += not len(aligned)
-        num_silent += _count_silent(example, leads)
+        num_uncovered += _count_uncovered(example, leads)
         named = [] if example.predicate is None else predicate_ids(aligned, example.units, example.predicate)
-        room = max_length - frame.num_special - len(named)
+        room = max_length - num_special - len(named)
         if room < 1:
             raise InputError(
-                f"{example.source}: its predicate and the special tokens are {frame.num_special + len(named)} tokens, "
+                f"{example.source}: its predicate and the special tokens are {num_special + len(named)} tokens, "
                 f"and task.max_length {max_length} leaves none for the sentence: raise it"
             )
         left, right = take_context(
@@ -230,8 +201,8 @@ def encode_sentences(
             max(0, room - len(aligned)),
         )
         for window in cut_windows(len(aligned), room, stride):
-            ids, second_start = frame.row([*left, *aligned.ids[window.first : window.end], *right], named)
-            shift = len(columns["labels"]) + len(frame.before) + len(left) - window.first
+            ids, second_start = build_row(template, [*left, *aligned.ids[window.first : window.end], *right], named)
+            shift = len(columns["labels"]) + num_before + len(left) - window.first
             columns["labels"] += [IGNORE_INDEX] * len(ids)
             for name in ("units", "num_units", "num_outside"):
                 columns[name] += [0] * len(ids)
@@ -256,11 +227,11 @@ def encode_sentences(
             alignment=alignment,
         ),
         num_empty,
-        num_silent,
+        num_uncovered,
     )
 
 
-def _count_silent(example: TaggingExample, leads: Sequence[Lead]) -> int:
+def _count_uncovered(example: TaggingExample, leads: Sequence[Lead]) -> int:
     answered = sum(lead.num_units for lead in leads)
     if answered == len(example.units):
         return 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,28 +12,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
+from unmask.tasks.sequence_module import SequenceModule, new_sequence_module, summed_cross_entropy
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
-from unmask.tasks.spelling import shown_beside
 from unmask.tasks.text import glue
-from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts
+from unmask.tasks.text.examples import TextExample, TextFiles
 from unmask.tasks.text.glue import TextDataSet
-from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_label
-from unmask.tasks.text.metrics import LabelScore, f1_scores, listed
+from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_label, unknown_label
+from unmask.tasks.text.metrics import LabelScore, f1_scores, warn_of_absent
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tasks.text.text_task import TextTask
-from unmask.tokenization.opening import Tokenizer
-
-logger = logging.getLogger("unmask")
 
 LabelledText = TextExample[str]
 
@@ -132,10 +125,6 @@ class Classification(TextTask[str]):
         check_combined(found)
         return sorted_labels(found)
 
-    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
-        """See `Task`."""
-        return self.files.load(path, counts, self._read_label, unlabelled)
-
     def _read_label(self, row: Row, name: str) -> str | None:
         label = read_label(row, name)
         if label in self._ids:
@@ -144,19 +133,12 @@ class Classification(TextTask[str]):
             return None
         label = self._meanings.get(label, label)
         if self.labels and label not in self._ids:
-            raise InputError(
-                f"{row.source}: the label {shown_beside(label, self.labels)} is none of the known ones "
-                f"({listed(self.labels)}): mend it, or train with it (task.labels lists them)"
-            )
+            raise unknown_label(row.source, label, self.labels)
         return label
 
-    def encode(
-        self, examples: Sequence[LabelledText], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
-    ) -> EncodedExamples:
-        """See `Task`; a unit has the column `labels`, int64."""
+    def _targets(self, examples: Sequence[LabelledText]) -> NDArray[np.int64]:
         ids = [IGNORE_INDEX if example.label is None else self._ids[example.label] for example in examples]
-        columns = {"labels": np.array(ids, dtype=np.int64)}
-        return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
+        return np.array(ids, dtype=np.int64)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`; warns of labels that have no example."""
@@ -164,11 +146,10 @@ class Classification(TextTask[str]):
         present = [label for label, count in zip(self.labels, counts, strict=True) if count]
         if len(present) < 2:
             raise InputError(
-                f"{path}: every example has the label {present[0]!r}: there is nothing to tell apart; "
+                f"{path}: every example has the label {present[0]!r}: there is nothing to learn; "
                 "give examples of at least two labels"
             )
-        if absent := [label for label, count in zip(self.labels, counts, strict=True) if not count]:
-            logger.warning("%s: no example with the label %s", path, listed(absent))
+        warn_of_absent(self.labels, counts, path)
 
     def _counts(self, examples: EncodedExamples) -> NDArray[np.int64]:
         """(labels,), how many examples have each label."""
@@ -176,7 +157,6 @@ class Classification(TextTask[str]):
         return np.bincount(ids[ids != IGNORE_INDEX].astype(np.int64), minlength=len(self.labels))
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
-        """See `Task`."""
         return new_sequence_module(encoder, head, len(self.labels), summed_cross_entropy, self.settings)
 
     def decode(self, examples: Sequence[LabelledText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
@@ -192,16 +172,10 @@ class Classification(TextTask[str]):
         ]
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
-        """See `Task`."""
-        return torch.stack([torch.log_softmax(each, -1) for each in outputs]).logsumexp(0) - math.log(len(outputs))
+        return log_mean_probability(outputs)
 
     def score(self) -> LabelScore:
-        """See `Task`."""
         return LabelScore(self.labels, self.data_set.primary_metric)
-
-    def tuned(self, score: Score[LabelledText]) -> Classification:
-        """See `Task`: nothing is chosen."""
-        return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: always predicting the label most frequent in training; for F1 of the second label, always
@@ -219,7 +193,6 @@ class Classification(TextTask[str]):
         return {**accuracy, **f1, "matthews_correlation": {"any constant": 0.0}}
 
     def sample(self, example: LabelledText, prediction: Prediction) -> dict[str, Any]:
-        """See `Task`."""
         return {
             "input": self.files.shown(example),
             "label": example.label,
@@ -227,18 +200,9 @@ class Classification(TextTask[str]):
             "probability": prediction["score"],
         }
 
-    def remembered(self) -> dict[str, Any]:
-        """See `Task`."""
-        return self.files.remembered(self.settings)
-
 
 def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
     """The order of labels where nothing else says it: sorted as text, but by value if all are numbers (-1, 0.5, 10)."""
     found = set(labels)
     numeric = all(_NUMBER.fullmatch(label) for label in found)
     return tuple(sorted(found, key=lambda label: (float(label) if numeric else 0, label)))
-
-
-def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """() from (units, labels) and ids (units,), `IGNORE_INDEX` where there is no label."""
-    return functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import read_rows
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, encoded
-from unmask.tasks.rows import checked_text
+from unmask.tasks.rows import check_columns, checked_text, choose_layout, listed
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.spelling import similar_columns
-from unmask.tasks.text.labels import listed_places
 from unmask.tokenization.opening import Tokenizer
-
-logger = logging.getLogger("unmask")
 
 LabelT = TypeVar("LabelT")
 
 USUAL_COLUMNS = (ColumnSettings(text="text"), ColumnSettings(text_a="text_a", text_b="text_b"))
 """The columns looked for by default."""
 
-_MEANT = {"text", "text_a", "text_b", "label", "labels", "id"}
-"""The fields of `ColumnSettings` that apply to texts and pairs."""
+_READ_COLUMNS = ("text", "text_a", "text_b", "label", "labels", "id")
+_EXPECTED = "texts and pairs of texts: expected text, or text_a and text_b; label; id"
 
 
 @dataclass(frozen=True)
@@ -92,20 +87,16 @@ class TextFiles:
         Raises:
             SettingsError: a column is named that is neither a text, nor the label or the id.
         """
-        if other := sorted(columns.model_fields_set - _MEANT):
-            raise SettingsError(
-                f"data.columns.{other[0]} means nothing to texts and pairs of texts: expected text, or text_a and "
-                "text_b; label; id"
-            )
+        check_columns(columns, _READ_COLUMNS, _EXPECTED)
         given = columns.model_dump(include=columns.model_fields_set & {"label", "labels", "id"})
-        here = tuple(layout.model_copy(update=given) for layout in self.layouts)
-        wanted = (columns,) if columns.texts else here
+        own = [layout.model_copy(update=given) for layout in self.layouts]
+        wanted = [columns] if columns.texts else own
         if lenient:
             lengths = {len(layout.texts) for layout in wanted}
-            usual = tuple(layout.model_copy(update=given) for layout in USUAL_COLUMNS)
+            usual = [layout.model_copy(update=given) for layout in USUAL_COLUMNS]
             others = [layout for layout in (*self.layouts, *usual) if len(layout.texts) in lengths]
-            wanted = tuple(dict.fromkeys((*wanted, *others)))
-        return replace(self, layouts=wanted)
+            wanted = list(dict.fromkeys((*wanted, *others)))
+        return replace(self, layouts=tuple(wanted))
 
     def fit_to(self, path: DataPath) -> TextFiles:
         """The same with the file's layout first, followed by those of the others that have as many texts.
@@ -150,7 +141,7 @@ class TextFiles:
                 yield example
         faults.tell()
         if short_rows:
-            what = f"rows of too few fields left out, as the published file has them ({listed_places(short_rows)})"
+            what = f"rows of too few fields left out, as the published file has them ({listed(short_rows, 5)})"
             counts.note(what, len(short_rows))
         if not found_one:
             raise InputError(f"{path}: not a single example has a label: nothing to learn or to measure")
@@ -162,16 +153,6 @@ class TextFiles:
             InputError: it has none of the layouts, or a text is not a string.
         """
         return _example(row, choose_columns(self.layouts, row), None)
-
-    def remembered(self, settings: TaskSettings) -> dict[str, Any]:
-        """What a fine-tuned model records of a task with these files; see `Task.remembered`."""
-        return {
-            "name": settings.name,
-            "max_length": settings.max_length,
-            "truncation": settings.truncation,
-            **settings.model_dump(include={"encoder_top", "two_orders", "bilstm_size"}, exclude_defaults=True),
-            "columns": self.columns.model_dump(exclude_none=True),
-        }
 
     def shown(self, example: TextExample[Any]) -> dict[str, str]:
         """The texts of an example, by the names of their columns, for the report."""
@@ -185,18 +166,9 @@ def choose_columns(layouts: Sequence[ColumnSettings], row: Row) -> ColumnSetting
     Raises:
         InputError: none fits; names the missing columns and those there are.
     """
-    fitting = [columns for columns in layouts if all(name in row for name in columns.texts)]
-    if fitting:
-        return next((columns for columns in fitting if all(name in row for name in columns.targets)), fitting[0])
-    missing = [name for name in layouts[0].texts if name not in row]
-    wanted = dict.fromkeys(name for layout in layouts for name in layout.texts)
-    others = "".join(f", or {name}" for name in dict.fromkeys(" and ".join(layout.texts) for layout in layouts[1:]))
-    raise InputError(
-        f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected "
-        f"{' and '.join(layouts[0].texts)}{others}; there is {', '.join(row.fields) or 'nothing'}."
-        f"{similar_columns(wanted, row)} Name yours with "
-        f"data.columns.{'text=...' if len(layouts[0].texts) == 1 else 'text_a=... and data.columns.text_b=...'}"
-    )
+    labelled = [columns for columns in layouts if all(name in row for name in (*columns.texts, *columns.targets))]
+    names = "text=..." if len(layouts[0].texts) == 1 else "text_a=... and data.columns.text_b=..."
+    return choose_layout([*labelled, *layouts], row, lambda columns: columns.texts, f"data.columns.{names}")
 
 
 def _example(row: Row, columns: ColumnSettings, label: LabelT | None) -> TextExample[LabelT]:

@@ -42,15 +42,25 @@ class TextDataSet:
     value_range: tuple[float, float] | None = None
 
 
-_PREMISE = ColumnSettings(text_a="premise", text_b="hypothesis")
-_PREMISE_GOLD = ColumnSettings(text_a="premise", text_b="hypothesis", label="gold_label")
-_SENTENCES = ColumnSettings(text_a="sentence1", text_b="sentence2")
-_SENTENCES_GOLD = ColumnSettings(text_a="sentence1", text_b="sentence2", label="gold_label")
-_SENTENCES_SCORE = ColumnSettings(text_a="sentence1", text_b="sentence2", label="score")
+def _pair(text_a: str, text_b: str, label: str = "label") -> ColumnSettings:
+    return ColumnSettings(text_a=text_a, text_b=text_b, label=label)
+
+
+_PREMISE = _pair("premise", "hypothesis")
+_PREMISE_GOLD = _pair("premise", "hypothesis", "gold_label")
+_SENTENCES = _pair("sentence1", "sentence2")
+_SENTENCES_GOLD = _pair("sentence1", "sentence2", "gold_label")
+_SENTENCES_SCORE = _pair("sentence1", "sentence2", "score")
 
 _INFERENCE = ("entailment", "neutral", "contradiction")
 _NO_AGREEMENT = frozenset({"-", "-1"})
-_NO_SCORE = frozenset({"-1", "-1.0"})
+_SIMILARITY = TextDataSet(
+    "regression",
+    TextFiles((_SENTENCES_SCORE, _SENTENCES)),
+    unlabelled=frozenset({"-1", "-1.0"}),
+    primary_metric="pearson",
+    value_range=(0.0, 5.0),
+)
 
 DATA_SETS: dict[str, TextDataSet] = {
     # Warstadt et al. 2018: is a sentence acceptable (1)? Train and dev have no header: source, label, mark, sentence.
@@ -65,28 +75,16 @@ DATA_SETS: dict[str, TextDataSet] = {
     # Dolan and Brockett 2005: 1 is a paraphrase. Its authors' own files are `.txt`.
     "mrpc": TextDataSet(
         "classification",
-        TextFiles(
-            (ColumnSettings(text_a="#1 String", text_b="#2 String", label="Quality"), _SENTENCES), txt_format=".tsv"
-        ),
+        TextFiles((_pair("#1 String", "#2 String", "Quality"), _SENTENCES), txt_format=".tsv"),
         ("0", "1"),
     ),
     # Cer et al. 2017: how alike two sentences are, from 0 to 5.
-    "stsb": TextDataSet(
-        "regression",
-        TextFiles((_SENTENCES_SCORE, _SENTENCES)),
-        unlabelled=_NO_SCORE,
-        primary_metric="pearson",
-        value_range=(0.0, 5.0),
-    ),
+    "stsb": _SIMILARITY,
     # Quora question pairs: 1 is a duplicate. A few questions of the published train file hold line breaks.
     "qqp": TextDataSet(
         "classification",
         TextFiles(
-            (
-                ColumnSettings(text_a="question1", text_b="question2", label="is_duplicate"),
-                ColumnSettings(text_a="question1", text_b="question2"),
-            ),
-            has_broken_rows=True,
+            (_pair("question1", "question2", "is_duplicate"), _pair("question1", "question2")), has_broken_rows=True
         ),
         ("0", "1"),
     ),
@@ -100,7 +98,7 @@ DATA_SETS: dict[str, TextDataSet] = {
     # From SQuAD: does the sentence hold the answer?
     "qnli": TextDataSet(
         "classification",
-        TextFiles((ColumnSettings(text_a="question", text_b="sentence"),)),
+        TextFiles((_pair("question", "sentence"),)),
         ("entailment", "not_entailment"),
     ),
     # The PASCAL challenges of 2005 to 2009.
@@ -110,7 +108,7 @@ DATA_SETS: dict[str, TextDataSet] = {
     # GLUE's diagnostic set, for models of MNLI; only `diagnostic-full.tsv` has labels.
     "ax": TextDataSet(
         "classification",
-        TextFiles((_SENTENCES, _PREMISE, ColumnSettings(text_a="Premise", text_b="Hypothesis", label="Label"))),
+        TextFiles((_SENTENCES, _PREMISE, _pair("Premise", "Hypothesis", "Label"))),
         _INFERENCE,
         primary_metric="matthews_correlation",
     ),
@@ -134,22 +132,13 @@ DATA_SETS: dict[str, TextDataSet] = {
         "classification", TextFiles((_SENTENCES_GOLD, _PREMISE)), _INFERENCE, unlabelled=_NO_AGREEMENT
     ),
     # STS-B translated; from 0 to 5.
-    "korsts": TextDataSet(
-        "regression",
-        TextFiles((_SENTENCES_SCORE, _SENTENCES)),
-        unlabelled=_NO_SCORE,
-        primary_metric="pearson",
-        value_range=(0.0, 5.0),
-    ),
+    "korsts": _SIMILARITY,
     "klue-nli": TextDataSet("classification", TextFiles((_PREMISE_GOLD, _PREMISE)), _INFERENCE),
     # From 0 to 5, the annotators' mean (`real-label`), as in KLUE's own baseline; `label` is that to one decimal.
     "klue-sts": TextDataSet(
         "regression",
         TextFiles(
-            tuple(
-                ColumnSettings(text_a="sentence1", text_b="sentence2", label=label)
-                for label in ("labels.real-label", "labels.label", "label")
-            )
+            tuple(_pair("sentence1", "sentence2", name) for name in ("labels.real-label", "labels.label", "label"))
         ),
         primary_metric="pearson",
         binary_from=3.0,
@@ -182,56 +171,22 @@ FIGURE_NAMES: dict[str, tuple[str, ...]] = {
 """The figures that `glue_averages` takes for each data set, in this order."""
 
 _FIRST, _SECOND, _BOTH = (0,), (1,), (0, 1)
+_FIRST_OF_EACH = {name: (_FIRST,) for name in FIGURE_NAMES if name != "wnli"}
 
 AVERAGES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
     "bert": {
+        **_FIRST_OF_EACH,
         "mnli": (_FIRST, _SECOND),
-        "qqp": (_SECOND,),
-        "qnli": (_FIRST,),
-        "sst2": (_FIRST,),
-        "cola": (_FIRST,),
-        "stsb": (_SECOND,),
-        "mrpc": (_SECOND,),
-        "rte": (_FIRST,),
+        **dict.fromkeys(("qqp", "stsb", "mrpc"), (_SECOND,)),
     },
-    "gpt1": {
-        "cola": (_FIRST,),
-        "sst2": (_FIRST,),
-        "mrpc": (_SECOND,),
-        "stsb": (_FIRST,),
-        "qqp": (_SECOND,),
-        "mnli": (_BOTH,),
-        "qnli": (_FIRST,),
-        "rte": (_FIRST,),
-    },
-    "glue": {
-        "cola": (_FIRST,),
-        "sst2": (_FIRST,),
-        "mrpc": (_BOTH,),
-        "stsb": (_BOTH,),
-        "qqp": (_BOTH,),
-        "mnli": (_BOTH,),
-        "qnli": (_FIRST,),
-        "rte": (_FIRST,),
-        "wnli": (_FIRST,),
-    },
-    "electra_dev": {
-        "cola": (_FIRST,),
-        "sst2": (_FIRST,),
-        "mrpc": (_FIRST,),
-        "stsb": (_SECOND,),
-        "qqp": (_FIRST,),
-        "mnli": (_FIRST,),
-        "qnli": (_FIRST,),
-        "rte": (_FIRST,),
-    },
+    "gpt1": {**_FIRST_OF_EACH, "mnli": (_BOTH,), "mrpc": (_SECOND,), "qqp": (_SECOND,)},
+    "glue": {name: (tuple(range(len(figures))),) for name, figures in FIGURE_NAMES.items()},
+    "electra_dev": {**_FIRST_OF_EACH, "stsb": (_SECOND,)},
 }
 """The columns of each average: which figures of a data set (`FIGURE_NAMES`) are averaged to make one.
 
-`bert`: the nine columns of BERT's table 1, MNLI matched and mismatched each, F1 for QQP and MRPC, Spearman for STS-B,
-no WNLI. `gpt1`: the eight of GPT-1's table 5, Pearson for STS-B, MNLI's mean. `glue`: the leaderboard's score, a column
-a task, with WNLI, the mean where a task has two figures. `electra_dev`: the eight of ELECTRA's dev tables (and those of
-RoBERTa's but WNLI), MNLI matched, accuracy for QQP and MRPC, Spearman for STS-B.
+`bert`: table 1 of BERT. `gpt1`: table 5 of GPT-1. `glue`: the leaderboard's score. `electra_dev`: ELECTRA's dev tables
+(and RoBERTa's, without its WNLI). See `AVERAGE_RULES`.
 """
 
 AVERAGE_RULES: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""Labels as they stand in rows: read, and checked for what is no label or one label written in two ways."""
+"""Labels in rows: how they are read, and checks for values that are no labels and for one label written in two ways."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import numpy as np
 
 from unmask.errors import InputError
 from unmask.io.rows import Row
-from unmask.tasks.rows import checked_text, list_in_cell, shown
-from unmask.tasks.spelling import as_seen, similar_columns
+from unmask.tasks.rows import as_seen, checked_text, list_in_cell, listed, missing_column, shown, shown_beside
 
 logger = logging.getLogger("unmask")
 
@@ -77,7 +76,7 @@ def read_number(row: Row, name: str) -> float:
         value = math.nan
     if not abs(value) <= float(np.finfo(np.float32).max):
         raise InputError(
-            f"{row.source}: the column {name!r} holds {text[:60]!r}: expected a finite number such as 3.5; mend it, or "
+            f"{row.source}: the column {name!r} holds {text[:60]!r}: expected a finite number such as 3.5; fix it, or "
             "take the row out"
         )
     return value
@@ -90,21 +89,17 @@ def read_flag(row: Row, name: str) -> bool:
         InputError: it is missing, or says something else.
     """
     value = _labelled(row, name)
-    said = str(value).strip().lower().removesuffix(".0")
-    if said not in ("1", "0", "true", "false"):
+    flag = str(value).strip().lower().removesuffix(".0")
+    if flag not in ("1", "0", "true", "false"):
         raise InputError(
             f"{row.source}: the column {name!r} holds {shown(value)}: expected 1 where the text has that label, else 0"
         )
-    return said in ("1", "true")
+    return flag in ("1", "true")
 
 
 def _labelled(row: Row, name: str) -> Any:
     if name not in row:
-        raise InputError(
-            f"{row.source}: no column {name!r} for the label: there is {', '.join(row.fields)}."
-            f"{similar_columns([name], row)} Name it with data.columns.label=...; a file without "
-            "labels is for `unmask predict`"
-        )
+        raise missing_column(row, [name], "label", "label")
     return row[name]
 
 
@@ -122,6 +117,14 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
+def unknown_label(source: str, label: str, known: Sequence[str]) -> InputError:
+    """The error for a label that a task does not have."""
+    return InputError(
+        f"{source}: the label {shown_beside(label, known)} is none of the known ones ({listed(known)}): fix it, or "
+        "train with it (task.labels lists them)"
+    )
+
+
 def check_spelling(
     first_lines: Mapping[str, str], otherwise: str = ", or list both in task.labels where two labels are meant"
 ) -> None:
@@ -129,7 +132,7 @@ def check_spelling(
 
     Args:
         first_lines: label -> where it first occurs.
-        otherwise: what else can be done than to mend one of them, for the message.
+        otherwise: what else can be done than to fix one of them, for the message.
 
     Raises:
         InputError: two labels differ only in blanks around them, in characters that leave no mark, or in how their
@@ -141,7 +144,7 @@ def check_spelling(
         if other != label and other.strip() == label.strip():
             raise InputError(
                 f"{source}: the label {label!r} differs from {other!r} ({first_lines[other]}) in nothing but the "
-                f"blanks around it: mend one of them{otherwise}"
+                f"blanks around it: fix one of them{otherwise}"
             )
         if other != label:
             raise InputError(
@@ -152,12 +155,7 @@ def check_spelling(
     folded: dict[str, str] = {}
     pairs = [(label, folded.setdefault(text.casefold(), label)) for text, label in seen.items()]
     if alike := [f"{other!r} and {label!r} ({first_lines[label]})" for label, other in pairs if label != other]:
-        logger.warning("labels that differ only in the case count as different ones: %s", listed_places(alike))
-
-
-def listed_places(sources: Sequence[str]) -> str:
-    shown = ", ".join(sources[:5])
-    return shown if len(sources) <= 5 else f"{shown} and {len(sources) - 5:,} more"
+        logger.warning("labels that differ only in the case count as different ones: %s", listed(alike, 5))
 
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
@@ -197,8 +195,8 @@ def check_combined(first_lines: Mapping[str, str], separator: str | None = None)
         uses = Counter(part for parts in of_labels for part in parts)
         shared = [uses[part.strip()] > 1 for label in combined for part in label.split(mark)]
         if combined and (len(uses) < len(first_lines) or all(shared) or (mark != "," and any(shared))):
-            said = "" if separator is not None else "task.multi_label=true "
+            multi_label = "" if separator is not None else "task.multi_label=true "
             raise InputError(
                 f"{first_lines[combined[0]]}: the label {combined[0]!r} looks like several with {mark!r} between them: "
-                f"give {said}task.label_separator={mark!r}; if it is one label, list all of them in task.labels"
+                f"give {multi_label}task.label_separator={mark!r}; if it is one label, list all of them in task.labels"
             )

@@ -1,5 +1,6 @@
-"""Metrics of classification from counts alone, so that measuring a million predictions takes no more memory than ten.
+"""Metrics of texts: of labels from counts alone; of values two correlations and the mean squared error.
 
+Only Spearman's correlation, which needs the ranks of all values, takes memory for every example: 16 bytes.
 Names and values are those of Hugging Face `evaluate` and scikit-learn. The name tells how F1 is averaged: `f1` is that
 of the second of two labels (label 1, the positive one); `f1_macro` is the mean of the labels' F1; `f1_micro` is the F1
 of all decisions together.
@@ -7,6 +8,8 @@ of all decisions together.
 
 from __future__ import annotations
 
+import logging
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
+from unmask.io.input_files import DataPath
+from unmask.tasks.rows import listed
 from unmask.tasks.text.examples import TextExample
+
+logger = logging.getLogger("unmask")
+
+_INDISTINCT = 1e-3
+"""Predictions whose range is at most this share of the labels' range count as constant."""
 
 
 class LabelScore:
@@ -108,9 +118,9 @@ class LabelSetScore:
             self._right[list(true & predicted)] += 1
             self._true[list(true)] += 1
             self._predicted[list(predicted)] += 1
-            for what, ids in (("true", true), ("predicted", predicted)):
-                if self._first.setdefault(what, ids) != ids:
-                    self._differing.add(what)
+            for side, ids in (("true", true), ("predicted", predicted)):
+                if self._first.setdefault(side, ids) != ids:
+                    self._differing.add(side)
 
     def metrics(self) -> dict[str, float]:
         """`f1_micro`, `f1_macro` over all labels, and `accuracy`: the share of examples with every label right."""
@@ -122,12 +132,83 @@ class LabelSetScore:
         }
 
     def degenerate(self) -> str | None:
-        """See `Score`."""
         if "true" not in self._differing or "predicted" in self._differing:
             return None
         names = list(self._ids)
-        said = ", ".join(names[index] for index in sorted(self._first["predicted"])) or "no label"
-        return f"all {self.num_examples:,} predictions are alike ({said}), and the labels are not"
+        predicted = ", ".join(names[index] for index in sorted(self._first["predicted"])) or "no label"
+        return f"all {self.num_examples:,} predictions are alike ({predicted}), and the labels are not"
+
+
+class ValueScore:
+    """Values and predictions, 16 bytes per example; unlabelled examples are ignored.
+
+    Args:
+        primary_metric: is reported first.
+        binary_from: adds `f1`, where values of this or more are positive (KLUE-STS: 3.0).
+    """
+
+    def __init__(self, primary_metric: str = "pearson", binary_from: float | None = None) -> None:
+        self._primary_metric = primary_metric
+        self._binary_from = binary_from
+        self._true, self._predicted = array("d"), array("d")
+
+    @property
+    def num_examples(self) -> int:
+        return len(self._true)
+
+    def add(self, examples: Sequence[TextExample[float]], predictions: Sequence[Mapping[str, Any]]) -> None:
+        """Keeps the `value` of each prediction; see `Score.add`."""
+        for example, prediction in zip(examples, predictions, strict=True):
+            value = prediction.get("value")
+            if not isinstance(value, int | float) or isinstance(value, bool) or not np.isfinite(value):
+                raise InputError(
+                    f'{example.source}: its prediction has no "value" that is a finite number: expected a line of '
+                    "`unmask predict` of a regression model"
+                )
+            if example.label is not None:
+                self._true.append(example.label)
+                self._predicted.append(value)
+
+    def metrics(self) -> dict[str, float]:
+        """`pearson`, `spearmanr`, `f1` if `binary_from` is given, and `mse`; a correlation is 0 where either side is
+        constant."""
+        true, predicted = np.array(self._true), np.array(self._predicted)
+        metrics = {
+            "pearson": pearson(true, predicted),
+            "spearmanr": pearson(ranks(true), ranks(predicted)),
+        }
+        if self._binary_from is not None:
+            positive, predicted_positive = true >= self._binary_from, predicted >= self._binary_from
+            hits = np.array([(positive & predicted_positive).sum()])
+            totals = np.array([positive.sum()]), np.array([predicted_positive.sum()])
+            metrics["f1"] = float(f1_scores(hits, *totals)[0])
+        metrics["mse"] = float(np.square(true - predicted).mean()) if len(true) else 0.0
+        return {self._primary_metric: metrics[self._primary_metric], **metrics}
+
+    def degenerate(self) -> str | None:
+        """See `Score`; predictions that hardly differ count as constant."""
+        true, predicted = np.array(self._true), np.array(self._predicted)
+        if not len(true) or np.ptp(true) == 0 or np.ptp(predicted) > _INDISTINCT * np.ptp(true):
+            return None
+        return (
+            f"all {len(true):,} predictions are {predicted.mean():.4g} or hardly differ from it, and not all labels are"
+        )
+
+
+def pearson(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """The correlation of two arrays (examples,); 0 where either is constant."""
+    if not len(one) or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return 0.0
+    centred = [(values - values.mean()) / np.ptp(values) for values in (one, other)]
+    norms = [float(np.linalg.norm(values)) for values in centred]
+    return float(np.clip(centred[0] @ centred[1] / (norms[0] * norms[1]), -1, 1))
+
+
+def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(examples,) the places of values in their order, from 1; equal values have the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    means: NDArray[np.float64] = np.cumsum(counts) - (counts - 1) / 2
+    return means[inverse]
 
 
 def f1_scores(right: NDArray[np.int64], true: NDArray[np.int64], predicted: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -138,6 +219,12 @@ def f1_scores(right: NDArray[np.int64], true: NDArray[np.int64], predicted: NDAr
 
 def _mean(scores: NDArray[np.float64]) -> float:
     return float(scores.mean()) if len(scores) else 0.0
+
+
+def warn_of_absent(labels: Sequence[str], counts: NDArray[np.int64], path: DataPath) -> None:
+    """Warns of labels that have no example in a training file."""
+    if absent := [label for label, count in zip(labels, counts, strict=True) if not count]:
+        logger.warning("%s: no example with the label %s", path, listed(absent))
 
 
 def _id_of(label: Any, ids: Mapping[str, int], source: str) -> int:
@@ -151,9 +238,3 @@ def _id_of(label: Any, ids: Mapping[str, int], source: str) -> int:
             "expected predictions of this task"
         )
     return ids[label]
-
-
-def listed(labels: Sequence[str]) -> str:
-    """The first ten labels, for a message."""
-    shown = ", ".join(labels[:10])
-    return shown if len(labels) <= 10 else f"{shown} and {len(labels) - 10:,} more"

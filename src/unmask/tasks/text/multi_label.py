@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -19,18 +18,14 @@ from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import TaskKind
-from unmask.tasks.spelling import shown_beside
-from unmask.tasks.text.examples import TextExample, encode_texts
-from unmask.tasks.text.labels import check_combined, check_spelling, read_flag, read_labels
-from unmask.tasks.text.metrics import LabelSetScore, f1_scores, listed
+from unmask.tasks.text.examples import TextExample
+from unmask.tasks.text.labels import check_combined, check_spelling, read_flag, read_labels, unknown_label
+from unmask.tasks.text.metrics import LabelSetScore, f1_scores, warn_of_absent
 from unmask.tasks.text.text_task import TextTask
-from unmask.tokenization.opening import Tokenizer
-
-logger = logging.getLogger("unmask")
 
 ManyLabelled = TextExample[tuple[str, ...]]
 
@@ -75,7 +70,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
             if len(found) > _MOST_LABELS:
                 raise InputError(
                     f"{example.source}: over {_MOST_LABELS:,} different labels up to here: name their column with "
-                    f"data.columns.label=... (it is {fitted.files.columns.label!r}), and what stands between them with "
+                    f"data.columns.label=... (it is {fitted.files.columns.label!r}), and what separates them with "
                     f"task.label_separator (it is {self.settings.label_separator!r})"
                 )
         if len(found) < 2:
@@ -87,49 +82,38 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         check_combined(found, self.settings.label_separator)
         return replace(fitted, labels=tuple(sorted(found)))
 
-    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ManyLabelled]:
-        """See `Task`; an example with an empty list of labels counts as labelled."""
-        return self.files.load(path, counts, self._read_labels, unlabelled)
-
-    def _read_labels(self, row: Row, name: str) -> tuple[str, ...]:
+    def _read_label(self, row: Row, name: str) -> tuple[str, ...]:
+        """An example with an empty list of labels counts as labelled."""
         if (columns := self.files.columns.labels) is not None:
             labels = tuple(column for column in columns if read_flag(row, column))
         else:
             labels = read_labels(row, name, self.settings.label_separator)
         unknown = [label for label in labels if label not in self._ids] if self.labels else []
         if unknown:
-            raise InputError(
-                f"{row.source}: the label {shown_beside(unknown[0], self.labels)} is none of the known ones "
-                f"({listed(self.labels)}): mend it, or train with it (task.labels lists them)"
-            )
+            raise unknown_label(row.source, unknown[0], self.labels)
         return labels
 
-    def encode(
-        self, examples: Sequence[ManyLabelled], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
-    ) -> EncodedExamples:
-        """See `Task`; adds the unit column `labels` (units, labels) int8: 1, 0, or -100 if the labels are unknown."""
+    def _targets(self, examples: Sequence[ManyLabelled]) -> NDArray[np.int8]:
+        """(examples, labels): 1, 0, or -100 if the labels are unknown."""
         labels = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
         for row, example in zip(labels, examples, strict=True):
             if example.label is None:
                 row[:] = IGNORE_INDEX
             else:
                 row[[self._ids[label] for label in example.label]] = 1
-        return encode_texts(examples, tokenizer, counts, num_segments, self.settings, {"labels": labels})
+        return labels
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`; warns of labels that have no example."""
         labels = training.unit_columns["labels"]
         if (labels == labels[:1]).all():
             raise InputError(
-                f"{path}: every example has the same labels: there is nothing to tell apart; give examples whose "
+                f"{path}: every example has the same labels: there is nothing to learn; give examples whose "
                 "labels differ"
             )
-        counts = _counts(training)
-        if absent := [label for label, count in zip(self.labels, counts, strict=True) if not count]:
-            logger.warning("%s: no example with the label %s", path, listed(absent))
+        warn_of_absent(self.labels, _counts(training), path)
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
-        """See `Task`."""
         return new_sequence_module(encoder, head, len(self.labels), summed_binary_cross_entropy, self.settings)
 
     def decode(self, examples: Sequence[ManyLabelled], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
@@ -149,12 +133,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return yes.logsumexp(0) - no.logsumexp(0)
 
     def score(self) -> LabelSetScore:
-        """See `Task`."""
         return LabelSetScore(self.labels)
-
-    def tuned(self, score: Score[ManyLabelled]) -> MultiLabelClassification:
-        """See `Task`: nothing is chosen."""
-        return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: for F1 always predicting every label; for accuracy always predicting the labels that at least
@@ -180,9 +159,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         }
 
     def remembered(self) -> dict[str, Any]:
-        """See `Task`."""
-        separator = self.settings.label_separator
-        return {**self.files.remembered(self.settings), "multi_label": True, "label_separator": separator}
+        return {**super().remembered(), **self.settings.model_dump(include={"multi_label", "label_separator"})}
 
 
 def _counts(examples: EncodedExamples) -> NDArray[np.int64]:

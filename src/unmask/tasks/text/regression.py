@@ -1,35 +1,34 @@
 """Regression: one number for a text or a pair of texts, by the mean squared error (BERT's STS-B, section 4.1).
 
-Values are learned as they stand in the file, without scaling, as in the released code and in `transformers`.
+Values are learned as they are in the file, without scaling, as in the released code and in `transformers`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.base import Prediction
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.text import glue
-from unmask.tasks.text.correlation import ValueScore
-from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts
+from unmask.tasks.text.examples import TextExample, TextFiles
 from unmask.tasks.text.glue import TextDataSet
 from unmask.tasks.text.labels import read_label, read_number
-from unmask.tasks.text.metrics import f1_scores
+from unmask.tasks.text.metrics import ValueScore, f1_scores
 from unmask.tasks.text.text_task import TextTask
-from unmask.tokenization.opening import Tokenizer
 
 ValuedText = TextExample[float]
 
@@ -65,14 +64,10 @@ class Regression(TextTask[float]):
     problem_type: ClassVar[str] = "regression"
 
     def fit_to(self, path: DataPath) -> Regression:
-        """See `Task`."""
         return replace(self, files=self.files.fit_to(path))
 
-    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ValuedText]:
-        """See `Task`; a value that is not a finite number, or lies outside the data set's range, is refused."""
-        return self.files.load(path, counts, self._read_value, unlabelled)
-
-    def _read_value(self, row: Row, name: str) -> float | None:
+    def _read_label(self, row: Row, name: str) -> float | None:
+        """Refuses a value that is not a finite number, or lies outside the data set's range."""
         if read_label(row, name) in self.data_set.unlabelled:
             return None
         value = read_number(row, name)
@@ -80,29 +75,23 @@ class Regression(TextTask[float]):
         if not low <= value <= high:
             raise InputError(
                 f"{row.source}: the column {name!r} holds {value:g}, and the values of {self.name} lie between {low:g} "
-                f"and {high:g}: mend it, or take task.name=regression for values on another scale"
+                f"and {high:g}: fix it, or take task.name=regression for values on another scale"
             )
         return value
 
-    def encode(
-        self, examples: Sequence[ValuedText], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
-    ) -> EncodedExamples:
-        """See `Task`; a unit has the column `labels`, float32, NaN if there is no label."""
+    def _targets(self, examples: Sequence[ValuedText]) -> NDArray[np.float32]:
         values = [np.nan if example.label is None else example.label for example in examples]
-        columns = {"labels": np.array(values, dtype=np.float32)}
-        return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
+        return np.array(values, dtype=np.float32)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
-        """See `Task`."""
         values = training.unit_columns["labels"]
         if np.ptp(values) == 0:
             raise InputError(
-                f"{path}: every example has the value {float(values[0]):g}: there is nothing to tell apart; give "
+                f"{path}: every example has the value {float(values[0]):g}: there is nothing to learn; give "
                 "examples whose values differ"
             )
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
-        """See `Task`."""
         return new_sequence_module(encoder, head, 1, summed_squared_error, self.settings)
 
     def decode(self, examples: Sequence[ValuedText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
@@ -110,16 +99,11 @@ class Regression(TextTask[float]):
         return [{"value": value} for value in outputs.squeeze(-1).tolist()]
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
-        """See `Task`."""
         return torch.stack(list(outputs)).mean(0)
 
     def score(self) -> ValueScore:
         """See `Task`; keeps 16 bytes per example, for the ranks."""
         return ValueScore(self.data_set.primary_metric, self.data_set.binary_from)
-
-    def tuned(self, score: Score[ValuedText]) -> Regression:
-        """See `Task`: nothing is chosen."""
-        return self
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: always predicting the mean of the training file; for F1 always predicting true."""
@@ -136,7 +120,6 @@ class Regression(TextTask[float]):
         return floors
 
     def sample(self, example: ValuedText, prediction: Prediction) -> dict[str, Any]:
-        """See `Task`."""
         return {
             "input": self.files.shown(example),
             "label": None if example.label is None else f"{example.label:.4g}",
@@ -144,13 +127,9 @@ class Regression(TextTask[float]):
             "probability": None,
         }
 
-    def remembered(self) -> dict[str, Any]:
-        """See `Task`."""
-        return self.files.remembered(self.settings)
 
-
-def _known(examples: EncodedExamples) -> np.ndarray[Any, np.dtype[np.float64]]:
-    values = examples.unit_columns["labels"].astype(np.float64)
+def _known(examples: EncodedExamples) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = examples.unit_columns["labels"].astype(np.float64)
     return values[~np.isnan(values)]
 
 

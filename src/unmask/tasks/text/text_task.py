@@ -1,23 +1,30 @@
-"""The common base of tasks on a text or a pair of texts: how their files are read."""
+"""What the tasks on a text or a pair of texts have in common: how files are read and examples are encoded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.heads.heads import HeadKind
+from unmask.tasks.base import ExampleCounts, Score
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.settings import TaskSettings
-from unmask.tasks.text.examples import TextExample, TextFiles
+from unmask.tasks.text.examples import TextExample, TextFiles, encode_texts
+from unmask.tokenization.opening import Tokenizer
 
 LabelT = TypeVar("LabelT")
 
 
 @dataclass(frozen=True)
-class TextTask(Generic[LabelT]):
-    """A task whose examples are `TextExample`s.
+class TextTask(ABC, Generic[LabelT]):
+    """A task whose examples are `TextExample`s; the methods of `Task` that every such task shares.
 
     Attributes:
         settings: its name, lengths and dropout, and the settings of its kind.
@@ -45,17 +52,46 @@ class TextTask(Generic[LabelT]):
 
     @property
     def id_column(self) -> str:
-        """See `Task`."""
         return self.files.columns.id or "id"
+
+    @abstractmethod
+    def _read_label(self, row: Row, name: str) -> LabelT | None:
+        """The label in a column of a row; None for a value that means no label."""
+
+    @abstractmethod
+    def _targets(self, examples: Sequence[TextExample[LabelT]]) -> NDArray[np.generic]:
+        """The column `labels`, (examples, ...), with a value that the loss ignores where an example has no label."""
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
         """See `Task`; no row is left out."""
         return self.files.rows(path)
 
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TextExample[LabelT]]:
+        return self.files.load(path, counts, self._read_label, unlabelled)
+
     def read(self, row: Row) -> TextExample[LabelT]:
-        """See `Task`."""
         return self.files.read(row)
 
     def read_all(self, rows: Iterable[Row]) -> Iterator[TextExample[LabelT]]:
-        """See `Task`."""
         return map(self.read, rows)
+
+    def encode(
+        self,
+        examples: Sequence[TextExample[LabelT]],
+        tokenizer: Tokenizer,
+        counts: ExampleCounts,
+        num_segments: int = 2,
+    ) -> EncodedExamples:
+        """See `Task`; a unit has the column `labels`."""
+        columns = {"labels": self._targets(examples)}
+        return encode_texts(examples, tokenizer, counts, num_segments, self.settings, columns)
+
+    def tuned(self, score: Score[TextExample[LabelT]]) -> Self:
+        return self
+
+    def remembered(self) -> dict[str, Any]:
+        return {
+            **self.settings.model_dump(include={"name", "max_length", "truncation"}),
+            **self.settings.model_dump(include={"encoder_top", "two_orders", "bilstm_size"}, exclude_defaults=True),
+            "columns": self.files.columns.model_dump(exclude_none=True),
+        }

@@ -173,7 +173,7 @@ def test_any_file_with_named_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"choices": ["a", "b"], "label": 0}, "a.jsonl:1: no column 'context': expected context, choices; there is"),
+        ({"choices": ["a", "b"], "label": 0}, "a.jsonl:1: no column 'context': expected context and choices; there is"),
         ({"context": "c", "choices": ["a"], "label": 0}, r"a.jsonl:1: 1 choice\(s\) in choices: expected at least two"),
         ({"context": "c", "choices": ["a", ""], "label": 0}, r"a.jsonl:1: the choice choices\[1\] is empty"),
         ({"context": "c", "choices": ["a", 5], "label": 0}, r"a.jsonl:1: choices\[1\] is 5: expected a text"),
@@ -221,7 +221,7 @@ def test_inputs_of_a_fine_tuned_model_may_have_the_usual_columns() -> None:
     own = task.read(Row({"sent1": "c", "sent2": "q", **{f"ending{n}": str(n) for n in range(4)}}, "input 2"))
     assert (usual.choices, usual.question, usual.label) == (("a", "b", "d"), "", None)
     assert (own.choices, own.question) == (("0", "1", "2", "3"), "q")
-    with pytest.raises(InputError, match=r"input 3: no column 'sent1'.*or context, choices; there is text"):
+    with pytest.raises(InputError, match=r"input 3: no column 'sent1'.*or context and choices; there is text"):
         task.read(Row({"text": "c"}, "input 3"))
 
 

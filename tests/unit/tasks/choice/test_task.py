@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.nn import functional
 
 from unmask.errors import InputError, SettingsError
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
 from unmask.models.settings import EncoderSettings
-from unmask.tasks.base import ExampleCounts, Task
+from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import ChoiceModule, ChoiceScore, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -32,9 +30,6 @@ def example(context: str, *choices: str, label: int | None = None, group: str | 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_model: Path) -> TextTokenizer:
     return load_tokenizer(tiny_model)
-
-
-# ---- Files
 
 
 # ---- Rows of tokens
@@ -137,30 +132,6 @@ def test_next_tokens_are_learned_beside_the_task_by_causal_models(tiny_model: Pa
         task.module(load_encoder(tiny_model).encoder)
 
 
-def test_the_module_has_the_children_that_saving_relies_on(tiny_model: Path) -> None:
-    assert [name for name, _ in new_module(tiny_model).named_children()] == ["encoder", "head"]
-    task: Task[ChoiceExample] = TASK
-    assert (task.kind, task.head_kind, task.labels, task.per_token) == ("choice", "multiple_choice", (), False)
-
-
-def test_it_learns_which_choice_is_right(tiny_model: Path, tokenizer: TextTokenizer) -> None:
-    others = ["a man", "a woman", "a child", "a ball", "a street"]
-    examples = [example("", "a dog", other, label=0) for other in others]
-    examples += [example("", other, "a dog", label=1) for other in others]
-    coded = TASK.encode(examples, tokenizer, ExampleCounts())
-    module = new_module(tiny_model)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
-    batch = coded.batch(range(len(coded)))
-    for _ in range(40):
-        (term,) = module(batch)
-        optimizer.zero_grad()
-        term.total.backward()
-        optimizer.step()
-    score = TASK.score()
-    score.add(examples, TASK.decode(examples, coded, module.eval().outputs(batch).detach()))
-    assert score.metrics() == {"accuracy": 1.0}
-
-
 # ---- Predictions and figures
 
 
@@ -172,15 +143,6 @@ def test_predictions_are_over_an_examples_own_choices() -> None:
     assert (first["choice"], second["choice"]) == (1, 2)
     assert first["probabilities"] == pytest.approx([0.25, 0.75])
     assert second["probabilities"] == pytest.approx([0.25, 0.25, 0.5])
-
-
-@given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=1, max_size=4), st.booleans())
-def test_an_ensemble_averages_probabilities(members: list[list[float]], narrow: bool) -> None:
-    outputs = torch.tensor(members)
-    if narrow:
-        outputs[:, 2] = -math.inf
-    together = TASK.combine([row[None] for row in outputs])[0]
-    assert torch.allclose(together.exp(), outputs.softmax(-1).mean(0), atol=1e-6)  # fp32
 
 
 def test_accuracy_of_all_and_of_each_group() -> None:

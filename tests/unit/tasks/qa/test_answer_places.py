@@ -70,7 +70,7 @@ def test_whatever_is_in_the_passage_is_found_or_several_are(
 ) -> None:
     text = passage[min(cut) : max(cut)]
     found = find_answer(passage, text, offset)
-    if found is not None and found.mended != RESPELT:
+    if found is not None and found.repaired != RESPELT:
         assert passage[found.start : found.end] == text
     elif found is None and text:
         assert sum(passage.startswith(text, at) for at in range(len(passage))) > 1

@@ -13,29 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.questions import TOKENIZERS, WORDS
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.qa.decoding import AnswerRules, decode_answers
+from unmask.tasks.qa.decoding import decode_answers
 from unmask.tasks.qa.examples import QaExample
-from unmask.tasks.qa.windows import WindowSizes, encode_questions
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
+from unmask.tasks.qa.windows import encode_questions
+from unmask.tasks.settings import TaskSettings
 
-WORDS = "zero one two three four five six seven eight nine"
-TOKENIZERS = {
-    kind: train_tokenizer(iter([f"{WORDS} 대한민국 각각 값을 café 漢字 who?"] * 9), settings, seed=0)[0]
-    for kind, settings in {
-        "wordpiece": TokenizerSettings(vocab_size=600),
-        "byte_bpe": TokenizerSettings(kind="byte_bpe", vocab_size=600),
-        "bpe": TokenizerSettings(kind="bpe", vocab_size=600),
-    }.items()
-}
-RULES = AnswerRules(max_answer_length=4, n_best=3, unanswerable=True, null_threshold=0.0)
+RULES = TaskSettings(name="qa", max_answer_length=4, n_best=3, unanswerable=True, max_length=32, doc_stride=8)
+SHORT = RULES.model_copy(update={"max_length": 9, "doc_stride": 2})
+"""Windows of four words from words 0, 2, 4, 6."""
 
 
-def encode(contexts: list[str], sizes: WindowSizes, kind: str = "wordpiece") -> tuple[list[QaExample], EncodedExamples]:
+def encode(
+    contexts: list[str], settings: TaskSettings = RULES, kind: str = "wordpiece"
+) -> tuple[list[QaExample], EncodedExamples]:
     examples = [QaExample(str(n), "who?", text, None, (), {}, f"x:{n}") for n, text in enumerate(contexts)]
-    return examples, encode_questions(examples, TOKENIZERS[kind], sizes, ExampleCounts())
+    return examples, encode_questions(examples, TOKENIZERS[kind], settings, ExampleCounts())
 
 
 def logits_of(encoded: EncodedExamples, start: dict[int, float], end: dict[int, float]) -> Any:
@@ -49,7 +44,7 @@ def logits_of(encoded: EncodedExamples, start: dict[int, float], end: dict[int, 
 
 def test_a_span_by_hand() -> None:
     # [CLS] who ? [SEP] zero one two ... : the passage begins at token 4.
-    examples, encoded = encode([WORDS], WindowSizes(32, 8, 8))
+    examples, encoded = encode([WORDS])
     logits = logits_of(encoded, {0: 1.0, 5: 3.0, 9: 2.0}, {0: 0.5, 4: 9.0, 6: 2.0, 9: 1.0})
     [prediction] = decode_answers(examples, encoded, logits, RULES)
     n_best = prediction.pop("n_best")
@@ -70,21 +65,23 @@ def test_a_span_by_hand() -> None:
 
 
 def test_the_threshold() -> None:
-    examples, encoded = encode([WORDS], WindowSizes(32, 8, 8))
+    examples, encoded = encode([WORDS])
     logits = logits_of(encoded, {0: 2.0, 5: 3.0}, {0: 1.0, 5: 1.0})  # 4 against 3
     for threshold, answer in ((0.0, "one"), (0.99, "one"), (1.0, ""), (-3.0, "one")):
-        rules = AnswerRules(4, 3, True, threshold)
+        rules = RULES.model_copy(update={"null_threshold": threshold})
         [prediction] = decode_answers(examples, encoded, logits, rules)
         assert prediction["answer"] == answer
         assert (prediction["start"] is None) == (answer == "")
         assert prediction["score"] == (4.0 if answer else 3.0)
         assert prediction["n_best"][0]["answer"] == "one"
-    [prediction] = decode_answers(examples, encoded, logits, AnswerRules(4, 3, False, 5.0))
+    [prediction] = decode_answers(
+        examples, encoded, logits, RULES.model_copy(update={"unanswerable": False, "null_threshold": 5.0})
+    )
     assert (prediction["answer"], prediction["no_answer_probability"]) == ("one", 0.0)
 
 
 def test_no_answer_is_as_good_as_in_the_window_that_says_least_for_it() -> None:
-    examples, encoded = encode([WORDS], WindowSizes(9, 2, 8))
+    examples, encoded = encode([WORDS], SHORT)
     assert len(encoded) == 4
     firsts = encoded.bounds[:-1].tolist()
     logits = logits_of(encoded, dict(zip(firsts, (4.0, 1.0, 3.0, 2.0), strict=True)), dict.fromkeys(firsts, 0.0))
@@ -92,7 +89,7 @@ def test_no_answer_is_as_good_as_in_the_window_that_says_least_for_it() -> None:
 
 
 def test_a_beginning_counts_in_the_window_with_most_context_alone() -> None:
-    examples, encoded = encode([WORDS], WindowSizes(9, 2, 8))  # windows of 4 words from 0, 2, 4, 6
+    examples, encoded = encode([WORDS], SHORT)
     # "three" is third and last of the first window, second of the second: 0 right against 1 left.
     in_first, in_second = 4 + 3, 9 + 4 + 1
     assert not encoded.alignment["max_context"][in_first]
@@ -103,7 +100,7 @@ def test_a_beginning_counts_in_the_window_with_most_context_alone() -> None:
 
 
 def test_different_texts_once_each() -> None:
-    examples, encoded = encode(["one two one two one"], WindowSizes(32, 8, 8))
+    examples, encoded = encode(["one two one two one"])
     logits = logits_of(encoded, {4: 3.0, 6: 2.0, 8: 1.0}, {4: 3.0, 6: 2.0, 8: 1.0})
     n_best = decode_answers(examples, encoded, logits, RULES)[0]["n_best"]
     assert [one["answer"] for one in n_best] == ["one", "one two one", "one two"]
@@ -111,9 +108,9 @@ def test_different_texts_once_each() -> None:
 
 
 def test_a_passage_without_tokens() -> None:
-    examples, encoded = encode(["", "one", "\u200b"], WindowSizes(32, 8, 8))
+    examples, encoded = encode(["", "one", "\u200b"])
     logits = np.zeros((len(encoded.input_ids), 2), dtype=np.float32)
-    for rules in (RULES, AnswerRules(4, 3, False, 0.0)):
+    for rules in (RULES, RULES.model_copy(update={"unanswerable": False})):
         nothing, one, invisible = decode_answers(examples, encoded, logits, rules)
         for prediction in (nothing, invisible):
             assert (prediction["answer"], prediction["start"], prediction["n_best"]) == ("", None, [])
@@ -124,7 +121,7 @@ def test_a_passage_without_tokens() -> None:
 def test_scripts() -> None:
     """A part of a word, jamo, marks, Han characters."""
     decomposed = unicodedata.normalize("NFD", "각각 값을 café")
-    examples, encoded = encode([f"{decomposed} 漢字"], WindowSizes(32, 8, 8))
+    examples, encoded = encode([f"{decomposed} 漢字"])
     answers = []
     for token in range(4, len(encoded.input_ids) - 1):
         logits = logits_of(encoded, {token: 9.0}, {token: 9.0})
@@ -140,10 +137,17 @@ def test_all_spans_tried_one_by_one(kind: str, data: st.DataObject) -> None:
     contexts = data.draw(st.lists(st.lists(alphabet, max_size=14).map("".join), min_size=1, max_size=3))
     room = data.draw(st.integers(1, 9))
     question = 3 + len(TOKENIZERS[kind].encode_batch(["who?"])[0]) + (kind == "byte_bpe")
-    examples, encoded = encode(contexts, WindowSizes(question + room, data.draw(st.integers(1, 9)), 9), kind)
+    rules = TaskSettings(
+        name="qa",
+        max_length=question + room,
+        doc_stride=data.draw(st.integers(1, 9)),
+        max_answer_length=data.draw(st.integers(1, 5)),
+        n_best=data.draw(st.integers(1, 4)),
+        unanswerable=data.draw(st.booleans()),
+    )
+    examples, encoded = encode(contexts, rules, kind)
     generator = np.random.default_rng(data.draw(st.integers(0, 9)))
     logits = generator.normal(size=(len(encoded.input_ids), 2)).astype(np.float32)
-    rules = AnswerRules(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4)), data.draw(st.booleans()), 0.0)
     for number, prediction in enumerate(decode_answers(examples, encoded, logits, rules)):
         context = contexts[number]
         expected: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What a QA task reads: forms of answers, layouts, what is refused or mended, and published files."""
+"""What a QA task reads: forms of answers, layouts, what is refused or repaired, and published files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.questions import KITE, RED, TOKENIZER, a_question, qa_task, write_rows
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
 from unmask.io.rows import Row
@@ -20,26 +21,6 @@ from unmask.tasks.qa.examples import Answer, QaExample
 from unmask.tasks.qa.labels import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, UNFOUND, WITHOUT_ANSWER
 from unmask.tasks.qa.task import QaTask, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
-
-KITE = "Mina saw a red kite. Later a blue kite flew by."
-HOUSE = "정원에는 오래된 집이 있고, 그 집에는 할머니가 산다."
-TOKENIZER = train_tokenizer(iter([f"{KITE} {HOUSE} who what 누가 어디"] * 9), TokenizerSettings(vocab_size=400), 0)[0]
-
-
-def task_of(columns: ColumnSettings = ColumnSettings(), **settings: Any) -> QaTask:  # noqa: B008  immutable
-    return open_task(TaskSettings.model_validate({"name": "qa", "max_length": 32, **settings}), columns)
-
-
-def row(answers: Any = None, **fields: Any) -> dict[str, Any]:
-    told = {} if answers is None else {"answers": answers}
-    return {"id": "1", "question": "What?", "context": KITE, **told, **fields}
-
-
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in rows), encoding="utf-8")
-    return path
 
 
 def load(task: QaTask, path: Path, **options: Any) -> tuple[list[QaExample], ExampleCounts]:
@@ -49,9 +30,6 @@ def load(task: QaTask, path: Path, **options: Any) -> tuple[list[QaExample], Exa
 
 def load_training(task: QaTask, path: Path) -> tuple[list[QaExample], ExampleCounts]:
     return load(task.fit_to(path), path)
-
-
-RED = Answer("a red kite", 9, 19)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +49,8 @@ RED = Answer("a red kite", 9, 19)
     ],
 )
 def test_forms_of_answers(tmp_path: Path, answers: Any, placed: tuple[Answer, ...]) -> None:
-    path = write(tmp_path / "a.jsonl", row("kite"), {**row(), "answers": answers})
-    examples, _ = load(task_of(), path)
+    path = write_rows(tmp_path / "a.jsonl", a_question("kite"), {**a_question(), "answers": answers})
+    examples, _ = load(qa_task(), path)
     assert examples[1].answers == placed
     assert examples[1].gold_texts == tuple(answer.text for answer in placed)
 
@@ -81,76 +59,87 @@ def test_tables_with_columns_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f'n,q,answer_start,p,a\n7,What?,34,"{KITE}",kite\n8,Who?,,"{KITE}",[1]\n', encoding="utf-8")
     columns = ColumnSettings(question="q", context="p", answers="a", id="n")
-    task = task_of(columns, drop_unfound_answers=True)
+    task = qa_task(columns, drop_unfound_answers=True)
     (one,), counts = load_training(task, path)
     assert (one.id, one.answers, one.source) == ("7", (Answer("kite", 34, 38),), f"{path}:2")
     assert counts.notes == {DROPPED_ANSWERS: 1, DROPPED_QUESTIONS: 1}  # [1] is a text
     with pytest.raises(InputError, match=r"a\.csv:2: no column 'question' and no column 'context': .* there is n, q"):
-        load(task_of(), path)
+        load(qa_task(), path)
     lenient = open_task(TaskSettings(name="qa"), columns, lenient=True)
     assert lenient.read(Row({"question": "q", "context": "c"}, "x:1")).context == "c"
 
 
 def test_whether_there_may_be_no_answer(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", row("kite"), row(is_impossible=True))
-    assert task_of().fit_to(path).unanswerable is True
-    assert task_of(unanswerable=False).fit_to(path).unanswerable is False
-    assert task_of().fit_to(write(path, row("kite"))).unanswerable is False
-    assert [task_of(name=name).unanswerable for name in ("squad1", "squad2")] == [False, True]
+    path = write_rows(tmp_path / "a.jsonl", a_question("kite"), a_question(is_impossible=True))
+    assert qa_task().fit_to(path).unanswerable is True
+    assert qa_task(unanswerable=False).fit_to(path).unanswerable is False
+    assert qa_task().fit_to(write_rows(path, a_question("kite"))).unanswerable is False
+    assert [qa_task(name=name).unanswerable for name in ("squad1", "squad2")] == [False, True]
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (row("kite", context=" "), r"a\.jsonl:1: the passage is empty"),
-        (row("kite", question=""), r"a\.jsonl:1: the question is empty"),
-        (row("kite", question=3), r"a\.jsonl:1: question is 3: expected a text"),
-        (row("kite", context="\ud800"), r"a\.jsonl:1: context holds half of a surrogate pair, \\ud800"),
-        (row("kite", id=[1]), r"a\.jsonl:1: id is \[1\]: expected a text or a number"),
-        (row("kite", answer_start="--5"), r'a\.jsonl:1: answer_start is "--5": expected the number of characters'),
-        (row("kite", answer_start="x"), r'a\.jsonl:1: answer_start is "x": expected the number of characters'),
-        (row({"text": ["kite"], "answer_start": []}), r"a\.jsonl:1: answers is .*: expected as many entries"),
-        (row([1]), r"a\.jsonl:1: answers is \[1\]: expected"),
-        (row([" "]), r"a\.jsonl:1: an answer of answers is empty"),
-        (row("kite", is_impossible=True), r"a\.jsonl:1: is_impossible is true, and yet the question has the answer"),
-        (row(), r"a\.jsonl:1: no column 'answers' for the answers: there is id, question, context\. Name it"),
-        (row([]), r"a\.jsonl: not a single question has an answer, or says with is_impossible that it has none"),
-        (row("kite", context=None), r"a\.jsonl:1: context is null: expected a text"),
+        (a_question("kite", context=" "), r"a\.jsonl:1: the passage is empty"),
+        (a_question("kite", question=""), r"a\.jsonl:1: the question is empty"),
+        (a_question("kite", question=3), r"a\.jsonl:1: question is 3: expected a text"),
+        (a_question("kite", context="\ud800"), r"a\.jsonl:1: context holds half of a surrogate pair, \\ud800"),
+        (a_question("kite", id=[1]), r"a\.jsonl:1: id is \[1\]: expected a text or a number"),
+        (
+            a_question("kite", answer_start="--5"),
+            r'a\.jsonl:1: answer_start is "--5": expected the number of characters',
+        ),
+        (a_question("kite", answer_start="x"), r'a\.jsonl:1: answer_start is "x": expected the number of characters'),
+        (a_question({"text": ["kite"], "answer_start": []}), r"a\.jsonl:1: answers is .*: expected as many entries"),
+        (a_question([1]), r"a\.jsonl:1: answers is \[1\]: expected"),
+        (a_question([" "]), r"a\.jsonl:1: an answer of answers is empty"),
+        (
+            a_question("kite", is_impossible=True),
+            r"a\.jsonl:1: is_impossible is true, and yet the question has the answer",
+        ),
+        (a_question(), r"a\.jsonl:1: no column 'answers' for the answers: there is id, question, context\. Name it"),
+        (
+            a_question([]),
+            r"a\.jsonl: not a single question has an answer, or says with is_impossible that it has none",
+        ),
+        (a_question("kite", context=None), r"a\.jsonl:1: context is null: expected a text"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(fields), encoding="utf-8")  # escaped: a surrogate is no UTF-8
     with pytest.raises(InputError, match=message):
-        load(task_of(), path)
+        load(qa_task(), path)
 
 
 def test_where_every_question_has_an_answer(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", row("kite"), row([]))
+    path = write_rows(tmp_path / "a.jsonl", a_question("kite"), a_question([]))
     with pytest.raises(InputError, match=r"a\.jsonl:2: the question has no answer, and in squad1 every question"):
-        load(task_of(name="squad1"), path)
-    examples, _ = load(task_of(name="squad1"), path, unlabelled=True)
+        load(qa_task(name="squad1"), path)
+    examples, _ = load(qa_task(name="squad1"), path, unlabelled=True)
     assert [one.answers is None for one in examples] == [False, True]
-    examples, _ = load(task_of(), write(path, row()), unlabelled=True)
+    examples, _ = load(qa_task(), write_rows(path, a_question()), unlabelled=True)
     assert [one.answers for one in examples] == [None]
 
 
-def test_misplaced_answers_are_mended_or_told_all_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_misplaced_answers_are_repaired_or_reported_all_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     good = [
-        row({"text": ["a red kite"], "answer_start": [8]}),
-        row({"text": ["a\u200b red  kite"], "answer_start": [9]}),
-        row("kite"),
-        row({"text": ["각각"], "answer_start": [0]}, context=unicodedata.normalize("NFD", "각각 값을")),
+        a_question({"text": ["a red kite"], "answer_start": [8]}),
+        a_question({"text": ["a\u200b red  kite"], "answer_start": [9]}),
+        a_question("kite"),
+        a_question({"text": ["각각"], "answer_start": [0]}, context=unicodedata.normalize("NFD", "각각 값을")),
     ]
-    bad = [row("a green kite", id="b"), row("kite"), row(["kite", "a cat"], id="c")]
-    path = write(tmp_path / "a.jsonl", *good, *bad)
+    bad = [a_question("a green kite", id="b"), a_question("kite"), a_question(["kite", "a cat"], id="c")]
+    path = write_rows(tmp_path / "a.jsonl", *good, *bad)
     with pytest.raises(InputError, match="2 answers are not in the passage") as refused:
-        load_training(task_of(), path)
+        load_training(qa_task(), path)
     assert f"'a green kite' of {path}:5; 'a cat' of {path}:7. Expected" in str(refused.value)
     assert "task.drop_unfound_answers=true" in str(refused.value)
 
     with caplog.at_level(logging.WARNING, "unmask"):
-        examples, counts = load_training(task_of(drop_unfound_answers=True), path)
+        examples, counts = load_training(qa_task(drop_unfound_answers=True), path)
     assert len(examples) == 6
     assert examples[1].answers == (RED,)
     assert [answer.text for answer in examples[3].answers or ()] == [unicodedata.normalize("NFD", "각각")]
@@ -167,14 +156,14 @@ def test_misplaced_answers_are_mended_or_told_all_at_once(tmp_path: Path, caplog
 
 def test_measuring_needs_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Every given text counts, as it is given; where it stands is asked of the training file alone."""
-    path = write(
+    path = write_rows(
         tmp_path / "dev.jsonl",
-        row(["kite", "the year 1999"]),
-        row("a green kite"),
-        row({"text": ["a\u200b red  kite"], "answer_start": [9]}),
-        row([]),
+        a_question(["kite", "the year 1999"]),
+        a_question("a green kite"),
+        a_question({"text": ["a\u200b red  kite"], "answer_start": [9]}),
+        a_question([]),
     )
-    trained = task_of(unanswerable=True).fit_to(write(tmp_path / "train.jsonl", row("kite")))
+    trained = qa_task(unanswerable=True).fit_to(write_rows(tmp_path / "train.jsonl", a_question("kite")))
     recalled = open_task(
         TaskSettings.model_validate({k: v for k, v in trained.remembered().items() if k != "columns"}),
         ColumnSettings(),
@@ -214,7 +203,7 @@ def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -
     path.write_text(
         json.dumps({"Data": [{"Question": "What?", "QuestionId": "q", "Answer": answer, "EntityPages": pages}]})
     )
-    task = task_of(name="triviaqa")
+    task = qa_task(name="triviaqa")
     (one,), counts = load(task.fit_to(path), path)
     assert (one.id, one.answers) == ("q--a", (Answer("kite", 15, 19),))
     assert one.gold_texts == ("kite", "Kite", "dragon")
@@ -224,7 +213,7 @@ def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -
 
 def test_what_columns_are_for() -> None:
     with pytest.raises(SettingsError, match=r"data\.columns\.tokens is not for question answering: expected"):
-        task_of(ColumnSettings(tokens="words"))
+        qa_task(ColumnSettings(tokens="words"))
 
 
 def test_published_files_hold_their_answers_where_they_say(data_dir: Path) -> None:
@@ -233,7 +222,7 @@ def test_published_files_hold_their_answers_where_they_say(data_dir: Path) -> No
         ("squad2", "squad2-cs224n/dev-v2.0.json", 6_078),
         ("korquad1", "korquad1/KorQuAD_v1.0_dev.json", 5_774),
     ):
-        examples, counts = load(task_of(name=name), data_dir / "tasks" / file)
+        examples, counts = load(qa_task(name=name), data_dir / "tasks" / file)
         assert (len(examples), counts.notes) == (number, {})
 
 
@@ -252,14 +241,14 @@ def test_answers_as_python_prints_them_are_refused_everywhere(tmp_path: Path, ce
         csv.writer(file).writerows([("question", "context", "answers"), ("Who?", "Grace Hopper found it", cell)])
     told = r"a\.csv:2: answers is .*, as Python prints it: expected JSON in the cell of a table"
     with pytest.raises(InputError, match=told):
-        list(task_of().load(path, ExampleCounts()))  # as dev
+        list(qa_task().load(path, ExampleCounts()))  # as dev
     with pytest.raises(InputError, match=told):
-        task_of().fit_to(path)
+        qa_task().fit_to(path)
 
 
 def test_an_answer_with_brackets_is_an_answer(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     with open(path, "w", newline="") as file:
         csv.writer(file).writerows([("question", "context", "answers"), ("What?", "It prints ['a'] here", "['a']")])
-    (example,) = task_of().load(path, ExampleCounts())
+    (example,) = qa_task().load(path, ExampleCounts())
     assert example.gold_texts == ("['a']",)

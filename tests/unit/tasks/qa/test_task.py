@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.questions import HOUSE, KITE, RED, TOKENIZER, a_question, qa_task, write_rows
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.io.rows import Row
@@ -19,34 +20,11 @@ from unmask.models.hub.directory import LoadedModel
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.qa.examples import Answer, QaExample
+from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.metrics import QaScore
 from unmask.tasks.qa.task import QaModule, QaTask, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import recall_task
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
-
-KITE = "Mina saw a red kite. Later a blue kite flew by."
-HOUSE = "정원에는 오래된 집이 있고, 그 집에는 할머니가 산다."
-TOKENIZER = train_tokenizer(iter([f"{KITE} {HOUSE} who what 누가 어디"] * 9), TokenizerSettings(vocab_size=400), 0)[0]
-
-
-def task_of(columns: ColumnSettings = ColumnSettings(), **settings: Any) -> QaTask:  # noqa: B008  immutable
-    return open_task(TaskSettings.model_validate({"name": "qa", "max_length": 32, **settings}), columns)
-
-
-def row(answers: Any = None, **fields: Any) -> dict[str, Any]:
-    told = {} if answers is None else {"answers": answers}
-    return {"id": "1", "question": "What?", "context": KITE, **told, **fields}
-
-
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in rows), encoding="utf-8")
-    return path
-
-
-RED = Answer("a red kite", 9, 19)
 
 
 def new_encoder(seed: int = 0) -> BertEncoder:
@@ -74,23 +52,26 @@ def examples_of(task: QaTask, path: Path) -> tuple[list[QaExample], EncodedExamp
 
 
 SEVERAL = [
-    row("a red kite", id="a", question="what did Mina see"),
-    row("blue", id="b", question="what flew by"),
-    row("오래된 집이", id="c", question="정원에는 무엇", context=HOUSE),
-    row("할머니가", id="d", question="누가 산다", context=HOUSE),
+    a_question("a red kite", id="a", question="what did Mina see"),
+    a_question("blue", id="b", question="what flew by"),
+    a_question("오래된 집이", id="c", question="정원에는 무엇", context=HOUSE),
+    a_question("할머니가", id="d", question="누가 산다", context=HOUSE),
 ]
-NONE = [row(is_impossible=True, id="e", question="who flew"), row([], id="f", question="어디 Mina", context=HOUSE)]
+NONE = [
+    a_question(is_impossible=True, id="e", question="who flew"),
+    a_question([], id="f", question="어디 Mina", context=HOUSE),
+]
 
 
 @pytest.fixture
 def several(tmp_path: Path) -> Path:
-    return write(tmp_path / "several.jsonl", *SEVERAL)
+    return write_rows(tmp_path / "several.jsonl", *SEVERAL)
 
 
 def test_the_loss_is_that_of_transformers(several: Path) -> None:
     from transformers import BertConfig, BertForQuestionAnswering
 
-    task = task_of(doc_stride=8)
+    task = qa_task(doc_stride=8)
     _, encoded = examples_of(task, several)
     module = task.module(new_encoder()).eval()
     lengths = encoded.lengths.tolist()
@@ -138,7 +119,7 @@ def copy_weights(module: QaModule, theirs: Any) -> None:
 
 
 def test_units_without_targets_count_for_nothing(several: Path) -> None:
-    task = task_of()
+    task = qa_task()
     examples, encoded = examples_of(task, several)
     unknown = [replace(one, answers=None) for one in examples]
     module = task.module(new_encoder())
@@ -155,8 +136,8 @@ def test_units_without_targets_count_for_nothing(several: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"max_length": 20, "doc_stride": 4}])
 def test_a_few_questions_are_learned_by_heart(tmp_path: Path, settings: dict[str, Any]) -> None:
-    path = write(tmp_path / "train.jsonl", *SEVERAL, *NONE)
-    task = task_of(**settings).fit_to(path)
+    path = write_rows(tmp_path / "train.jsonl", *SEVERAL, *NONE)
+    task = qa_task(**settings).fit_to(path)
     examples, encoded = examples_of(task, path)
     module = task.module(new_encoder())
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
@@ -181,38 +162,33 @@ def test_a_few_questions_are_learned_by_heart(tmp_path: Path, settings: dict[str
 
 def test_thresholds_that_are_set_stay() -> None:
     score = QaScore(unanswerable=True)
-    assert task_of(unanswerable=True).tuned(score).null_threshold == 0.0
-    assert task_of(unanswerable=True, null_threshold=1.5).tuned(score).null_threshold == 1.5
-    assert task_of(unanswerable=False).tuned(score).null_threshold is None
+    assert qa_task(unanswerable=True).tuned(score).null_threshold == 0.0
+    assert qa_task(unanswerable=True, null_threshold=1.5).tuned(score).null_threshold == 1.5
+    assert qa_task(unanswerable=False).tuned(score).null_threshold is None
 
 
 def test_training_needs_answers(tmp_path: Path, several: Path) -> None:
-    task = task_of(unanswerable=True)
-    path = write(tmp_path / "none.jsonl", *NONE)
+    task = qa_task(unanswerable=True)
+    path = write_rows(tmp_path / "none.jsonl", *NONE)
     with pytest.raises(InputError, match=r"none\.jsonl: not a single window of a passage holds an answer"):
         task.check(examples_of(task, path)[1], path)
     task.check(examples_of(task, several)[1], several)
 
 
 def test_floors(tmp_path: Path, several: Path) -> None:
-    path = write(tmp_path / "train.jsonl", *SEVERAL, *NONE)
-    task = task_of(max_length=20, doc_stride=4).fit_to(path)
+    path = write_rows(tmp_path / "train.jsonl", *SEVERAL, *NONE)
+    task = qa_task(max_length=20, doc_stride=4).fit_to(path)
     encoded = examples_of(task, path)[1].without_alignment()
     never = {"never answering": pytest.approx(100 / 3)}
     assert task.floors(encoded, encoded) == {"best_f1": never, "exact": never, "f1": never}
-    task = task_of(max_answer_length=2).fit_to(several)
+    task = qa_task(max_answer_length=2).fit_to(several)
     encoded = examples_of(task, several)[1]
     spans = 2 * encoded.lengths - 1  # of one and of two tokens
     assert task.floors(encoded, encoded) == {"exact_match": {"a random span": pytest.approx(100 * (1 / spans).mean())}}
 
 
-def test_ensembles_add_their_scores() -> None:
-    one, other = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, -1.0]])
-    assert task_of().combine([one, other]).tolist() == [[1.5, 1.0]]
-
-
 def test_what_a_report_shows() -> None:
-    task = task_of(unanswerable=True)
+    task = qa_task(unanswerable=True)
     one = QaExample("1", "What?", KITE, (RED,), (RED.text,), {}, "x:1")
     answered = {"answer": "kite", "no_answer_probability": 0.25, "n_best": [{"answer": "kite", "probability": 0.5}]}
     shown = {"input": {"question": "What?", "context": KITE}, "label": "a red kite", "prediction": "kite"}
@@ -230,8 +206,8 @@ def test_what_a_report_shows() -> None:
 
 def test_what_a_model_remembers() -> None:
     columns = ColumnSettings(question="q")
-    task = task_of(columns, doc_stride=7, n_best=3, drop_unfound_answers=True)
-    task = replace(task, unanswerable=True, null_threshold=-0.5)
+    settings = {"doc_stride": 7, "n_best": 3, "drop_unfound_answers": True}
+    task = qa_task(columns, **settings, unanswerable=True, null_threshold=-0.5)
     kept = json.loads(json.dumps(task.remembered()))
     recalled = open_task(
         TaskSettings.model_validate({name: value for name, value in kept.items() if name != "columns"}),
@@ -256,8 +232,8 @@ def test_what_a_model_remembers() -> None:
 def test_a_model_measured_on_another_data_set(
     trained: str, name: str, expected: tuple[bool | None, float | None]
 ) -> None:
-    task = task_of(name=trained)
-    task = replace(task, null_threshold=-0.5 if task.unanswerable else None)
+    task = qa_task(name=trained)
+    task = qa_task(name=trained, null_threshold=-0.5 if task.unanswerable else None)
     loaded = LoadedModel(
         "BertForQuestionAnswering",
         new_encoder(),
@@ -270,12 +246,12 @@ def test_a_model_measured_on_another_data_set(
 
 
 def test_inputs_to_be_answered() -> None:
-    task = task_of()
+    task = qa_task()
     one = task.read(Row({"question": "", "context": "", "answers": "?"}, "x:1"))
     assert (one.id, one.answers, one.gold_texts) == (None, None, None)
     counts = ExampleCounts()
     encoded = task.encode([one], TOKENIZER, counts)
     assert encoded.unit_columns["start_positions"].tolist() == [IGNORE_INDEX]
     assert counts.empty == 1
-    with pytest.raises(InputError, match=r"x:1: no column 'context': expected a question and its passage"):
+    with pytest.raises(InputError, match=r"x:1: no column 'context': expected question and context; there"):
         task.read(Row({"question": "?"}, "x:1"))

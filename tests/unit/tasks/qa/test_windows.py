@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.questions import TOKENIZERS, WORDS
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import SettingsError
 from unmask.tasks.base import ExampleCounts
@@ -18,24 +19,13 @@ from unmask.tasks.qa.examples import Answer, QaExample
 from unmask.tasks.qa.windows import (
     LONG_QUESTIONS,
     NO_TOKENS,
-    WindowSizes,
     encode_questions,
     holds_answer,
     max_context_window,
     window_bounds,
 )
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 
-WORDS = "zero one two three four five six seven eight nine"
-TOKENIZERS = {
-    kind: train_tokenizer(iter([f"{WORDS} 대한민국의 각각 값을 who is it?"] * 9), settings, seed=0)[0]
-    for kind, settings in {
-        "wordpiece": TokenizerSettings(vocab_size=700),
-        "byte_bpe": TokenizerSettings(kind="byte_bpe", vocab_size=700),
-        "bpe": TokenizerSettings(kind="bpe", vocab_size=700),
-    }.items()
-}
 WORDPIECE = TOKENIZERS["wordpiece"]
 
 
@@ -44,11 +34,17 @@ def example(context: str, *answers: str, question: str = "who?", known: bool = T
     return QaExample("1", question, context, placed if known else None, (), {}, "x:1")
 
 
+def sizes(max_length: int, doc_stride: int, max_question_length: int) -> TaskSettings:
+    return TaskSettings(
+        name="qa", max_length=max_length, doc_stride=doc_stride, max_question_length=max_question_length
+    )
+
+
 def encode(
-    examples: list[QaExample], sizes: WindowSizes, kind: str = "wordpiece", num_segments: int = 2
+    examples: list[QaExample], settings: TaskSettings, kind: str = "wordpiece", num_segments: int = 2
 ) -> tuple[EncodedExamples, ExampleCounts]:
     counts = ExampleCounts()
-    return encode_questions(examples, TOKENIZERS[kind], sizes, counts, num_segments), counts
+    return encode_questions(examples, TOKENIZERS[kind], settings, counts, num_segments), counts
 
 
 def targets(encoded: EncodedExamples) -> list[tuple[int, int]]:
@@ -119,7 +115,7 @@ def test_a_long_passage_takes_no_more_memory_than_its_tokens() -> None:
 
 def test_rows_are_framed_as_pairs() -> None:
     for kind, tokenizer in TOKENIZERS.items():
-        encoded, _ = encode([example(WORDS, "two three")], WindowSizes(64, 16, 64), kind)
+        encoded, _ = encode([example(WORDS, "two three")], sizes(64, 16, 64), kind)
         (expected,) = tokenizer.encode_inputs([("who?", WORDS)])
         batch = encoded.batch([0])
         assert batch.input_ids.tolist() == expected.input_ids
@@ -127,13 +123,13 @@ def test_rows_are_framed_as_pairs() -> None:
 
 
 def test_one_segment_for_models_with_one() -> None:
-    encoded, _ = encode([example(WORDS, "two")], WindowSizes(10, 3, 64), num_segments=1)
+    encoded, _ = encode([example(WORDS, "two")], sizes(10, 3, 64), num_segments=1)
     assert encoded.batch(range(len(encoded))).token_type_ids.sum() == 0
 
 
 def test_answers_in_windows() -> None:
     # [CLS] who ? [SEP] and [SEP] leave room for 4 of the 10 words: windows from 0, 2, 4, 6.
-    encoded, counts = encode([example(WORDS, "three four"), example("zero one", "zero one")], WindowSizes(9, 2, 64))
+    encoded, counts = encode([example(WORDS, "three four"), example("zero one", "zero one")], sizes(9, 2, 64))
     assert encoded.examples.tolist() == [0, 0, 0, 0, 1]
     assert targets(encoded) == [(0, 0), (5, 6), (0, 0), (0, 0), (4, 5)]
     assert holds_answer(encoded).tolist() == [False, True, False, False, True]
@@ -142,26 +138,26 @@ def test_answers_in_windows() -> None:
 
 
 def test_an_answer_that_no_window_holds_whole_is_in_none() -> None:
-    encoded, _ = encode([example(WORDS, "two three four five six")], WindowSizes(9, 2, 64))
+    encoded, _ = encode([example(WORDS, "two three four five six")], sizes(9, 2, 64))
     assert targets(encoded) == [(0, 0)] * 4
 
 
 def test_unanswerable_unknown_and_nothing() -> None:
     examples = [example(WORDS), example(WORDS, known=False), example(""), example("\u200b \ufeff", question="")]
-    encoded, counts = encode(examples, WindowSizes(32, 8, 64))
+    encoded, counts = encode(examples, sizes(32, 8, 64))
     assert targets(encoded) == [(0, 0), (IGNORE_INDEX, IGNORE_INDEX), (0, 0), (0, 0)]
     assert (encoded.alignment["starts"] >= 0).sum() == 20
     assert counts.empty == 2
 
 
 def test_answers_that_no_token_stands_for_are_told() -> None:
-    encoded, counts = encode([example("one \u200b two", "\u200b")], WindowSizes(32, 8, 64))
+    encoded, counts = encode([example("one \u200b two", "\u200b")], sizes(32, 8, 64))
     assert targets(encoded) == [(IGNORE_INDEX, IGNORE_INDEX)]
     assert counts.notes == {NO_TOKENS: 1}
 
 
 def test_no_answer_is_the_last_token_where_that_stands_for_the_whole() -> None:
-    encoded, _ = encode([example(WORDS), example(WORDS, "one")], WindowSizes(64, 8, 64), "bpe")
+    encoded, _ = encode([example(WORDS), example(WORDS, "one")], sizes(64, 8, 64), "bpe")
     last = encoded.lengths.tolist()[0] - 1
     assert targets(encoded)[0] == (last, last)
     assert holds_answer(encoded).tolist() == [False, True]
@@ -169,16 +165,16 @@ def test_no_answer_is_the_last_token_where_that_stands_for_the_whole() -> None:
 
 
 def test_long_questions_are_cut_and_told() -> None:
-    encoded, counts = encode([example("one", "one", question=WORDS)], WindowSizes(32, 8, 4))
+    encoded, counts = encode([example("one", "one", question=WORDS)], sizes(32, 8, 4))
     assert encoded.lengths.tolist() == [3 + 4 + 1]
     assert counts.notes == {LONG_QUESTIONS: 1}
 
 
 def test_a_question_needs_room_for_its_passage() -> None:
     long = example(WORDS, "one", question=WORDS)
-    assert len(encode([long], WindowSizes(14, 8, 64))[0]) == 10  # windows of one token
+    assert len(encode([long], sizes(14, 8, 64))[0]) == 10  # windows of one token
     with pytest.raises(SettingsError, match=r"max_length 13 has no room .* question of 10 tokens at x:1 and 3 special"):
-        encode([long], WindowSizes(13, 8, 64))
+        encode([long], sizes(13, 8, 64))
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -191,7 +187,7 @@ def test_targets_say_the_answer(kind: str, data: st.DataObject) -> None:
     start = len(" ".join(words[:first])) + (first > 0)
     text = " ".join(words[first : last + 1])
     one = QaExample("1", "who?", context, (Answer(text, start, start + len(text)),), (), {}, "x:1")
-    encoded, counts = encode([one], WindowSizes(128, 64, 64), kind)
+    encoded, counts = encode([one], sizes(128, 64, 64), kind)
     assert not counts.notes
     for unit, (begin, end) in enumerate(targets(encoded)):
         if begin and holds_answer(encoded)[unit]:
@@ -203,11 +199,10 @@ def test_targets_say_the_answer(kind: str, data: st.DataObject) -> None:
 
 def test_every_answer_of_published_files_has_tokens(data_dir: Path) -> None:
     from unmask.tasks.qa.task import open_task
-    from unmask.tasks.settings import ColumnSettings, TaskSettings
 
     task = open_task(TaskSettings(name="korquad1"), ColumnSettings())
     path = data_dir / "tasks" / "korquad1" / "KorQuAD_v1.0_dev.json"
     examples = [one for one, _ in zip(task.load(path, ExampleCounts()), range(500), strict=False)]
-    encoded, counts = encode(examples, WindowSizes(384, 128, 64))
+    encoded, counts = encode(examples, sizes(384, 128, 64))
     assert not counts.notes
     assert holds_answer(encoded).sum() >= 500

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.tagging import KLUE, POS, TASK, tagging_task
 from unmask.errors import InputError, SettingsError
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
@@ -16,17 +16,6 @@ from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.rows import TaggingExample
 from unmask.tasks.tagging.schemes import find_entities
 from unmask.tasks.tagging.task import Tagging, open_task
-
-SETTINGS: dict[str, Any] = {"name": "tagging", "labels": ["O", "B-X", "I-X", "B-Y", "I-Y"], "max_length": 24}
-
-
-def task_of(**settings: Any) -> Tagging:
-    return open_task(TaskSettings.model_validate({**SETTINGS, **settings}), ColumnSettings())
-
-
-TASK = task_of(doc_stride=8)
-POS = task_of(labels=["NOUN", "VERB", "X"])
-KLUE = task_of(name="klue-ner", labels=None, max_length=64)
 
 
 def write(path: Path, text: str) -> Path:
@@ -40,7 +29,7 @@ def load(task: Tagging, path: Path, **options: bool) -> tuple[list[TaggingExampl
 
 
 def test_labels_come_from_the_training_file_and_are_complete(tmp_path: Path) -> None:
-    unlabelled = task_of(labels=None)
+    unlabelled = tagging_task(labels=None)
     path = write(tmp_path / "a.conll", "a\tO\nb\tI-b\nc\tB-b\n\nd\tI-a\n")  # IOB1
     task = unlabelled.fit_to(path)
     assert task.labels == ("O", "B-a", "I-a", "B-b", "I-b")
@@ -64,9 +53,9 @@ def test_characters_are_tagged_where_entities_end_inside_words(
     row = {"text": text, "entities": [[0, 3, "PS"], [5, 7, "LC"], [10, 13, "PS"]]}
     path = write(tmp_path / "a.jsonl", json.dumps(row, ensure_ascii=False) + "\n")
     with caplog.at_level("INFO", "unmask"):
-        task = task_of(labels=None).fit_to(path)
+        task = tagging_task(labels=None).fit_to(path)
     assert "the entity '김철수' (PS) ends inside the word '김철수는': so characters are tagged" in caplog.text
-    assert (task.units, task.remembered()["units"]) == ("characters", "characters")
+    assert (task.settings.units, task.remembered()["units"]) == ("characters", "characters")
     ((one,), notes) = load(task, path)
     assert [one.between(entity.first, entity.end) for entity in find_entities(one.tags or ())] == [
         "김철수",
@@ -76,44 +65,54 @@ def test_characters_are_tagged_where_entities_end_inside_words(
     assert not notes
     assert task.read(Row({"text": "가 나"}, "x:1")).words == ["가", " ", "나"]
     with pytest.raises(InputError, match=r"a\.jsonl:1: .* and words are tagged: train with task\.units=characters"):
-        load(task_of(labels=None, units="words"), path)
+        load(tagging_task(labels=None, units="words"), path)
     words = write(tmp_path / "b.jsonl", '{"text": "in Oslo.", "entities": [[3, 7, "LOC"]]}\n')
-    assert task_of(labels=None).fit_to(words).units is None
+    assert tagging_task(labels=None).fit_to(words).settings.units is None
     with pytest.raises(SettingsError, match="klue-ner tags characters"):
-        task_of(name="klue-ner", labels=None, units="words")
+        tagging_task(name="klue-ner", labels=None, units="words")
+
+
+def test_a_possessive_leaves_the_units_of_a_file_at_words(tmp_path: Path) -> None:
+    rows = [{"text": "in Oslo.", "entities": [[3, 7, "LOC"]]}, {"text": "Ada's cat", "entities": [[0, 3, "PER"]]}]
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    for task in (tagging_task(labels=None).fit_to(path), tagging_task(labels=None, units="words").fit_to(path)):
+        assert not task.tags_characters
+        (_, example), _ = load(task, path)
+        assert (example.words, example.tags) == (["Ada", "'s", "cat"], ("B-PER", "O", "O"))
+    assert tagging_task().read(Row({"text": "Ada’s cat"}, "x:1")).words == ["Ada", "’s", "cat"]
 
 
 def test_published_data_sets_know_their_labels() -> None:
     assert KLUE.labels[:3] == ("O", "B-DT", "I-DT")
     assert len(KLUE.labels) == 13
-    assert len(task_of(name="wnut17", labels=None).labels) == 13
+    assert len(tagging_task(name="wnut17", labels=None).labels) == 13
 
 
 def test_wnut17_has_a_second_published_figure() -> None:
-    task = task_of(name="wnut17", labels=None)
+    task = tagging_task(name="wnut17", labels=None)
     assert "surface_f1" in task.score().metrics()
     assert "surface_f1" not in KLUE.score().metrics()
 
 
-def test_broken_tags_are_mended_and_counted_or_refused(tmp_path: Path) -> None:
+def test_broken_tags_are_repaired_and_counted_or_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "a\tB-X\nb\tI-X\n\nc\tO\nd\tI-Y\ne\tI-X\n")
     examples, notes = load(TASK, path)
     assert examples[1].tags == ("O", "B-Y", "B-X")
-    assert notes == {"tags that broke their scheme and were mended": 2}
+    assert notes == {"tags that broke their scheme and were repaired": 2}
     with pytest.raises(InputError, match=r"a\.conll:5: the tag 'I-Y' breaks the scheme BIO: .* read as 'B-Y'"):
-        load(task_of(repair_tags=False), path)
+        load(tagging_task(repair_tags=False), path)
     path = write(tmp_path / "b.jsonl", '{"tokens": "a b", "tags": "B-X O"}\n{"tokens": "a b", "tags": "O I-X"}\n')
     with pytest.raises(InputError, match=r"b\.jsonl:2, word 2: the tag 'I-X' breaks the scheme BIO"):
-        load(task_of(repair_tags=False), path)
+        load(tagging_task(repair_tags=False), path)
 
 
 def test_iobes_and_iob1_become_bio_without_a_word(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "a S-X\nb B-Y\nc I-Y\nd E-Y\ne O\n")
-    examples, notes = load(task_of(repair_tags=False), path)
+    examples, notes = load(tagging_task(repair_tags=False), path)
     assert examples[0].tags == ("B-X", "B-Y", "I-Y", "I-Y", "O")
     assert not notes
     path = write(tmp_path / "b.conll", "a I-PER\nb I-PER\nc I-LOC\n")
-    examples, notes = load(task_of(name="wikigold", labels=None, repair_tags=False), path)
+    examples, notes = load(tagging_task(name="wikigold", labels=None, repair_tags=False), path)
     assert examples[0].tags == ("B-PER", "I-PER", "B-LOC")
     assert not notes
 
@@ -147,13 +146,13 @@ def test_rows_without_tags_are_read_where_asked_for(tmp_path: Path) -> None:
 
 def test_documents_give_context(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "a O\n\nb O\n\n-DOCSTART- O\n\nc O\n")
-    task = task_of(document_context=True)
+    task = tagging_task(document_context=True)
     assert [(one.left, one.right) for one in load(task, path)[0]] == [((), ("b",)), (("a",), ()), ((), ())]
     assert load(TASK, path)[0][0].right == ()
     with pytest.raises(InputError, match=r"c\.conll:1: .* nothing says which sentences belong together"):
         load(task, write(tmp_path / "c.conll", "a O\n\nb O\n"))
     with pytest.raises(InputError, match="nothing says which sentences belong together"):
-        load(replace(task, data_set=task_of(name="wnut17").data_set), write(tmp_path / "b.conll", "a O\n"))
+        load(replace(task, data_set=tagging_task(name="wnut17").data_set), write(tmp_path / "b.conll", "a O\n"))
 
 
 def test_inputs_of_predict() -> None:
@@ -170,12 +169,17 @@ def test_inputs_of_predict_have_the_context_of_their_document(caplog: pytest.Log
         Row({"tokens": [word], "document": document}, f"x:{word}")
         for word, document in zip("abcd", "1122", strict=True)
     ]
-    read = list(task_of(document_context=True).read_all(rows))
+    read = list(tagging_task(document_context=True).read_all(rows))
     assert [(one.left, one.right) for one in read] == [((), ("b",)), (("a",), ()), ((), ("d",)), (("c",), ())]
     assert [one.right for one in TASK.read_all(rows)] == [()] * 4
     assert not caplog.text
     bare = [Row({"tokens": [word]}, f"x:{word}") for word in "abc"]
-    assert [one.right for one in task_of(document_context=True).read_all([*bare, *rows])][:4] == [(), (), (), ("b",)]
+    assert [one.right for one in tagging_task(document_context=True).read_all([*bare, *rows])][:4] == [
+        (),
+        (),
+        (),
+        ("b",),
+    ]
     assert caplog.text.count("no input names its document") == 1
 
 
@@ -198,7 +202,7 @@ def test_columns_of_the_user_and_the_usual_ones() -> None:
 
 
 def test_what_a_model_remembers_opens_the_same_task() -> None:
-    task = task_of(doc_stride=9, document_context=True, repair_tags=False)
+    task = tagging_task(doc_stride=9, document_context=True, repair_tags=False)
     remembered = task.remembered()
     columns = ColumnSettings.model_validate(remembered.pop("columns"))
     again = open_task(TaskSettings.model_validate({**remembered, "labels": list(task.labels)}), columns)
@@ -211,6 +215,6 @@ def test_published_files_are_read_whole(data_dir: Path) -> None:
         ("wikigold", "wikigold/wikigold.conll.txt", 1_696, 3_558),
         ("klue-ner", "klue-ner/klue-ner-v1.1_dev.tsv", 5_000, 14_257),
     ):
-        examples, notes = load(task_of(name=name, labels=None, repair_tags=False), data_dir / "tasks" / file)
+        examples, notes = load(tagging_task(name=name, labels=None, repair_tags=False), data_dir / "tasks" / file)
         begun = sum(tag.startswith("B-") for one in examples for tag in one.tags or ())
         assert (len(examples), begun, notes) == (num_examples, num_entities, {}), file

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.errors import OutputError, SettingsError
 from unmask.models.bert import BertEncoder
+from unmask.models.heads.bilstm import feature_head
 from unmask.models.heads.layer_mixture import CHOICES
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.tagging.feature_files import map_features, writing_features
-from unmask.tasks.tagging.module import FeatureTaggingModule, feature_tagging_module, with_features
+from unmask.tasks.tagging.module import FeatureTaggingModule, with_features
 from unmask.training.device import choose_compute
 
 ROWS = [[2, 10, 11, 12, 3], [2, 20, 3], [2, 30, 31, 32, 33, 34, 3], [2, 40, 41, 3], [2, 50, 3]]
@@ -39,6 +40,11 @@ def new_encoder() -> BertEncoder:
     ).eval()
 
 
+def new_module(layers: str, dropout_prob: float | None = None) -> FeatureTaggingModule:
+    encoder = new_encoder()
+    return FeatureTaggingModule(encoder, feature_head(encoder.settings, NUM_LABELS, layers, dropout_prob), layers)
+
+
 def new_examples() -> EncodedExamples:
     """Five rows, of which the third and fourth are one unit; special tokens have no label."""
     labels = [token % NUM_LABELS if token > 3 else IGNORE_INDEX for row in ROWS for token in row]
@@ -57,7 +63,7 @@ def state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("layers", CHOICES)
 def test_the_column_stands_in_for_the_encoder(layers: str, tmp_path: Path) -> None:
-    module = feature_tagging_module(new_encoder(), NUM_LABELS, layers).eval()
+    module = new_module(layers).eval()
     examples = new_examples()
     prepared = with_features(examples, module.encoder, layers, tmp_path / "deep" / "train.npy", CPU)
     direct, stored = everything(examples), everything(prepared)
@@ -73,7 +79,7 @@ def test_the_column_stands_in_for_the_encoder(layers: str, tmp_path: Path) -> No
 
 
 def test_the_column_is_read_and_not_the_encoder(tmp_path: Path) -> None:
-    module = feature_tagging_module(new_encoder(), NUM_LABELS, "last").eval()
+    module = new_module("last").eval()
     batch = everything(with_features(new_examples(), module.encoder, "last", tmp_path / "train.npy", CPU))
     before = module.outputs(batch)
     with torch.no_grad():
@@ -83,7 +89,7 @@ def test_the_column_is_read_and_not_the_encoder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layers", ["last", "weighted-all"])
 def test_only_the_head_learns(layers: str) -> None:
-    module = feature_tagging_module(new_encoder(), NUM_LABELS, layers)
+    module = new_module(layers)
     module.train()
     assert module.training
     assert module.head.training
@@ -101,7 +107,7 @@ def test_only_the_head_learns(layers: str) -> None:
 
 
 def test_the_loss_is_that_of_labelled_tokens() -> None:
-    module = feature_tagging_module(new_encoder(), NUM_LABELS, "last").eval()
+    module = new_module("last").eval()
     batch = everything(new_examples())
     (term,) = module(batch)
     labels = batch.columns["labels"]
@@ -111,26 +117,11 @@ def test_the_loss_is_that_of_labelled_tokens() -> None:
     torch.testing.assert_close(term.total, by_hand)
 
 
-def test_overfits_a_tiny_batch(tmp_path: Path) -> None:
-    module = feature_tagging_module(new_encoder(), NUM_LABELS, "weighted-all", dropout_prob=0.0)
-    batch = everything(with_features(new_examples(), module.encoder, "weighted-all", tmp_path / "train.npy", CPU))
-    optimizer = torch.optim.AdamW(module.head.parameters(), lr=2e-3)
-    for _ in range(25):
-        (term,) = module(batch)
-        optimizer.zero_grad()
-        (term.total / term.count).backward()
-        optimizer.step()
-    labels = batch.columns["labels"]
-    right = module.outputs(batch).argmax(-1) == labels
-    assert term.total.item() < 0.1 * term.count  # at first log(3) = 1.1
-    assert bool(right[labels != IGNORE_INDEX].all())
-
-
 def test_a_saved_head_answers_the_same() -> None:
-    module = feature_tagging_module(new_encoder(), NUM_LABELS, "weighted-last-4").eval()
-    again = feature_tagging_module(new_encoder(), NUM_LABELS, "weighted-last-4")
+    module = new_module("weighted-last-4").eval()
+    again = new_module("weighted-last-4")
     again.head.load_state_dict(module.head.state_dict())
-    kept = feature_tagging_module(new_encoder(), NUM_LABELS, "weighted-last-4", head=module.head).eval()
+    kept = FeatureTaggingModule(new_encoder(), module.head, "weighted-last-4").eval()
     batch = everything(new_examples())
     assert kept.head is module.head
     assert torch.equal(again.eval().outputs(batch), module.outputs(batch))
@@ -139,14 +130,14 @@ def test_a_saved_head_answers_the_same() -> None:
 def test_refused(tmp_path: Path) -> None:
     encoder = new_encoder()
     with pytest.raises(SettingsError, match=r"no feature layers 'concat-last': .*did you mean concat-last-4"):
-        feature_tagging_module(encoder, NUM_LABELS, "concat-last")
+        new_module("concat-last")
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
         with_features(new_examples(), encoder, "last", tmp_path / "file" / "train.npy", CPU)
 
 
 def test_a_failure_leaves_the_former_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module: FeatureTaggingModule = feature_tagging_module(new_encoder(), NUM_LABELS, "last")
+    module = new_module("last")
     path = tmp_path / "train.npy"
     with_features(new_examples(), module.encoder, "last", path, CPU)
     before = path.read_bytes()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
+from unmask.io.input_files import InputFiles
 from unmask.io.rows import Row
+from unmask.io.settings import TableSettings
 from unmask.tasks.tagging.files import DATA_SETS, looks_like_columns, read_file
 from unmask.tasks.tagging.rows import (
     EntityInsideWord,
@@ -138,7 +140,7 @@ def test_entities_that_point_into_a_text() -> None:
             r"x:7: the entity '파리' \(LOC\) ends inside the word '파리에서', and words are",
         ),
         ("북한산에", [1, 4, "LOC"], r"x:7: the entity '한산에' \(LOC\) begins inside the word '북한산에'"),
-        ("Ada's in Oslo's", [0, 13, "X"], r"ends inside the word \"Oslo's\""),
+        ("Ada-born", [0, 3, "X"], r"ends inside the word 'Ada-born'"),
     ],
 )
 def test_entities_that_end_inside_a_word_are_never_widened(text: str, entity: list[Any], told: str) -> None:
@@ -189,6 +191,7 @@ def test_names_of_numbers_in_a_parquet_of_datasets(tmp_path: Path) -> None:
     [
         ("Hello, world.", ["Hello", ",", "world", "."]),
         ("  don't   (U.S.)  ", ["don't", "(", "U.S", ".", ")"]),
+        ("Ada's (Oslo’s) it's", ["Ada", "'s", "(", "Oslo", "’s", ")", "it", "'s"]),
         ("@ada #tag # @ ...", ["@ada", "#tag", "#", "@", ".", ".", "."]),
         ("\u2028a\u00a0b\n", ["a", "b"]),
         ("$5 50% 😀 क्या?", ["$", "5", "50", "%", "😀", "क्या", "?"]),
@@ -293,6 +296,25 @@ def test_the_columns_of_words_and_tags_are_chosen_by_number_or_name(tmp_path: Pa
         found("a.conll", conll, tags="pos")
     with pytest.raises(InputError, match=r"a\.conll:1: .* has 4 columns: expected at least 7"):
         found("a.conll", conll, tags="7")
+
+
+@pytest.mark.parametrize("header", ["first_row", "none"])
+def test_a_tsv_with_numbered_columns_has_no_header(tmp_path: Path, header: Literal["first_row", "none"]) -> None:
+    """One rule whether or not `header=none` is given; a sentence a line where a cell holds several tags."""
+    columns, settings = TaggingColumns(tokens=("2",), tags=("3",)), TableSettings(header=header)
+
+    def found(text: str) -> list[TaggingExample]:
+        path = tmp_path / "a.tsv"
+        path.write_text(text, "utf-8")
+        rows = read_file(InputFiles((path,), settings), None, lambda what, count: None, columns)
+        options = {"characters": False, "punctuation": True, "labelled": True, "needs_tags": True}
+        return [read_example(row, columns, **options) for row in rows]
+
+    by_word = found("1\tAda\tB-PER\n2\twrites\tO\n\n1\tHi\tO\n")
+    by_sentence = found("1\tAda writes\tB-PER O\n2\tHi\tO\n")
+    for examples in (by_word, by_sentence):
+        assert [(one.words, one.tags) for one in examples] == [(["Ada", "writes"], ("B-PER", "O")), (["Hi"], ("O",))]
+    assert [one.tags for one in found('1\t["a"]\t["O"]\n')] == [("O",)]
 
 
 def test_comments_begin_a_sentence_and_are_unlike_its_lines(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Schemes of tags: told apart, turned into BIO, mended; entities are those that seqeval reads."""
+"""Schemes of tags: told apart, turned into BIO, repaired; entities are those that seqeval reads."""
 
 from __future__ import annotations
 

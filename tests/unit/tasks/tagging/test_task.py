@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.tagging import KLUE, POS, TASK, tagging_task
 from unmask.errors import InputError, ModelError
 from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
@@ -21,22 +21,10 @@ from unmask.models.hub.directory import load_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.tasks.tagging.rows import TaggingExample
-from unmask.tasks.tagging.task import Tagging, open_task
+from unmask.tasks.tagging.task import Tagging
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
-
-SETTINGS: dict[str, Any] = {"name": "tagging", "labels": ["O", "B-X", "I-X", "B-Y", "I-Y"], "max_length": 24}
-
-
-def task_of(**settings: Any) -> Tagging:
-    return open_task(TaskSettings.model_validate({**SETTINGS, **settings}), ColumnSettings())
-
-
-TASK = task_of(doc_stride=8)
-POS = task_of(labels=["NOUN", "VERB", "X"])
-KLUE = task_of(name="klue-ner", labels=None, max_length=64)
 
 
 @pytest.fixture(scope="module")
@@ -130,12 +118,13 @@ words = st.lists(st.sampled_from(["a", "man", "walking", "zzz", "\u200b", "ê°€ë‚
 def test_every_unit_gets_exactly_one_tag_and_gold_comes_back(
     tokenizer: TextTokenizer, sentences: list[list[str]], max_length: int, stride: int, data: st.DataObject
 ) -> None:
-    task = replace(TASK, max_length=max_length, doc_stride=stride)
+    sizes = {"max_length": max_length, "doc_stride": stride}
+    task = replace(TASK, settings=TASK.settings.model_copy(update=sizes))
     tag = st.sampled_from(task.labels)
     examples = []
-    for its_words in sentences:
-        tags = data.draw(st.lists(tag, min_size=len(its_words), max_size=len(its_words)))
-        examples.append(replace(task.read(Row({"tokens": its_words}, "x:1")), tags=tuple(tags)))
+    for tokens in sentences:
+        tags = data.draw(st.lists(tag, min_size=len(tokens), max_size=len(tokens)))
+        examples.append(replace(task.read(Row({"tokens": tokens}, "x:1")), tags=tuple(tags)))
     encoded = task.encode(examples, tokenizer, ExampleCounts())
     labels = encoded.token_columns["labels"]
     outputs = torch.nn.functional.one_hot(torch.from_numpy(np.maximum(labels, 0)), len(task.labels)).float()
@@ -144,13 +133,6 @@ def test_every_unit_gets_exactly_one_tag_and_gold_comes_back(
         for word, true, said in zip(example.words, example.tags or (), decoded["tags"], strict=True):
             assert said in task.labels
             assert said == true or word == "\u200b"
-
-
-def test_ensembles_average_probabilities() -> None:
-    first, second = torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([[3.0, 1.0], [2.0, 5.0]])
-    combined = TASK.combine([first, second])
-    expected = (first.softmax(-1) + second.softmax(-1)) / 2
-    assert torch.allclose(combined.softmax(-1), expected, atol=1e-6)  # float32
 
 
 def test_floors_are_what_saying_o_comes_to(tokenizer: TextTokenizer) -> None:
@@ -237,7 +219,7 @@ def test_a_given_head_is_kept(tiny_model: Path) -> None:
 
 
 def test_the_bilstm_reads_frozen_features(tiny_model: Path, tokenizer: TextTokenizer) -> None:
-    task = task_of(tagging_head="bilstm", feature_layers="embeddings")
+    task = tagging_task(tagging_head="bilstm", feature_layers="embeddings")
     module = task.module(load_encoder(tiny_model).encoder)
     batch = task.encode([sentence("a man", "O B-X")], tokenizer, ExampleCounts()).batch([0])
     assert module.outputs(batch).shape == (batch.num_tokens, 5)
@@ -264,17 +246,6 @@ def learned(
     return score.metrics()
 
 
-def test_a_few_sentences_are_learned_by_heart(tiny_model: Path, tokenizer: TextTokenizer) -> None:
-    examples = [
-        sentence("a man is outside", "O B-X O O"),
-        sentence("two women talk to a dog", "B-X I-X O O B-Y I-Y"),
-        sentence("people wait", "B-Y O"),
-        sentence(" ".join(["a", "man", "walks", "the", "dog"] * 8), " ".join(["O", "B-X", "O", "B-Y", "I-Y"] * 8)),
-    ]
-    metrics = learned(TASK, examples, tiny_model, tokenizer)
-    assert (metrics["overall_f1"], metrics["overall_accuracy"]) == (1.0, 1.0)
-
-
 def test_two_predicates_of_one_sentence_are_told_apart(tiny_model: Path, tokenizer: TextTokenizer) -> None:
     first = replace(sentence("a man said a dog said", "B-X I-X O O O O"), predicate=2)
     second = replace(sentence("a man said a dog said", "O O O B-Y I-Y O"), predicate=5)
@@ -290,9 +261,9 @@ def test_roles_are_nothing_for_a_causal_encoder(tiny_model: Path, tmp_path: Path
     roles, words = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     roles.write_text('{"tokens": "a b", "tags": "O B-X", "predicate": 1}\n')
     words.write_text('{"tokens": "a b", "tags": "O B-X"}\n')
-    for task in (TASK, task_of(labels=None)):
+    for task in (TASK, tagging_task(labels=None)):
         with pytest.raises(ModelError, match=r"causal encoder \(gpt1\): each predicate is named behind"):
             task.fit_to(roles).module(new_encoder(sizes))
         assert task.fit_to(roles).module(load_encoder(tiny_model).encoder)
         assert task.fit_to(words).module(new_encoder(sizes))
-    assert task_of(tagging_head="bilstm").fit_to(roles).module(new_encoder(sizes))
+    assert tagging_task(tagging_head="bilstm").fit_to(roles).module(new_encoder(sizes))

@@ -16,11 +16,12 @@ from unmask.tasks.tagging.rows import Span, TaggingExample, split_words
 from unmask.tasks.tagging.windows import (
     Lead,
     SentenceWindow,
+    build_row,
     cut_windows,
     encode_sentences,
-    find_frame,
     find_leads,
     predicate_ids,
+    special_token_template,
     take_context,
 )
 from unmask.tokenization.learning.train import train_tokenizer
@@ -162,7 +163,7 @@ def test_units_without_token_are_counted(tokenizer: TextTokenizer) -> None:
         16,
         2,
     )
-    assert (sentences.num_silent, sentences.num_empty) == (2, 1)
+    assert (sentences.num_uncovered, sentences.num_empty) == (2, 1)
 
 
 def test_context_fills_rows_and_has_no_labels(tokenizer: TextTokenizer) -> None:
@@ -215,16 +216,15 @@ def test_windows_of_a_long_sentence_all_name_the_predicate(tokenizer: TextTokeni
         assert encoded.input_ids[encoded.tokens_of(unit)].tolist()[-2:] == [*man, tokenizer.sep_id]
 
 
-def test_frames_are_those_of_the_tokenizer(tokenizer: TextTokenizer) -> None:
-    pair = find_frame(tokenizer, pair=True)
-    assert (pair.before, pair.between, pair.after) == ([tokenizer.cls_id], [tokenizer.sep_id], [tokenizer.sep_id])
-    assert (pair.num_first, pair.has_segments, pair.num_special) == (1, True, 3)
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_rows_have_the_special_tokens_of_the_tokenizer(tokenizer: TextTokenizer, is_pair: bool) -> None:
     gpt, _ = train_tokenizer(iter(["a man walks", "a dog"] * 9), TokenizerSettings(kind="byte_bpe", vocab_size=280), 0)
-    for is_pair in (False, True):
-        frame = find_frame(gpt, is_pair)
-        (whole,) = gpt.encode_inputs([("man", "dog" if is_pair else None)])
-        man, dog = gpt.encode_batch(["man", "dog"])
-        assert frame.row(man, dog if is_pair else []) == (whole.input_ids, len(whole.input_ids))
+    for each in (tokenizer, gpt):
+        (whole,) = each.encode_inputs([("man", "dog" if is_pair else None)])
+        man, dog = each.encode_batch(["man", "dog"])
+        second_start = whole.token_type_ids.count(0)
+        template = special_token_template(each, is_pair)
+        assert build_row(template, man, dog) == (whole.input_ids, second_start)
 
 
 @pytest.mark.parametrize("uncased", [True, False])

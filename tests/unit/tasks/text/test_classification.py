@@ -19,11 +19,11 @@ from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
 from unmask.models.settings import EncoderSettings
-from unmask.tasks.base import ExampleCounts
+from unmask.tasks.base import ExampleCounts, positive_label
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.sequence_module import SequenceModule, next_token_term
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.text import classification
+from unmask.tasks.text import classification, regression
 from unmask.tasks.text.classification import Classification, open_task, sorted_labels
 from unmask.tasks.text.examples import TextExample
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -177,9 +177,7 @@ def test_labels_of_ones_own_may_be_what_a_data_set_means_by_something_else(tmp_p
 
 def test_examples_of_one_label_are_refused_and_absent_labels_told(caplog: pytest.LogCaptureFixture) -> None:
     task = opened(labels=["a", "b", "c"])
-    with pytest.raises(
-        InputError, match=r"train\.tsv: every example has the label 'b': there is nothing to tell apart"
-    ):
+    with pytest.raises(InputError, match=r"train\.tsv: every example has the label 'b': there is nothing to learn"):
         task.check(of_labels(1, 1), Path("train.tsv"))
     with caplog.at_level(logging.WARNING):
         task.check(of_labels(0, 1), Path("train.tsv"))
@@ -208,69 +206,6 @@ def test_the_loss_is_cross_entropy(tiny_model: Path, tokenizer: TextTokenizer) -
     torch.testing.assert_close(term.total, expected)
 
 
-def test_the_gradient_does_not_depend_on_micro_batches(tiny_model: Path, tokenizer: TextTokenizer) -> None:
-    texts = ["a man", "a man and a dog are outside", "two women", "people", "a child plays with a ball"]
-    units = TASK.encode([example(text, None, "yes") for text in texts], tokenizer, ExampleCounts())
-    gradients = []
-    for size in (5, 2, 1):
-        module = new_module(tiny_model).eval()  # no dropout
-        for start in range(0, 5, size):
-            (term,) = module(units.batch(range(start, min(5, start + size))))
-            (term.total / 5).backward()
-        gradients.append(
-            torch.cat([weight.grad.flatten() for weight in module.parameters() if weight.grad is not None])
-        )
-    # Sums in another order: a few units in the last place of float32, of gradients up to about 1.
-    assert torch.allclose(gradients[1], gradients[0], atol=1e-5)
-    assert torch.allclose(gradients[2], gradients[0], atol=1e-5)
-
-
-def test_a_few_examples_are_learned_by_heart(tiny_model: Path, tokenizer: TextTokenizer) -> None:
-    words = ["a man is outside", "a dog runs", "two women talk", "people wait", "a child plays", "the boy jumps"]
-    examples = [example(text, None, ["no", "yes"][place % 2]) for place, text in enumerate(words)]
-    units = TASK.encode(examples, tokenizer, ExampleCounts())
-    batch = units.batch(range(6))
-    module = new_module(tiny_model).eval()
-    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
-    for _ in range(30):
-        optimizer.zero_grad()
-        (term,) = module(batch)
-        term.total.backward()
-        optimizer.step()
-    assert float(term.total.detach()) / 6 < 0.05  # guessing costs 0.69
-    predictions = TASK.decode(examples, units, module.outputs(batch).detach())
-    assert [one["label"] for one in predictions] == [one.label for one in examples]
-    score = TASK.score()
-    score.add(examples, predictions)
-    assert score.metrics()["accuracy"] == 1.0
-
-
-def test_next_tokens_are_learned_beside_the_task_by_causal_models(tiny_model: Path, tokenizer: TextTokenizer) -> None:
-    task = opened(labels=["no", "yes"], auxiliary_lm_weight=0.5)
-    torch.manual_seed(0)
-    settings = EncoderSettings(
-        architecture="gpt1", vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=2,
-        num_attention_heads=2, max_position_embeddings=64,
-    )  # fmt: skip
-    module = task.module(new_encoder(settings)).eval()
-    examples = [example("a man and a dog", None, "no"), example("two women", None, "yes")]
-    batch = task.encode(examples, tokenizer, ExampleCounts()).batch([0, 1])
-    label, language = module(batch)
-    (measured,) = module.loss(module.outputs(batch), batch)
-    torch.testing.assert_close(label.total, measured.total)  # one pass or two, without dropout
-    hidden, expected = module.encoder(batch), torch.zeros(())
-    for start, end in zip(batch.bounds[:-1].tolist(), batch.bounds[1:].tolist(), strict=True):
-        for place in range(start, end - 1):
-            logits = module.encoder.word_embeddings @ hidden[place]
-            expected = expected - torch.log_softmax(logits, -1)[batch.input_ids[place + 1]] / (end - 1 - start)
-    assert batch.lengths[0] != batch.lengths[1]  # each sequence weighs the same, whatever its length
-    torch.testing.assert_close(language.total, expected)
-    assert (language.name, language.coefficient, language.count) == ("lm", 0.5, 2)
-    assert module.counts(batch) == {"task": 2, "lm": 2}
-    with pytest.raises(SettingsError, match=r"task\.auxiliary_lm_weight 0\.5 asks .* init_from's \(bert\) see it"):
-        task.module(load_encoder(tiny_model).encoder)
-
-
 def test_the_next_token_term_does_not_depend_on_micro_batches(tokenizer: TextTokenizer) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}
@@ -297,14 +232,6 @@ def test_decoded_with_probabilities() -> None:
     assert decoded[0]["score"] == decoded[0]["probabilities"]["yes"]
 
 
-def test_an_ensemble_has_the_mean_of_the_probabilities() -> None:
-    members = [torch.tensor([[0.0, 2.0], [1.0, 1.0]]), torch.tensor([[3.0, -1.0], [0.0, 80.0]])]
-    mean = torch.stack([torch.softmax(each, -1) for each in members]).mean(0)
-    combined = TASK.combine(members)
-    torch.testing.assert_close(combined.exp(), mean)
-    torch.testing.assert_close(torch.softmax(combined, -1), mean)
-
-
 def test_floors_of_two_labels() -> None:
     floors = TASK.floors(of_labels(0, 0, 1), of_labels(0, 1, 1, 1))
     assert floors == {
@@ -316,6 +243,12 @@ def test_floors_of_two_labels() -> None:
     labels = [example("a", None, label) for label in ("no", "yes", "yes", "yes")]
     score.add(labels, [{"label": "yes"}] * 4)
     assert score.metrics()["f1"] == floors["f1"]["always yes"]
+
+
+def test_f1_is_that_of_the_second_of_two_labels() -> None:
+    assert positive_label(TASK) == "yes"
+    others = opened(labels=["a", "b", "c"]), regression.open_task(TaskSettings(name="klue-sts"), ColumnSettings())
+    assert [positive_label(task) for task in others] == [None, None]
 
 
 def test_floors_of_more_labels() -> None:

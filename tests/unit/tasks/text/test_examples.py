@@ -53,7 +53,7 @@ def test_what_the_user_says_goes_before_what_is_usual() -> None:
     assert texts_of(pair) == [(("p", "h"), "label"), (("text_a", "text_b"), "label")]
     assert pair.is_pair
     assert not TextFiles().is_pair
-    with pytest.raises(SettingsError, match=r"data\.columns\.context means nothing to texts"):
+    with pytest.raises(SettingsError, match=r"data\.columns\.context is not for texts"):
         files.with_columns(ColumnSettings(context="passage"), lenient=False)
 
 
@@ -212,7 +212,7 @@ def test_lists_of_labels_refused(value: object, told: str) -> None:
     [
         (
             "긍정 ",
-            "differs from '긍정' (a.csv:2) in nothing but the blanks around it: mend one of them, or list both in",
+            "differs from '긍정' (a.csv:2) in nothing but the blanks around it: fix one of them, or list both in",
         ),
         (
             normalize("NFD", "긍정"),

@@ -15,9 +15,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_sq
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from unmask.errors import InputError
-from unmask.tasks.text.correlation import ValueScore
 from unmask.tasks.text.examples import TextExample
-from unmask.tasks.text.metrics import LabelScore, LabelSetScore
+from unmask.tasks.text.metrics import LabelScore, LabelSetScore, ValueScore
 
 EXACT = 1e-12
 """Both compute in float64 from the same integers; only the order of a few operations differs."""

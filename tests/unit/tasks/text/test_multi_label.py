@@ -102,39 +102,12 @@ def test_the_loss_is_binary_cross_entropy_over_every_label(tiny_model: Path) -> 
     assert module.counts(batch) == {"task": 6}
 
 
-def test_a_few_examples_are_learned_by_heart(tiny_model: Path) -> None:
-    examples = [
-        example("a man is outside", "a"), example("a dog runs", "a", "b"), example("two women talk"),
-        example("people wait", "c"), example("a child plays", "a", "b", "c"), example("the boy jumps", "b"),
-    ]  # fmt: skip
-    units = TASK.encode(examples, load_tokenizer(tiny_model), ExampleCounts())
-    batch = units.batch(range(6))
-    torch.manual_seed(1)
-    module = TASK.module(load_encoder(tiny_model).encoder).eval()
-    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
-    for _ in range(40):
-        optimizer.zero_grad()
-        (term,) = module(batch)
-        term.total.backward()
-        optimizer.step()
-    predictions = TASK.decode(examples, units, module.outputs(batch).detach())
-    score = TASK.score()
-    score.add(examples, predictions)
-    assert score.metrics() == {"f1_micro": 1.0, "f1_macro": 1.0, "accuracy": 1.0}
-
-
 def test_decisions_at_one_half_the_likeliest_first() -> None:
     outputs = torch.tensor([[0.0, -0.1, 2.0], [-1.0, -2.0, -3.0]])
     one, other = TASK.decode([example("t")] * 2, of_labels([0, 0, 0], [0, 0, 0]), outputs)
     assert one["labels"] == ["c", "a"]
     assert other["labels"] == []
     assert one["probabilities"] == pytest.approx({"a": 0.5, "b": 0.4750208, "c": 0.8807970}, abs=1e-6)
-
-
-def test_an_ensemble_has_the_mean_of_the_probabilities() -> None:
-    members = [torch.tensor([[0.0, 2.0, -90.0]]), torch.tensor([[3.0, -1.0, -95.0]])]
-    mean = torch.stack([torch.sigmoid(each) for each in members]).mean(0)
-    torch.testing.assert_close(torch.sigmoid(TASK.combine(members)), mean)
 
 
 def test_floors_are_those_of_constant_predictions() -> None:
