@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from torch import nn
 
 from unmask.batch import IGNORE_INDEX
-from unmask.doctor.diagnosis import diagnose, to_json
+from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.findings import Diagnosis, Finding, Sample
 from unmask.errors import SettingsError, StoreError
 from unmask.objectives.floors import NoContext
@@ -87,7 +88,7 @@ def test_a_store(tiny_store: Path, tiny_recipe: Path) -> None:
     assert "fault" not in levels(found).values()
     check_samples(found.samples, store, tiny_recipe, [])
     assert len(found.samples) == 3
-    assert json.loads(json.dumps(to_json(found)))["kind"] == "store"
+    assert json.loads(json.dumps(asdict(found)))["kind"] == "store"
     shown = tables(found)["What the first step shows the model"]
     assert shown["sequences"] == "8"
     assert float(shown["targets"].split("%")[0]) == pytest.approx(15, abs=2)  # of 30 tokens, rounded to whole ones

@@ -73,18 +73,20 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Say what is wrong with a store, a recipe, a run or a search, and what a run will take. Exit code 2: a fault."""
-    from unmask.doctor.diagnosis import diagnose, to_json
-    from unmask.doctor.page import write_page
+    from dataclasses import asdict
+
+    from unmask.doctor.diagnosis import diagnose
+    from unmask.doctor.page import make_page
     from unmask.doctor.terminal import print_diagnosis
-    from unmask.io.writing import refuse_existing
+    from unmask.io.writing import refuse_existing, write_text
 
     if out is not None:
         refuse_existing(out, overwrite)
     diagnosis = diagnose(target, overrides or [], recipe=recipe)
     if out is not None:
-        write_page(diagnosis, out)
+        write_text(out, make_page(diagnosis))
     if as_json:
-        print(json.dumps(to_json(diagnosis), ensure_ascii=False))
+        print(json.dumps(asdict(diagnosis), ensure_ascii=False))
     else:
         print_diagnosis(diagnosis)
     if diagnosis.has_fault:

@@ -6,7 +6,7 @@ One function looks at the path and calls the examination for its kind; every ans
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from unmask.doctor.store.statistics import count_store, find_duplicates
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.info import KINDS
 from unmask.io.progress import Progress, human_count
-from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import OBJECTIVES, new_objective
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.pretraining.start import open_start
@@ -41,10 +40,8 @@ from unmask.recipe.loading import ALTERNATIVES
 from unmask.recipe.names import find_recipe, similar_recipes
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
-from unmask.tokenization.opening import Tokenizer, open_tokenizer
+from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
-
-PROBE_S = 20.0
 
 
 def diagnose(
@@ -52,7 +49,7 @@ def diagnose(
     overrides: Sequence[str] = (),
     *,
     recipe: str | None = None,
-    probe_s: float = PROBE_S,
+    probe_s: float = 20.0,
     num_samples: int = 3,
 ) -> Diagnosis:
     """Examines a store, a recipe, a run or a search.
@@ -75,7 +72,7 @@ def diagnose(
         diagnosis = _examine_store(Path(target), recipe, overrides, num_samples)
     elif kind == "recipe":
         if _is_for_finetuning(str(target)):
-            from unmask.doctor.run.finetuning import examine_finetuning
+            from unmask.doctor.recipe.finetuning import examine_finetuning
 
             diagnosis = examine_finetuning(str(target), overrides, probe_s=probe_s)
         else:
@@ -92,12 +89,7 @@ def diagnose(
         from unmask.doctor.run.checks import check_run
 
         diagnosis = Diagnosis("run", str(target), tuple(check_run(Path(target))))
-    return Diagnosis(**{**vars(diagnosis), "findings": tuple(sorted_findings(diagnosis.findings))})
-
-
-def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as one JSON object."""
-    return asdict(diagnosis)
+    return replace(diagnosis, findings=tuple(sorted_findings(diagnosis.findings)))
 
 
 def _kind(target: str) -> str:
@@ -107,7 +99,7 @@ def _kind(target: str) -> str:
         found = next((kind for kind, (is_one, _) in KINDS.items() if is_one(path)), None)
         if found in ("store", "run", "recipe", "search"):
             return found
-        what = f"is a {found}" if found else "is none of what `unmask` knows"
+        what = f"is a {found}" if found else "is nothing that `unmask doctor` can examine"
         raise InputError(
             f"{path} {what}: expected a store (manifest.json), a run (recipe.yaml), a search (summary.json) or a "
             "recipe (.yaml)"
@@ -133,50 +125,28 @@ def _is_for_finetuning(recipe: str) -> bool:
     return "data" in read_settings_file(beside if beside.is_file() else find_recipe(str(values["base"])))
 
 
-@dataclass(frozen=True)
-class _Use:
-    """What a store is examined for.
-
-    Attributes:
-        recipe: makes the samples; None if there are none to make.
-        room: tokens of text in a sequence.
-    """
-
-    objective: ObjectiveSettings
-    packing: PackingSettings
-    room: int
-    recipe: PretrainRecipe | None = None
-
-    @classmethod
-    def of(cls, store: TokenStore, tokenizer: Tokenizer, recipe: str | None, overrides: Sequence[str]) -> _Use:
-        if tokenizer.reads_words:
-            words = next(entry.settings for entry in OBJECTIVES.values() if entry.settings.reads == "words")
-            return cls(build_settings(words, {}, "doctor"), PackingSettings(format="stream"), room=0)
-        settings = _sampling_recipe(store.directory, tokenizer, recipe, overrides)
-        try:
-            room = frame_of(open_start(settings), tokenizer).room(
-                settings.packing.max_length, 2 if settings.packing.format in PAIRED else 1
-            )
-        except UserError:  # the samples cannot be made either, and will say why
-            room = settings.packing.max_length
-        return cls(settings.objective, settings.packing, room, settings)
-
-
 def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num_samples: int) -> Diagnosis:
     store = TokenStore(path)
     tokenizer = open_tokenizer(store.tokenizer_directory)
-    use = _Use.of(store, tokenizer, recipe, overrides)
+    settings = None
+    if tokenizer.reads_words:
+        words = next(entry.settings for entry in OBJECTIVES.values() if entry.settings.reads == "words")
+        use, packing, text_length = build_settings(words, {}, "doctor"), PackingSettings(format="stream"), 0
+    else:
+        settings = _sampling_recipe(path, tokenizer, recipe, overrides)
+        use, packing = settings.objective, settings.packing
+        text_length = _text_length(settings, tokenizer)
     with Progress("examining", total=store.num_tokens) as progress:
         statistics = count_store(store, progress.advance)
     duplicates = find_duplicates(store)
     findings = check_store(
-        store, tokenizer, statistics, duplicates, packing=use.packing, room=use.room, objective=use.objective
+        store, tokenizer, statistics, duplicates, packing=packing, text_length=text_length, objective=use
     )
     try:
-        objective = new_objective(use.objective, tokenizer.vocabulary)
+        objective = new_objective(use, tokenizer.vocabulary)
     except SettingsError:  # nor can samples be made, which will say why
         objective = None
-    floors = StoreFloors.of(statistics.token_counts, use.objective.learns, objective)
+    floors = StoreFloors.of(statistics.token_counts, use.learns, objective)
     facts = store_facts(store)
     tables = [
         facts_table(facts, statistics, tokenizer),
@@ -188,15 +158,15 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
     ]
     samples: tuple[Sample, ...] = ()
     is_sound = not any(finding.level == "fault" and "repeated" not in finding.name for finding in findings)
-    if use.recipe is None or tokenizer.reads_words:
+    if settings is None or tokenizer.reads_words:
         findings.append(Finding("no-samples", "note", "the windows that ELMo reads of a store of words are not shown"))
     elif is_sound:
         try:
-            step = first_step(open_start(use.recipe), store, tokenizer)
+            step = first_step(open_start(settings), store, tokenizer)
         except UserError as error:  # too few documents, or a tokenizer for another objective
             findings.append(Finding("no-samples", "fault" if isinstance(error, InputError) else "note", str(error)))
         else:
-            tables.append(describe_step(step, use.packing.max_length))
+            tables.append(describe_step(step, packing.max_length))
             samples = decode_samples(step, num_samples)
     unknown = unknown_share(statistics, tokenizer)
     figures = {
@@ -224,18 +194,27 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
         tuple(tables),
         length_histograms(statistics),
         samples,
-        listings=_account(store),
+        listings=_text_statistics(store),
         figures=figures,
     )
 
 
-def _account(store: TokenStore) -> tuple[tuple[str, str], ...]:
-    """What came in, what was removed and dropped, what went out; older stores have no account."""
-    account = store.manifest["text"]
-    if "documents_read" not in account:
+def _text_statistics(store: TokenStore) -> tuple[tuple[str, str], ...]:
+    """What came in, what was removed and dropped, and what went out; older stores have no such statistics."""
+    text = store.manifest["text"]
+    if "documents_read" not in text:
         return ()
     written = {"sentences": store.manifest["sentences"], "tokens": store.num_tokens}
-    return (("From the files to the store", format_account(account, written)),)
+    return (("From the files to the store", format_account(text, written)),)
+
+
+def _text_length(settings: PretrainRecipe, tokenizer: TextTokenizer) -> int:
+    """How many tokens of text fit into a sequence."""
+    length, num_segments = settings.packing.max_length, 2 if settings.packing.format in PAIRED else 1
+    try:
+        return frame_of(open_start(settings), tokenizer).room(length, num_segments)
+    except UserError:  # the samples cannot be made either, and will say why
+        return length
 
 
 def _sampling_recipe(

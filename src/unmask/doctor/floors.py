@@ -5,7 +5,7 @@ BERT's loss stays near the floor of knowing the shown tokens for a long time bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from unmask.doctor.findings import Finding
@@ -15,53 +15,52 @@ Row = Mapping[str, Any]
 
 
 def recorded_floors(floors: Mapping[str, Mapping[str, float]]) -> list[Floor]:
-    """The floors of losses over the vocabulary that a run has written down in `results.json`."""
-    told = {SHOWN: ("no-context", SHOWN_ALONE), UNIGRAM: ("unigram", f"{FREQUENCIES} (unigram entropy)")}
+    """The floors of losses over the vocabulary that a run has written into `results.json`."""
+    kinds = {SHOWN: ("no-context", SHOWN_ALONE), UNIGRAM: ("unigram", f"{FREQUENCIES} (unigram entropy)")}
     return [
-        Floor(f"{figure.removeprefix('loss/')}-{short}-floor", figure, label, what, named[label])
-        for figure, named in floors.items()
+        Floor(f"{figure.removeprefix('loss/')}-{short}-floor", figure, label, what, values[label])
+        for figure, values in floors.items()
         if figure.startswith("loss/")
-        for label, (short, what) in told.items()
-        if label in named
+        for label, (short, what) in kinds.items()
+        if label in values
     ]
 
 
-def check_floor(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Finding | None:
-    """Whether a run passed a floor, and by which step.
+def check_floor(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Iterator[Finding]:
+    """Whether a run passed a floor, and by which step; nothing if no row has the figure.
 
     Held-out rows decide if there are any; the step is taken from whichever rows are closer together.
 
     Args:
         rows: of `metrics.jsonl`.
         causes: names of the faults that were found, for the advice to mention.
-
-    Returns:
-        None if no row has the figure.
     """
     held_out = series(rows, floor.held_out_key)
     training = series(rows, floor.figure) if floor.is_loss else []
     deciding = held_out or last_part(training)
     if not deciding:
-        return None
+        return
     value = deciding[-1][1] if held_out else mean_of(deciding)
-    shown = "not finite" if value is None else _figure(value, floor)
-    told = f"the last {floor.held_out_key if held_out else floor.figure} {shown}"
-    compared = f"{_figure(floor.value, floor)}, that of {floor.what}"
-    if floor.is_passed_by(value):
+    form = "{:.3f}" if floor.is_loss else "{:.1%}"
+    shown = "not finite" if value is None else form.format(value)
+    side = "below" if floor.is_loss else "above"
+    if not (is_passed := floor.is_passed_by(value)):
+        side = f"not {side}"
+    message = (
+        f"the last {floor.held_out_key if held_out else floor.figure} {shown} is {side} {form.format(floor.value)}, "
+        f"that of {floor.what}"
+    )
+    if is_passed:
         step = passed_step(training if len(training) > len(held_out) else held_out, floor)
-        when = "" if step is None else f"; passed by step {step:,}"
-        side = "below" if floor.is_loss else "above"
-        return Finding(floor.name, "good", f"{told} is {side} {compared}{when}")
+        yield Finding(floor.name, "good", message if step is None else f"{message}; passed by step {step:,}")
+        return
     once = next((step for step, value in held_out if floor.is_passed_by(value)), None)
-    before = "" if once is None else f"; it was passed at step {once:,} and lost again"
-    side = "not below" if floor.is_loss else "not above"
-    advice = f"the likely cause is told under {', '.join(causes)}" if causes else floor.advice
-    advice = advice or "no cause was found: train on more tokens"
-    return Finding(floor.name, "warning" if floor.is_needed else "note", f"{told} is {side} {compared}{before}", advice)
-
-
-def _figure(value: float, floor: Floor) -> str:
-    return f"{value:.3f}" if floor.is_loss else f"{value:.1%}"
+    if once is not None:
+        message += f"; it was passed at step {once:,} and lost again"
+    advice = floor.advice or "no cause was found: train on more tokens"
+    if causes:
+        advice = f"the likely cause is given under {', '.join(causes)}"
+    yield Finding(floor.name, "warning" if floor.is_needed else "note", message, advice)
 
 
 def passed_step(values: Sequence[tuple[int, float | None]], floor: Floor) -> int | None:

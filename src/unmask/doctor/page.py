@@ -6,20 +6,9 @@ Samples and tables are HTML in the reader's own fonts, so that every script can 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from unmask.doctor.findings import Diagnosis, FigureTable, Sample
-from unmask.io.writing import write_text
 from unmask.reports.layout import render
-
-
-def write_page(diagnosis: Diagnosis, path: Path) -> None:
-    """Writes the page.
-
-    Raises:
-        OutputError: the place cannot be written.
-    """
-    write_text(path, make_page(diagnosis))
 
 
 def make_page(diagnosis: Diagnosis) -> str:

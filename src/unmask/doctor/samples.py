@@ -21,7 +21,7 @@ from unmask.tokenization.tokenizer import TextTokenizer
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The first step of a run.
+    """The first step of a run on a store.
 
     Args:
         objective: what masked the batches.
@@ -29,10 +29,11 @@ class FirstStep:
         epochs: the share of an epoch that it shows.
     """
 
+    store: TokenStore
+    tokenizer: TextTokenizer
     objective: Objective
     batches: tuple[Batch, ...]
     epochs: float
-    tokenizer: TextTokenizer
 
     @property
     def num_tokens(self) -> int:
@@ -48,7 +49,8 @@ def first_step(start: Start, store: TokenStore, tokenizer: TextTokenizer) -> Fir
     """
     objective = new_objective(start.recipe.objective, tokenizer.vocabulary)
     step = next(build_loader(start, store, tokenizer, held_out=False).steps())
-    return FirstStep(objective, tuple(objective.prepare(batch) for batch in step.batches), step.epochs, tokenizer)
+    batches = tuple(objective.prepare(batch) for batch in step.batches)
+    return FirstStep(store, tokenizer, objective, batches, step.epochs)
 
 
 def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
@@ -59,7 +61,7 @@ def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
     most = min(most, batch.num_sequences)
     if predicts_next:
         labels = [IGNORE_INDEX] * batch.num_tokens  # the labels are the next tokens, which the text shows anyway
-    told = step.objective.tell_sequences(batch, most)
+    descriptions = step.objective.tell_sequences(batch, most)
     return tuple(
         Sample(
             tuple(
@@ -71,7 +73,7 @@ def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
                 )
                 for place in range(bounds[number], bounds[number + 1])
             ),
-            told[number],
+            descriptions[number],
             predicts_next,
         )
         for number in range(most)

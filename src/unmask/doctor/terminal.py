@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from rich.bar import Bar
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
@@ -15,7 +17,6 @@ from unmask.doctor.findings import Diagnosis, FigureTable, Finding, Histogram, L
 
 WIDTH = 100
 _BAR_WIDTH = 50
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 LEVEL_STYLES: dict[Level, str] = {"fault": "bold red", "warning": "yellow", "note": "cyan", "good": "green"}
 SEGMENT_STYLES = ("blue", "magenta")
 
@@ -36,8 +37,9 @@ def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
 
 def _print(console: Console, diagnosis: Diagnosis) -> None:
     console.print(f"{diagnosis.target}: a {diagnosis.kind}", style="bold", soft_wrap=True)
-    for line in _lines_of([f"{name} {value}" for name, value in diagnosis.headline], console.width):
-        console.print(line)
+    figures = [f"{name} {value}".replace(" ", "\N{NO-BREAK SPACE}") for name, value in diagnosis.headline]
+    for line in textwrap.wrap(" · ".join(figures), console.width, break_on_hyphens=False):
+        console.print(line.replace("\N{NO-BREAK SPACE}", " "))
     console.print()
     console.print(_findings(diagnosis.findings))
     for table in diagnosis.tables:
@@ -56,17 +58,6 @@ def _print(console: Console, diagnosis: Diagnosis) -> None:
             console.print(Padding(Text(legend, style="dim"), (0, 0, 0, 2)))
         for number, sample in enumerate(diagnosis.samples, start=1):
             _print_sample(console, number, sample, has_segments)
-
-
-def _lines_of(items: Iterable[str], width: int) -> list[str]:
-    """Items with dots between them, in lines that cut none of them."""
-    lines: list[str] = []
-    for item in items:
-        if lines and cell_len(f"{lines[-1]} · {item}") <= width:
-            lines[-1] += f" · {item}"
-        else:
-            lines.append(item)
-    return lines
 
 
 def _print_section(console: Console, title: str, grid: Grid) -> None:
@@ -114,22 +105,16 @@ def _bars(histogram: Histogram) -> Grid:
         grid.add_column(justify=justify, no_wrap=True)
     most, total = max(1, *histogram.counts), max(1, sum(histogram.counts))
     for place, count in enumerate(histogram.counts):
-        bar = Text(bar_of_blocks(count / most, _BAR_WIDTH), style="blue")
+        bar = Bar(most, 0, count, width=_BAR_WIDTH, color="blue")
         grid.add_row(histogram.label(place), bar, f"{count:,}", f"{count / total:.1%}")
     return grid
-
-
-def bar_of_blocks(share: float, width: int) -> str:
-    """A bar of block characters, exact to an eighth of one; anything above zero is visible."""
-    eighths = max(round(share * width * 8), 1 if share > 0 else 0)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def _legend(samples: Sequence[Sample], has_segments: bool) -> str:
     """How to read the samples; empty for plain text, where every token is predicted."""
     parts = ["A and B are the segments"] if has_segments else []
     if any(token.label is not None for sample in samples for token in sample.tokens):
-        parts.append("at a target stands ‹what is shown=what is to be predicted›")
+        parts.append("targets are ‹what is shown=what is to be predicted›")
     return "; ".join(parts)
 
 

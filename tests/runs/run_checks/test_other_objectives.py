@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from unmask.doctor.findings import Finding
+from support.run_checks import MLM_FLOORS, faults_of, levels_of
 from unmask.doctor.run.checks import check_run
 from unmask.pretraining.run import pretrain
 from unmask.store.preparation import prepare
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
-MLM_FLOORS = {"mlm-uniform-floor", "mlm-unigram-floor", "mlm-no-context-floor", "mlm-no-context-accuracy-floor"}
 OTHERS = {
     "causal_lm": ["objective.name=causal_lm", "model.causal=true", "packing.format=doc_sentences"],
     "electra": ["objective.name=replaced_token", "model.architecture=electra", "packing.format=full_sentences"],
@@ -38,22 +37,15 @@ FLOORS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_sound_run_of_another_objective(
-    recipe: str,
-    store: Path,
-    tmp_path: Path,
-    name: str,
-    levels: Callable[[Sequence[Finding]], dict[str, str]],
-    named_faults: Callable[[Path], set[str]],
-) -> None:
+def test_a_sound_run_of_another_objective(recipe: str, store: Path, tmp_path: Path, name: str) -> None:
     pretrain(recipe, [f"store={store}", *OTHERS[name], "train.steps=20", "train.save_every=10"], out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == set()
-    told = levels(check_run(tmp_path / "run"))
+    assert faults_of(tmp_path / "run") == set()
+    told = levels_of(check_run(tmp_path / "run"))
     assert {name for name in told if name.endswith("-floor")} == FLOORS[name]
     assert told["no-cause"] == "good"
     assert "inputs-unreadable" not in told
     shutil.rmtree(tmp_path / "run" / "model")
-    assert levels(check_run(tmp_path / "run"))["unfinished-run"] == "warning"  # judged by its checkpoint
+    assert levels_of(check_run(tmp_path / "run"))["unfinished-run"] == "warning"  # judged by its checkpoint
 
 
 def test_faults_of_another_objective(
@@ -62,24 +54,21 @@ def test_faults_of_another_objective(
     store: Path,
     tmp_path: Path,
     write_text: Callable[[Path, Sequence[str]], Path],
-    named_faults: Callable[[Path], set[str]],
 ) -> None:
     text = write_text(tmp_path / "text.jsonl", texts[:20] * 10)
     prepare([text], store / "tokenizer", tmp_path / "store")
     words = [f"store={tmp_path / 'store'}", *OTHERS["causal_lm"], "train.steps=20"]
     pretrain(recipe, words, out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == {"repeated-corpus"}
+    assert faults_of(tmp_path / "run") == {"repeated-corpus"}
     for state in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
         state.write_text("{}")
-    assert "checkpoints-damaged" in named_faults(tmp_path / "run")
+    assert "checkpoints-damaged" in faults_of(tmp_path / "run")
 
 
-def test_a_run_that_masks_spans_is_judged_whole(
-    recipe: str, store: Path, tmp_path: Path, named_faults: Callable[[Path], set[str]]
-) -> None:
+def test_a_run_that_masks_spans_is_judged_whole(recipe: str, store: Path, tmp_path: Path) -> None:
     words = ["objective.sentence_objective=none", "objective.masking=span", "packing.format=single_segment"]
     pretrain(recipe, [f"store={store}", *words, "objective.span_boundary=true", "train.steps=20"], out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == set()
+    assert faults_of(tmp_path / "run") == set()
     told = {finding.name: finding.message for finding in check_run(tmp_path / "run")}
     assert {name for name in told if name.startswith("sbo")} == {
         *("sbo-uniform-floor", "sbo-unigram-floor", "sbo-no-context-accuracy-floor"),

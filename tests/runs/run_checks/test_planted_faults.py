@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from unmask.doctor.findings import Finding
+from support.run_checks import RUN_RECIPE, copy_with_store, faults_of, levels_of
 from unmask.doctor.run.checks import check_run
 from unmask.finetuning.run import finetune
 from unmask.pretraining.run import pretrain
@@ -19,29 +18,15 @@ pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_learning_rate_of_a_hundred_times(
-    recipe: str, store: Path, tmp_path: Path, seed: int, named_faults: Callable[[Path], set[str]]
-) -> None:
+def test_a_learning_rate_of_a_hundred_times(recipe: str, store: Path, tmp_path: Path, seed: int) -> None:
     words = [f"store={store}", "optimizer.learning_rate=0.3", f"seed={seed}"]
     pretrain(recipe, words, out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == {"learning-rate-too-high"}
-    floor = next(finding for finding in check_run(tmp_path / "run") if finding.name == "mlm-unigram-floor")
-    assert floor.level == "warning"
-    assert "learning-rate-too-high" in floor.advice
-
-
-def test_a_run_that_diverged_before_anything_was_saved(sound: Path, recipe: str, store: Path, tmp_path: Path) -> None:
-    """What such a run leaves: its recipe, and rows of which the last is not finite."""
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "recipe.yaml").write_bytes((sound / "recipe.yaml").read_bytes())
-    row = {"tokens": 9, "loss/mlm": 6.4, "learning_rate": 0.3, "gradient_norm": 40.0, "tokens_per_s": 1.0}
-    rows = [{"step": 10, "loss": 6.4, **row}, {"step": 20, "loss": None, **row, "loss/mlm": None}]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    findings = {finding.name: finding for finding in check_run(run)}
-    assert {name for name, finding in findings.items() if finding.level == "fault"} == {"learning-rate-too-high"}
-    assert findings["unfinished-run"].level == "warning"
-    assert findings["unfinished-run"].advice.startswith("what to do is told under learning-rate-too-high: ")
+    assert faults_of(tmp_path / "run") == {"learning-rate-too-high"}
+    findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
+    assert findings["mlm-unigram-floor"].level == "warning"
+    assert "learning-rate-too-high" in findings["mlm-unigram-floor"].advice
+    assert findings["collapsed-vectors"].level == "warning"
+    assert "(mean cosine 1.0000)" in findings["collapsed-vectors"].message
 
 
 def test_a_store_replaced_by_one_of_another_vocabulary(
@@ -50,23 +35,19 @@ def test_a_store_replaced_by_one_of_another_vocabulary(
     other_tokenizer: Path,
     tmp_path: Path,
     write_text: Callable[[Path, Sequence[str]], Path],
-    named_faults: Callable[[Path], set[str]],
-    copy_run: Callable[..., None],
 ) -> None:
     text = write_text(tmp_path / "text.jsonl", texts)
     prepare([text], other_tokenizer, tmp_path / "store")
     run = tmp_path / "run"
-    copy_run(sound, run, store=tmp_path / "store")
-    assert named_faults(run) == {"other-vocabulary"}
+    copy_with_store(sound, run, store=tmp_path / "store")
+    assert faults_of(run) == {"other-vocabulary"}
 
 
-def test_a_store_whose_tokenizer_was_swapped(
-    sound: Path, store: Path, other_tokenizer: Path, tmp_path: Path, copy_run: Callable[..., None]
-) -> None:
+def test_a_store_whose_tokenizer_was_swapped(sound: Path, store: Path, other_tokenizer: Path, tmp_path: Path) -> None:
     """Such a store does not open; why is told."""
     shutil.copytree(store, tmp_path / "store")
     shutil.copytree(other_tokenizer, tmp_path / "store" / "tokenizer", dirs_exist_ok=True)
-    copy_run(sound, tmp_path / "run", store=tmp_path / "store")
+    copy_with_store(sound, tmp_path / "run", store=tmp_path / "store")
     findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
     assert "tokenizer" in findings["inputs-unreadable"].message
 
@@ -77,14 +58,12 @@ def test_a_run_begun_from_a_model_of_another_vocabulary(
     other_tokenizer: Path,
     tmp_path: Path,
     write_text: Callable[[Path, Sequence[str]], Path],
-    named_faults: Callable[[Path], set[str]],
-    recipe_text: str,
 ) -> None:
     """Without its tokenizer a model of as many entries is not refused."""
     text = write_text(tmp_path / "text.jsonl", texts)
     prepare([text], other_tokenizer, tmp_path / "store")
     recipe_without_sizes = tmp_path / "recipe.yaml"
-    lines = recipe_text.splitlines(keepends=True)
+    lines = RUN_RECIPE.splitlines(keepends=True)
     recipe_without_sizes.write_text("".join(line for line in lines if not line.startswith("model:")), encoding="utf-8")
     start = tmp_path / "start"
     start.mkdir()
@@ -92,7 +71,7 @@ def test_a_run_begun_from_a_model_of_another_vocabulary(
         (start / name).write_bytes((sound / "model" / name).read_bytes())
     words = [f"store={tmp_path / 'store'}", f"init_from={start}", "train.steps=20"]
     pretrain(str(recipe_without_sizes), words, out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == {"other-vocabulary"}
+    assert faults_of(tmp_path / "run") == {"other-vocabulary"}
 
 
 def test_a_corpus_repeated_ten_times(
@@ -101,12 +80,11 @@ def test_a_corpus_repeated_ten_times(
     store: Path,
     tmp_path: Path,
     write_text: Callable[[Path, Sequence[str]], Path],
-    named_faults: Callable[[Path], set[str]],
 ) -> None:
     text = write_text(tmp_path / "text.jsonl", texts[:20] * 10)
     prepare([text], store / "tokenizer", tmp_path / "store")
     pretrain(recipe, [f"store={tmp_path / 'store'}", "train.steps=60"], out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == {"repeated-corpus"}
+    assert faults_of(tmp_path / "run") == {"repeated-corpus"}
     told = next(finding for finding in check_run(tmp_path / "run") if finding.name == "repeated-corpus").message
     assert "200 documents are 20 distinct ones, nearly every one 10 times" in told
 
@@ -117,15 +95,13 @@ def test_a_few_copies_are_no_fault(
     store: Path,
     tmp_path: Path,
     write_text: Callable[[Path, Sequence[str]], Path],
-    levels: Callable[[Sequence[Finding]], dict[str, str]],
-    named_faults: Callable[[Path], set[str]],
 ) -> None:
     for name, num_copies in (("few", 2), ("some", 12)):
         text = write_text(tmp_path / f"{name}.jsonl", [*texts, *texts[:num_copies]])
         prepare([text], store / "tokenizer", tmp_path / name)
         pretrain(recipe, [f"store={tmp_path / name}", "train.steps=20"], out=tmp_path / f"run-{name}")
-    assert named_faults(tmp_path / "run-few") == set()
-    assert levels(check_run(tmp_path / "run-some"))["duplicates"] == "warning"
+    assert faults_of(tmp_path / "run-few") == set()
+    assert levels_of(check_run(tmp_path / "run-some"))["duplicates"] == "warning"
 
 
 # Fine-tuning
@@ -146,11 +122,11 @@ def test_a_fine_tuning_run_that_tells_nothing_apart(
     task_words: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    levels: Callable[[Sequence[Finding]], dict[str, str]],
 ) -> None:
     monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
     finetune("finetune/snli", [*task_words, "optimizer.learning_rate=1e-7"], out=tmp_path / "run")
-    told = levels(check_run(tmp_path / "run"))
+    told = levels_of(check_run(tmp_path / "run"))
     assert told["constant-predictions"] == "fault"
+    assert "collapsed-vectors" not in told  # its head has not learnt; its encoder is as before
     assert "task-majority-floor" not in told  # by luck one label can be more frequent in dev than in training
     assert told["task-uniform-floor"] == "warning"

@@ -9,27 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask.doctor.findings import Finding
+from support.run_checks import MLM_FLOORS, copy_with_store, faults_of, levels_of
 from unmask.doctor.run.checks import check_run
 from unmask.errors import InputError
 from unmask.pretraining.run import pretrain
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
-MLM_FLOORS = {"mlm-uniform-floor", "mlm-unigram-floor", "mlm-no-context-floor", "mlm-no-context-accuracy-floor"}
 
-
-def test_a_sound_run_has_no_cause_of_failure(
-    sound: Path, levels: Callable[[Sequence[Finding]], dict[str, str]], named_faults: Callable[[Path], set[str]]
-) -> None:
-    assert named_faults(sound) == set()
-    told = levels(check_run(sound))
+def test_a_sound_run_has_no_cause_of_failure(sound: Path) -> None:
+    assert faults_of(sound) == set()
+    told = levels_of(check_run(sound))
     assert told["no-cause"] == "good"
     assert told["mlm-uniform-floor"] == "good"
     assert told["more-tokens"] == "note"  # 120 steps end on the plateau of what is had without context
     assert told["mlm-no-context-floor"] == "warning"
     assert {*MLM_FLOORS, "nsp-chance-floor", "nsp-majority-floor"} <= set(told)
-    assert "unfinished-run" not in told
+    assert not {"unfinished-run", "collapsed-vectors"} & set(told)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +40,9 @@ def test_a_sound_run_has_no_cause_of_failure(
         ["seed=1", "train.batch_size=2", "train.log_every=1"],
     ],
 )
-def test_other_sound_runs_have_none_either(
-    recipe: str, store: Path, tmp_path: Path, words: list[str], named_faults: Callable[[Path], set[str]]
-) -> None:
+def test_other_sound_runs_have_none_either(recipe: str, store: Path, tmp_path: Path, words: list[str]) -> None:
     pretrain(recipe, [f"store={store}", *words], out=tmp_path / "run")
-    assert named_faults(tmp_path / "run") == set()
+    assert faults_of(tmp_path / "run") == set()
 
 
 def test_a_run_made_from_a_corpus_finds_its_own_store(
@@ -56,12 +50,11 @@ def test_a_run_made_from_a_corpus_finds_its_own_store(
     texts: list[str],
     tmp_path: Path,
     write_text: Callable[[Path, Sequence[str]], Path],
-    levels: Callable[[Sequence[Finding]], dict[str, str]],
 ) -> None:
     corpus = write_text(tmp_path / "text.jsonl", texts[:12])
     words = [f"corpus={corpus}", "tokenizer.vocab_size=300", "train.steps=20", "train.eval_every=null"]
     pretrain(recipe, words, out=tmp_path / "run")
-    told = levels(check_run(tmp_path / "run"))
+    told = levels_of(check_run(tmp_path / "run"))
     assert "inputs-unreadable" not in told
     assert told["no-cause"] == "good"
 
@@ -79,27 +72,19 @@ def test_checking_leaves_the_generator_and_the_run_as_they_were(sound: Path) -> 
 # Runs that are not whole
 
 
-def test_an_unfinished_run_is_judged_by_its_checkpoint(
-    sound: Path,
-    store: Path,
-    tmp_path: Path,
-    levels: Callable[[Sequence[Finding]], dict[str, str]],
-    copy_run: Callable[..., None],
-) -> None:
-    copy_run(sound, tmp_path / "run", store)
+def test_an_unfinished_run_is_judged_by_its_checkpoint(sound: Path, store: Path, tmp_path: Path) -> None:
+    copy_with_store(sound, tmp_path / "run", store)
     shutil.rmtree(tmp_path / "run" / "model")
-    told = levels(check_run(tmp_path / "run"))
+    told = levels_of(check_run(tmp_path / "run"))
     assert told["unfinished-run"] == "warning"
     assert told["no-cause"] == "good"
 
 
-def test_a_run_whose_store_is_gone_is_judged_by_its_figures(
-    sound: Path, tmp_path: Path, levels: Callable[[Sequence[Finding]], dict[str, str]], copy_run: Callable[..., None]
-) -> None:
-    copy_run(sound, tmp_path / "run", tmp_path / "nowhere")
+def test_a_run_whose_store_is_gone_is_judged_by_its_figures(sound: Path, tmp_path: Path) -> None:
+    copy_with_store(sound, tmp_path / "run", tmp_path / "nowhere")
     findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
     assert "nowhere" in findings["inputs-unreadable"].message
-    told = levels(list(findings.values()))
+    told = levels_of(list(findings.values()))
     assert {name for name in told if name.endswith("-floor")} == {"mlm-unigram-floor", "mlm-no-context-floor"}
     assert told["no-cause"] == "good"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unmask.config import changed_keys
@@ -10,7 +12,7 @@ from unmask.doctor.recipe.estimates import MemoryEstimate
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
 from unmask.recipe.tree import PretrainRecipe
-from unmask.training.settings import OptimizerSettings, TrainSettings, warmup_shortfall
+from unmask.training.settings import BUDGETS, OptimizerSettings, TrainSettings, warmup_shortfall
 
 USUAL_LEARNING_RATES = {192: (1e-4, 5e-3), 384: (1e-4, 2e-3), 640: (1e-4, 1e-3), 896: (5e-5, 7e-4), 10**9: (2e-5, 5e-4)}
 """The largest hidden size -> AdamW's usual peak rates up to there: BERT-Base and Large 1e-4, RoBERTa 6e-4 and 4e-4,
@@ -43,6 +45,26 @@ class PretrainingPlan:
     seconds: float | None
 
 
+def budget_of(train: TrainSettings) -> str:
+    """Which of steps, tokens, epochs and minutes a recipe gives."""
+    return next(name for name in BUDGETS if getattr(train, name) is not None)
+
+
+def steps_of(
+    train: TrainSettings, tokens_per_step: float, epochs_per_step: float | None, step_s: float | None
+) -> float | None:
+    """The steps that a budget amounts to; None where that takes a figure that is None.
+
+    Args:
+        epochs_per_step: the share of an epoch that a step shows; None without a text.
+        step_s: how long a step takes; None if it was not measured.
+    """
+    minutes = None if step_s is None else step_s / 60
+    step = {"steps": 1, "tokens": tokens_per_step, "epochs": epochs_per_step, "minutes": minutes}
+    name = budget_of(train)
+    return None if step[name] is None else getattr(train, name) / step[name]
+
+
 def make_plan(
     settings: PretrainRecipe,
     sizes: EncoderSettings,
@@ -51,192 +73,156 @@ def make_plan(
     epochs_per_step: float | None,
     step_s: float | None,
 ) -> PretrainingPlan:
-    """Works out the whole budget from whichever of the four the recipe names.
-
-    Args:
-        epochs_per_step: the share of an epoch that a step shows; None without a text.
-        step_s: how long a step takes; None if it was not measured.
-    """
-    train, steps = settings.train, None
-    if train.steps is not None:
-        steps = float(train.steps)
-    elif train.tokens is not None:
-        steps = train.tokens / tokens_per_step
-    elif train.epochs is not None and epochs_per_step is not None:
-        steps = train.epochs / epochs_per_step
-    elif train.minutes is not None and step_s is not None:
-        steps = train.minutes * 60 / step_s
+    """Works out the whole budget from the one that the recipe gives; see `steps_of`."""
+    steps = steps_of(settings.train, tokens_per_step, epochs_per_step, step_s)
     return PretrainingPlan(
         sizes,
         num_parameters,
         tokens_per_step,
         steps,
         tokens=None if steps is None else steps * tokens_per_step,
-        epochs=train.epochs if steps is None or epochs_per_step is None else steps * epochs_per_step,
+        epochs=settings.train.epochs if steps is None or epochs_per_step is None else steps * epochs_per_step,
         seconds=None if steps is None or step_s is None else steps * step_s,
     )
 
 
-def check_settings(settings: PretrainRecipe, plan: PretrainingPlan) -> list[Finding]:
+def check_settings(settings: PretrainRecipe, plan: PretrainingPlan) -> Iterator[Finding]:
     """Examines the settings, one after another; says nothing about what is usual."""
-    found = [
-        _check_learning_rate(settings.optimizer, plan.sizes.hidden_size),
-        _check_warmup(settings, plan.steps),
-        *(Finding(*remark) for remark in settings.objective.unusual()),
-        _check_epochs(plan.epochs, *settings.objective.most_epochs),
-        _check_tokens(plan),
-        _check_batch(plan.tokens_per_step, settings.optimizer),
-        _check_held_out(settings.held_out),
-        _check_saving(settings.train, plan.steps),
-    ]
-    return [finding for finding in found if finding is not None]
+    yield from _check_learning_rate(settings.optimizer, plan.sizes.hidden_size)
+    yield from _check_warmup(settings, plan.steps)
+    yield from (Finding(*remark) for remark in settings.objective.unusual())
+    most, whose = settings.objective.most_epochs
+    if plan.epochs is not None and plan.epochs > most:
+        message = f"the run shows the text {plan.epochs:,.0f} times; {whose} saw its own about {most} times"
+        yield Finding("many-epochs", "warning", message, "give more text, or a smaller budget")
+    elif plan.epochs is not None and plan.epochs < 1:
+        message = f"the run shows {plan.epochs:.1%} of an epoch: not all of the text is seen"
+        yield Finding("part-of-an-epoch", "note", message)
+    if plan.tokens is not None and (ratio := plan.tokens / plan.num_parameters) < 10:
+        sizes = f"{human_count(plan.tokens)} tokens for {human_count(plan.num_parameters)} parameters"
+        advice = "train longer, or take a smaller model (model.preset): BERT-Base saw over 1,000 a parameter"
+        level: Level = "warning" if ratio < 1 else "note"
+        yield Finding("few-tokens-per-parameter", level, f"{sizes} are {ratio:.2g} each", advice)
+    yield from _check_batch(plan.tokens_per_step, settings.optimizer)
+    if settings.held_out == 0:
+        yield Finding("nothing-held-out", "warning", "held_out is 0: nothing is evaluated", "set held_out=0.01")
+    elif settings.held_out > 0.3:
+        message = f"held_out keeps {settings.held_out:.0%} of the documents from training"
+        yield Finding("much-held-out", "note", message)
+    steps, every = plan.steps, settings.train.save_every
+    if steps is not None and steps >= 2000 and (every is None or every > steps / 2):
+        when = "only at the end" if every is None else f"every {every:,} of {steps:,.0f} steps"
+        yield Finding("rarely-saved", "note", f"the run is saved {when}", "lower train.save_every")
 
 
-def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Finding | None:
-    if optimizer.name not in ("adamw", "muon"):
-        return None  # usual rates are known for AdamW, and Muon's updates are as large
-    rate = optimizer.learning_rate
-    low, high = next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest)
-    if low <= rate <= high:
-        return None
-    usual = f"usual for {hidden_size} wide are {low:g} to {high:g}"
+def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Iterator[Finding]:
+    if optimizer.name in ("adamw", "muon"):  # usual rates are known for AdamW, and Muon's updates are as large
+        yield from check_rate(
+            optimizer.learning_rate,
+            next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest),
+            f"usual for {hidden_size} wide are",
+            too_high="lower it, or the loss stays at its floor or diverges",
+            too_low="raise it, or most of the budget is wasted",
+            fault_from=10,
+        )
+
+
+def check_rate(
+    rate: float, usual: tuple[float, float], whose: str, too_high: str, too_low: str, fault_from: float = math.inf
+) -> Iterator[Finding]:
+    """A finding if a learning rate is out of the usual range.
+
+    Args:
+        usual: the lowest and highest.
+        whose: the beginning of the message's end, before that range.
+        too_high, too_low: advice.
+        fault_from: how many times the highest is a fault.
+    """
+    low, high = usual
+    end = f"{whose} {low:g} to {high:g}"
     if rate > high:
-        level: Level = "fault" if rate > 10 * high else "warning"
-        message = f"optimizer.learning_rate {rate:g} is {rate / high:.1f} times the highest usual: {usual}"
-        return Finding("learning-rate-high", level, message, "lower it, or the loss stays at its floor or diverges")
-    message = f"optimizer.learning_rate {rate:g} is {low / rate:.1f} times below the lowest usual: {usual}"
-    return Finding("learning-rate-low", "warning", message, "raise it, or most of the budget is wasted")
+        message = f"optimizer.learning_rate {rate:g} is {rate / high:.1f} times the highest usual: {end}"
+        yield Finding("learning-rate-high", "fault" if rate > fault_from * high else "warning", message, too_high)
+    elif rate < low:
+        message = f"optimizer.learning_rate {rate:g} is {low / rate:.1f} times below the lowest usual: {end}"
+        yield Finding("learning-rate-low", "warning", message, too_low)
 
 
-def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Finding | None:
-    schedule = settings.schedule
+def _check_warmup(settings: PretrainRecipe, steps: float | None) -> Iterator[Finding]:
+    schedule, stages = settings.schedule, len(settings.objective.stages)
     if not schedule.warmup_steps and not schedule.warmup_ratio and settings.optimizer.name != "adagrad":
         message = "there is no warm-up: the first steps take the full learning rate"
-        return Finding("no-warmup", "warning", message, "set schedule.warmup_ratio=0.05, or schedule.warmup_steps")
-    if schedule.warmup_steps is None or steps is None:
-        return None
-    stages = len(settings.objective.stages)
-    share = schedule.warmup_steps / (steps / stages)
-    told = f"schedule.warmup_steps {schedule.warmup_steps:,} of {steps / stages:,.0f} steps"
-    advice = "shorten it, or give schedule.warmup_ratio in its place"
-    if (shortfall := warmup_shortfall(schedule, steps, stages)) is not None:
-        return Finding("warmup-longer-than-run", "fault", shortfall, advice)
-    if share > 0.3:
-        return Finding("long-warmup", "warning", f"{told}: {share:.0%} of the run is warm-up", advice)
-    return None
+        yield Finding("no-warmup", "warning", message, "set schedule.warmup_ratio=0.05, or schedule.warmup_steps")
+    elif schedule.warmup_steps is not None and steps is not None:
+        advice = "shorten it, or give schedule.warmup_ratio in its place"
+        if (shortfall := warmup_shortfall(schedule, steps, stages)) is not None:
+            yield Finding("warmup-longer-than-run", "fault", shortfall, advice)
+        elif (share := schedule.warmup_steps * stages / steps) > 0.3:
+            message = f"schedule.warmup_steps {schedule.warmup_steps:,} of {steps / stages:,.0f} steps"
+            yield Finding("long-warmup", "warning", f"{message}: {share:.0%} of the run is warm-up", advice)
 
 
-def _check_epochs(epochs: float | None, most: int, who: str) -> Finding | None:
-    if epochs is None:
-        return None
-    if epochs > most:
-        message = f"the run shows the text {epochs:,.0f} times; {who} saw its own about {most} times"
-        return Finding("many-epochs", "warning", message, "give more text, or a smaller budget")
-    if epochs < 1:
-        message = f"the run shows {epochs:.1%} of an epoch: not all of the text is seen"
-        return Finding("part-of-an-epoch", "note", message)
-    return None
-
-
-def _check_tokens(plan: PretrainingPlan) -> Finding | None:
-    if plan.tokens is None:
-        return None
-    ratio = plan.tokens / plan.num_parameters
-    if ratio >= 10:
-        return None
-    told = f"{human_count(plan.tokens)} tokens for {human_count(plan.num_parameters)} parameters are {ratio:.2g} each"
-    advice = "train longer, or take a smaller model (model.preset): BERT-Base saw over 1,000 a parameter"
-    return Finding("few-tokens-per-parameter", "warning" if ratio < 1 else "note", told, advice)
-
-
-def _check_batch(tokens_per_step: float, optimizer: OptimizerSettings) -> Finding | None:
-    told = f"a step shows {human_count(tokens_per_step)} tokens"
+def _check_batch(tokens_per_step: float, optimizer: OptimizerSettings) -> Iterator[Finding]:
+    message = f"a step shows {human_count(tokens_per_step)} tokens"
+    most, whose = LARGEST_BATCHES.get(optimizer.name, LARGEST_BATCHES["adamw"])
     if tokens_per_step < 1024:
         advice = "raise train.batch_size; train.micro_batch_size keeps memory as it is"
-        return Finding("small-batch", "warning", f"{told}: the gradient is noisy", advice)
-    most, whose = LARGEST_BATCHES.get(optimizer.name, LARGEST_BATCHES["adamw"])
-    if tokens_per_step > most:
-        message = f"{told}, more than {whose}"
-        return Finding("large-batch", "warning", message, "lower train.batch_size, and take more steps")
-    return None
-
-
-def _check_held_out(share: float) -> Finding | None:
-    if share == 0:
-        return Finding("nothing-held-out", "warning", "held_out is 0: nothing is evaluated", "set held_out=0.01")
-    if share > 0.3:
-        return Finding("much-held-out", "note", f"held_out keeps {share:.0%} of the documents from training")
-    return None
-
-
-def _check_saving(train: TrainSettings, steps: float | None) -> Finding | None:
-    if steps is None or (train.save_every is not None and train.save_every <= steps / 2) or steps < 2000:
-        return None
-    every = "only at the end" if train.save_every is None else f"every {train.save_every:,} of {steps:,.0f} steps"
-    return Finding("rarely-saved", "note", f"the run is saved {every}", "lower train.save_every")
+        yield Finding("small-batch", "warning", f"{message}: the gradient is noisy", advice)
+    elif tokens_per_step > most:
+        advice = "lower train.batch_size, and take more steps"
+        yield Finding("large-batch", "warning", f"{message}, more than {whose}", advice)
 
 
 def check_memory(memory: MemoryEstimate, available: int, micro_batch_size: int) -> Finding:
     """Whether training fits into the memory that is free, before it is tried."""
-    told = f"training takes about {human_bytes(memory.total)}, and {human_bytes(available)} are free"
+    message = f"training takes about {human_bytes(memory.total)}, and {human_bytes(available)} are free"
     if memory.fixed > available:
-        message = f"{told}: weights, gradients and optimizer alone take {human_bytes(memory.fixed)}"
+        message += f": weights, gradients and optimizer alone take {human_bytes(memory.fixed)}"
         return Finding("too-large-for-memory", "fault", message, "take a smaller model, or a machine with more memory")
     if memory.total > available:
         fitting = fitting_sequences(memory, available, micro_batch_size)
         advice = f"set train.micro_batch_size={fitting}: it changes memory, not the size of the batch"
-        return Finding("too-large-for-memory", "fault", told, advice if fitting else "shorten packing.max_length")
+        return Finding("too-large-for-memory", "fault", message, advice if fitting else "shorten packing.max_length")
     if memory.total > 0.7 * available:
-        return Finding("memory", "warning", f"{told}: that is close", "set a smaller train.micro_batch_size")
-    return Finding("memory", "good", told)
+        return Finding("memory", "warning", f"{message}: that is close", "set a smaller train.micro_batch_size")
+    return Finding("memory", "good", message)
 
 
 def fitting_sequences(memory: MemoryEstimate, available: int, micro_batch_size: int) -> int:
-    """How many sequences a micro-batch may have, with some room left, judging by one of `micro_batch_size`."""
+    """How many sequences a micro-batch may have, with a margin, judging by one of `micro_batch_size`."""
     return int(0.8 * (available - memory.fixed) / max(1.0, memory.per_batch / micro_batch_size))
 
 
 def check_disk(needed: int, free: int) -> Finding:
     """Whether checkpoints and model fit on the disk."""
-    told = f"checkpoints and model take {human_bytes(needed)}, and {human_bytes(free)} are free here"
+    message = f"checkpoints and model take {human_bytes(needed)}, and {human_bytes(free)} are free here"
     if needed > free:
-        return Finding(
-            "disk-too-small", "fault", told, "free some space, put --out elsewhere, or lower train.keep_last"
-        )
-    return Finding("disk", "good", told)
+        advice = "free some space, put --out elsewhere, or lower train.keep_last"
+        return Finding("disk-too-small", "fault", message, advice)
+    return Finding("disk", "good", message)
 
 
 def differences_table(settings: PretrainRecipe) -> FigureTable:
-    """The settings that differ from the defaults, with both values."""
+    """The settings that differ from the defaults of this objective and family, with both values."""
+    objective, model = type(settings.objective)(name=settings.objective.name), type(settings.model)()
     usual = PretrainRecipe(corpus=[""], train=TrainSettings(steps=1))
-    own = {
-        "objective": type(settings.objective)(name=settings.objective.name),
-        "model": type(settings.model)(),
-    }  # of this objective and family
-    defaults = usual.model_copy(update=own)
-    before, after = defaults.model_dump(mode="json"), settings.model_dump(mode="json")
-    before["objective"]["name"] = usual.objective.name
+    defaults = usual.model_copy(update={"objective": objective, "model": model})
     keys = [key for key in changed_keys(defaults, settings) if key not in ("corpus", "store")]
-    keys = ["objective.name"] * (settings.objective.name != usual.objective.name) + keys
-    budget = next(
-        name for name in ("steps", "tokens", "epochs", "minutes") if getattr(settings.train, name) is not None
-    )
     rows = [
-        (
-            key,
-            _shown(_value(after, key)),
-            "" if key in ("train.steps", f"train.{budget}") else _shown(_value(before, key)),
-        )
-        for key in [*dict.fromkeys([*keys, f"train.{budget}"])]
-        if key != "train.steps" or budget == "steps"
+        (key, _shown(value), "" if key.removeprefix("train.") in BUDGETS else _shown(_value(defaults, key)))
+        for key in keys
+        if (value := _value(settings, key)) is not None or key != "train.steps"
     ]
+    if settings.objective.name != usual.objective.name:
+        rows.insert(0, ("objective.name", settings.objective.name, usual.objective.name))
     return FigureTable("Settings that differ from the defaults", tuple(rows), ("setting", "here", "default"))
 
 
-def _value(tree: object, key: str) -> object:
+def _value(settings: PretrainRecipe, key: str) -> object:
+    value: object = settings.model_dump(mode="json")
     for part in key.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def _shown(value: object) -> str:

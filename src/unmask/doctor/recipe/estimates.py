@@ -69,10 +69,12 @@ def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[s
 def count_moments(module: nn.Module, settings: OptimizerSettings) -> int:
     """Numbers that the optimizer keeps: two per parameter, but one with `adagrad`, and for matrices with `muon`."""
     groups = parameter_groups(module, 0.0, 1.0)
-    once = groups if settings.name == "adagrad" else []
+    if settings.name == "adagrad":
+        return _count(groups)
     if settings.name == "muon":
-        groups, once = split_groups(module, groups, 1.0)
-    return (0 if settings.name == "adagrad" else 2 * _count(groups)) + _count(once)
+        others, matrices = split_groups(module, groups, 1.0)
+        return 2 * _count(others) + _count(matrices)
+    return 2 * _count(groups)
 
 
 def _count(groups: list[dict[str, Any]]) -> int:

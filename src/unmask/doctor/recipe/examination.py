@@ -33,9 +33,9 @@ from unmask.doctor.recipe.estimates import (
     fixed_memory,
     run_bytes,
 )
-from unmask.doctor.recipe.material import Material, Text, largest_phase, load_recipe, open_text
+from unmask.doctor.recipe.material import Material, largest_phase, load_recipe, open_text
 from unmask.doctor.recipe.speed_probe import SpeedProbe, probe_speed
-from unmask.doctor.samples import decode_samples, describe_step
+from unmask.doctor.samples import FirstStep, decode_samples, describe_step
 from unmask.doctor.store.checks import store_facts
 from unmask.doctor.store.floors import StoreFloors
 from unmask.io.progress import Progress, human_bytes, human_count, human_duration
@@ -49,7 +49,7 @@ NOT_EXAMINED = Finding(
     "note",
     "of an objective that reads streams of a store of words, parameters, memory, operations, speed and samples are not "
     "examined",
-    "`unmask pretrain` with train.steps=20 tells the speed",
+    "`unmask pretrain` with train.steps=20 reports the speed",
 )
 
 _MEMORY_FOR_PROBE = 0.6
@@ -77,8 +77,9 @@ def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_s
     with ExitStack() as stack, torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         text = open_text(start, names_text, stack)
-        findings += [text] if isinstance(text, Finding) else []
-        material = Material.of(start, text if isinstance(text, Text) else None)
+        if isinstance(text, Finding):
+            findings.append(text)
+        material = Material.of(start, None if isinstance(text, Finding) else text)
         return _examine(name, material, findings, compute, probe_s, num_samples)
 
 
@@ -90,44 +91,45 @@ def _examine(
     num_parameters = sum(parameters.values())
     length = tokens_per_step / settings.train.batch_size
     num_moments = count_moments(bare_module(settings, sizes), settings.optimizer)
-    batch = material.prepared(max(1, int(MEASURED_TOKENS / length)))
+    batch = material.objective.prepare(next(material.batches(max(1, int(MEASURED_TOKENS / length)))))
     flops = material.objective.operations(sizes, batch, length)
 
     micro_batch = settings.train.micro_batch_of(settings.train.batch_size)
     available = available_memory(compute)
     memory = fixed_memory(num_parameters, num_moments, compute)
-    fits = memory.fixed <= available
     probe = None
-    if fits:
+    if memory.fixed <= available:
         memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
         if settings.train.micro_batch_size == "auto" and compute.device.type == "cuda" and memory.total > available:
             micro_batch = max(1, fitting_sequences(memory, available, micro_batch))
             memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
-        room = int((_MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
-        if probe_s > 0 and room > 0:
-            probe = _probe(material, compute, probe_s, most_sequences=min(micro_batch, room))
+        fitting = int((_MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
+        if probe_s > 0 and fitting > 0:
+            probe = _probe(material, compute, probe_s, most_sequences=min(micro_batch, fitting))
     step_s = None if probe is None else probe.seconds_for(tokens_per_step)
-    plan = make_plan(settings, sizes, num_parameters, tokens_per_step, material.epochs_per_step, step_s)
+    epochs_per_step = None if material.text is None else material.text.epochs
+    plan = make_plan(settings, sizes, num_parameters, tokens_per_step, epochs_per_step, step_s)
     needed = run_bytes(num_parameters, num_moments, settings.train.keep_last)
     findings = [
         *findings,
         check_memory(memory, available, micro_batch),
         *check_settings(settings, plan),
         check_disk(needed, shutil.disk_usage(".").free),
-        *([] if probe is None else [_check_probe(probe)]),
     ]
     tables = [parameters_table(parameters, sizes), plan_table(plan, settings, flops)]
     if probe is not None:
+        findings.append(_check_probe(probe))
         tables.append(probe_table(probe, tokens_per_step, flops, compute))
     tables += [
         memory_table(memory, micro_batch),
         disk_table(num_parameters, num_moments, settings.train.keep_last, material.text),
     ]
+    operations = None if plan.tokens is None else flops * plan.tokens
     figures: dict[str, object] = {
         "parameters": {**parameters, "total": num_parameters},
         "memory_bytes": {**vars(memory), "total": memory.total, "available": available},
         "flops_per_token": flops,
-        "flops": None if plan.tokens is None else flops * plan.tokens,
+        "flops": operations,
         "disk_bytes": needed,
         "tokens_per_step": tokens_per_step,
         "steps": plan.steps,
@@ -140,22 +142,19 @@ def _examine(
     if material.text is not None:
         store = material.text.store
         floors = StoreFloors.of(store.token_counts(), settings.objective.learns, material.objective)
-        tables += [
-            floors.table(),
-            describe_step(material.text.step, settings.packing.max_length),
-        ]
-        samples = decode_samples(material.text.step, num_samples)
+        tables += [floors.table(), describe_step(material.text, settings.packing.max_length)]
+        samples = decode_samples(material.text, num_samples)
         figures |= {"floors": floors.figures(), "store": store_facts(store)}
     tables.append(differences_table(settings))
-    headline = [
+    headline = (
         ("Parameters", human_count(num_parameters)),
         ("Tokens", "unknown" if plan.tokens is None else human_count(plan.tokens)),
         ("Time on this machine", "unknown" if plan.seconds is None else human_duration(plan.seconds)),
         ("Memory", human_bytes(memory.total)),
-        ("Operations", "unknown" if plan.tokens is None else f"{flops * plan.tokens:.2g} FLOP"),
+        ("Operations", "unknown" if operations is None else f"{operations:.2g} FLOP"),
         ("Disk", human_bytes(needed)),
-    ]
-    return Diagnosis("recipe", name, tuple(findings), tuple(headline), tuple(tables), samples=samples, figures=figures)
+    )
+    return Diagnosis("recipe", name, tuple(findings), headline, tuple(tables), samples=samples, figures=figures)
 
 
 def _check_phases(settings: PretrainRecipe) -> list[Finding]:
@@ -163,9 +162,13 @@ def _check_phases(settings: PretrainRecipe) -> list[Finding]:
     if not settings.phases:
         return []
     largest = largest_phase(settings)
-    told = f"packing.max_length {largest.packing.max_length} and train.batch_size {largest.train.batch_size}"
-    message = f"of {len(settings.phases)} phases the one that takes most memory is examined, with {told}"
-    return [Finding("phases", "note", message, "time, tokens and operations are told as if the whole run were like it")]
+    message = (
+        f"of {len(settings.phases)} phases the one that takes most memory is examined, with packing.max_length "
+        f"{largest.packing.max_length} and train.batch_size {largest.train.batch_size}"
+    )
+    return [
+        Finding("phases", "note", message, "time, tokens and operations are given as if the whole run were like it")
+    ]
 
 
 def _probe(material: Material, compute: Compute, limit_s: float, most_sequences: int) -> SpeedProbe:
@@ -186,19 +189,10 @@ def _probe(material: Material, compute: Compute, limit_s: float, most_sequences:
 
 
 def _check_probe(probe: SpeedProbe) -> Finding:
-    told = _steadiness(probe)
     if len(probe.steps_s) < 3 or probe.spread > 0.5:
-        advice = (
-            "other work on this machine slows it down now and then: the time told is rough, measure again when idle"
-        )
-        return Finding("unsteady-speed", "note", told, advice)
-    return Finding("speed", "good", told)
-
-
-def _steadiness(probe: SpeedProbe) -> str:
-    if len(probe.steps_s) == 1:
-        return "one step could be measured, so nothing is known of the spread"
-    return f"{len(probe.steps_s)} measured steps lie within {probe.spread:.0%} of the median"
+        advice = "other work slows this machine down now and then: the time is rough, measure again when idle"
+        return Finding("unsteady-speed", "note", probe.steadiness, advice)
+    return Finding("speed", "good", probe.steadiness)
 
 
 def available_memory(compute: Compute) -> int:
@@ -212,16 +206,10 @@ def available_memory(compute: Compute) -> int:
         free.append(int(lines["MemAvailable"].split()[0]) * 1024)
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
-        free.append(int(most) - int(used.read_text()) + _file_cache(used.with_name("memory.stat")))
+        statistics = dict(line.split() for line in used.with_name("memory.stat").read_text().splitlines())
+        # A control group is charged for cached files, which the system takes back when memory is needed.
+        free.append(int(most) - int(used.read_text()) + int(statistics.get("inactive_file", 0)))
     return min(free)
-
-
-def _file_cache(statistics: Path) -> int:
-    """Bytes that a control group is charged for and that the system takes back when they are needed."""
-    if not statistics.exists():
-        return 0
-    values = dict(line.split() for line in statistics.read_text().splitlines())
-    return int(values.get("inactive_file", 0))
 
 
 # ---- Tables
@@ -248,40 +236,37 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Figu
     )
 
 
-def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Text | None) -> FigureTable:
+def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: FirstStep | None) -> FigureTable:
     """What takes disk space: the existing store, checkpoints, the model."""
-    rows = []
-    if text is not None:
-        size = sum(file["bytes"] for file in text.store.manifest["files"].values())
-        rows.append(("store", f"{human_bytes(size)}: {text.store.num_tokens:,} tokens of 2 bytes, and offsets"))
     one = human_bytes(checkpoint_bytes(num_parameters, num_moments))
-    rows += [
+    rows = [
         ("checkpoints", f"{keep_last} kept and one being written, {one} each"),
         ("run in all", human_bytes(run_bytes(num_parameters, num_moments, keep_last))),
     ]
-    note = (
-        ""
-        if text is not None
-        else "A store takes 2 bytes a token (4 from 65,537 entries on), 4 a sentence, 8 a document."
-    )
-    return FigureTable("Disk", tuple(rows), note=note)
+    if text is None:
+        note = "A store takes 2 bytes a token (4 from 65,537 entries on), 4 a sentence, 8 a document."
+        return FigureTable("Disk", tuple(rows), note=note)
+    size = sum(file["bytes"] for file in text.store.manifest["files"].values())
+    store = ("store", f"{human_bytes(size)}: {text.store.num_tokens:,} tokens of 2 bytes, and offsets")
+    return FigureTable("Disk", (store, *rows))
 
 
 def probe_table(probe: SpeedProbe, tokens_per_step: float, flops: float, compute: Compute) -> FigureTable:
     """What was measured, and what a whole step is estimated to need."""
-    rate = tokens_per_step / probe.seconds_for(tokens_per_step)
-    rows = [
+    step_s = probe.seconds_for(tokens_per_step)
+    rate = tokens_per_step / step_s
+    rows = (
         ("machine", compute.describe()),
         ("measured", f"{len(probe.steps_s)} step(s) of {probe.sequences:,} sequences, {probe.tokens:,.0f} tokens"),
-        ("a step of these", f"{human_duration(probe.step_s)}, the median; {_steadiness(probe)}"),
+        ("a step of these", f"{human_duration(probe.step_s)}, the median; {probe.steadiness}"),
         ("optimizer in it", human_duration(probe.optimizer_s)),
-        ("a step of the recipe", human_duration(probe.seconds_for(tokens_per_step))),
+        ("a step of the recipe", human_duration(step_s)),
         ("speed", f"{human_count(rate)} tokens/s, {human_count(rate * flops)} FLOP/s"),
-    ]
+    )
     note = "Evaluations and saving are not in it."
     if probe.tokens < tokens_per_step / 2:
         note += " Fewer sequences than those of a step were measured: with all of them it may go faster."
-    return FigureTable("Measured speed", tuple(rows), note=note)
+    return FigureTable("Measured speed", rows, note=note)
 
 
 def probe_figures(probe: SpeedProbe, tokens_per_step: float) -> dict[str, float]:

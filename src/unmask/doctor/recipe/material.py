@@ -28,9 +28,8 @@ from unmask.pretraining.start import Start, build_module
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
-from unmask.store.store import TokenStore
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tokenization.tokenizer import load_tokenizer
 
 CORPUS_BYTES = 20_000_000
 """A corpus of files up to this size is tokenized to examine it; for a larger one a store has to be made first."""
@@ -72,17 +71,8 @@ def _tokens_at_once(settings: PretrainRecipe) -> tuple[int, int]:
     return train.micro_batch_of(train.batch_size) * length, length
 
 
-@dataclass(frozen=True)
-class Text:
-    """A store with its tokenizer, and the first step that a run of the recipe takes on it."""
-
-    store: TokenStore
-    tokenizer: TextTokenizer
-    step: FirstStep
-
-
-def open_text(start: Start, names_text: bool, stack: ExitStack) -> Text | Finding:
-    """The recipe's text, or a finding that says why there is none.
+def open_text(start: Start, names_text: bool, stack: ExitStack) -> FirstStep | Finding:
+    """The first step of a run on the recipe's text, or a finding that says why there is none.
 
     Args:
         names_text: see `load_recipe`.
@@ -101,8 +91,7 @@ def open_text(start: Start, names_text: bool, stack: ExitStack) -> Text | Findin
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unmask-doctor-")))
     try:
         store = open_store(start, directory, workers=1)
-        tokenizer = load_tokenizer(store.tokenizer_directory)
-        return Text(store, tokenizer, first_step(start, store, tokenizer))
+        return first_step(start, store, load_tokenizer(store.tokenizer_directory))
     except (StoreError, InputError) as error:
         if settings.store is None:
             raise
@@ -124,16 +113,16 @@ class Material:
     Args:
         objective: masks the batches.
         sizes: the encoder's.
-        text: None if random tokens stand in for it.
+        text: None if random tokens replace it.
     """
 
     start: Start
     objective: Objective
     sizes: EncoderSettings
-    text: Text | None
+    text: FirstStep | None
 
     @classmethod
-    def of(cls, start: Start, text: Text | None) -> Material:
+    def of(cls, start: Start, text: FirstStep | None) -> Material:
         """Brings a recipe and its text together.
 
         Raises:
@@ -141,18 +130,19 @@ class Material:
         """
         settings, sizes = start.recipe, start.sizes
         if sizes is not None:
-            given = {"architecture": start.family.name}
             widened = {} if text is None else {"vocab_size": text.tokenizer.vocab_size}
-            sizes = sizes.model_copy(update=given | widened)
+            sizes = sizes.model_copy(update={"architecture": start.family.name} | widened)
         elif text is not None:
             sizes = settings.model.resolve(text.tokenizer.vocab_size, text.tokenizer.pad_id)
+        elif isinstance(settings.tokenizer, TokenizerSettings):
+            sizes = settings.model.resolve(settings.model.vocab_size or settings.tokenizer.vocab_size)
         else:
-            sizes = settings.model.resolve(settings.model.vocab_size or _vocab_size(settings.tokenizer))
+            tokenizer = settings.tokenizer
+            sizes = settings.model.resolve(settings.model.vocab_size or load_tokenizer(Path(tokenizer)).vocab_size)
         assert isinstance(sizes, EncoderSettings), "recipes of ELMo are not examined"
         if text is not None:
-            return cls(start, text.step.objective, sizes, text)
-        objective = new_objective(settings.objective, any_vocabulary(sizes.vocab_size))
-        return cls(start, objective, sizes, None)
+            return cls(start, text.objective, sizes, text)
+        return cls(start, new_objective(settings.objective, any_vocabulary(sizes.vocab_size)), sizes, None)
 
     @property
     def settings(self) -> PretrainRecipe:
@@ -161,13 +151,8 @@ class Material:
     @property
     def tokens_per_step(self) -> float:
         if self.text is not None:
-            return float(self.text.step.num_tokens)
+            return float(self.text.num_tokens)
         return self.settings.train.batch_size * expected_length(self.settings)
-
-    @property
-    def epochs_per_step(self) -> float | None:
-        """The share of an epoch that a step shows; None without a text."""
-        return None if self.text is None else self.text.step.epochs
 
     def batches(self, sequences: int) -> Iterator[Batch]:
         """Endless batches of `sequences` sequences, not masked yet."""
@@ -179,10 +164,6 @@ class Material:
         for step in build_loader(start, self.text.store, self.text.tokenizer, held_out=False).steps():
             yield step.batches[0]
 
-    def prepared(self, sequences: int) -> Batch:
-        """The first `sequences` sequences, masked."""
-        return self.objective.prepare(next(self.batches(sequences)))
-
     def module(self) -> nn.Module:
         """The module that a run would train, with its initial weights."""
         if self.text is not None:
@@ -191,9 +172,3 @@ class Material:
             module = self.objective.build(new_encoder(self.sizes, pooler=self.objective.needs_pooler))
         assert isinstance(module, nn.Module)
         return module
-
-
-def _vocab_size(tokenizer: str | TokenizerSettings) -> int:
-    if isinstance(tokenizer, TokenizerSettings):
-        return tokenizer.vocab_size
-    return load_tokenizer(Path(tokenizer)).vocab_size

@@ -12,9 +12,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import nn
@@ -62,6 +61,13 @@ class SpeedProbe:
         tenth = len(ordered) // 10
         return (ordered[-1 - tenth] - ordered[tenth]) / self.step_s
 
+    @property
+    def steadiness(self) -> str:
+        """How far the steps' times are apart, in words."""
+        if len(self.steps_s) == 1:
+            return "one step could be measured, so its spread is not known"
+        return f"{len(self.steps_s)} measured steps are within {self.spread:.0%} of the median"
+
     def seconds_for(self, tokens: float) -> float:
         """How long a step over `tokens` tokens takes."""
         return self.optimizer_s + (self.step_s - self.optimizer_s) * tokens / self.tokens
@@ -85,94 +91,80 @@ def probe_speed(
         module: on the device; its weights change.
         batches: gives endless unprepared batches of a given number of sequences.
         limit_s: about how long the probe may take; two steps of two sequences are always finished.
-        most_sequences: in a micro-batch: as in the recipe, or fewer if memory has no room for them.
+        most_sequences: in a micro-batch: as in the recipe, or fewer if they do not fit into memory.
         advance: called after each step.
         clock: monotonic seconds.
     """
     began = clock()
-    timer = _Timer(build_optimizer(module, settings.optimizer), compute, advance, clock)
+    timer = _Timer(settings, module, objective, compute, advance, clock)
     sequences = min(most_sequences, 2)
-    timer.run(settings, module, objective, batches(sequences), 1)
+    timer.run(batches(sequences), 1)
     if timer.steps_s[-1] < limit_s / 4:
-        timer.run(settings, module, objective, batches(sequences), 1)
+        timer.run(batches(sequences), 1)
     while sequences < most_sequences:  # as many as leave time for some steps, one warm-up step per size
         left_s = limit_s - (clock() - began)
         fitting = int(sequences * left_s / ((FEWEST_STEPS + 1) * timer.steps_s[-1]))
         if fitting <= sequences * 3 // 2:
             break
         sequences = min(most_sequences, fitting, sequences * 8)
-        timer.run(settings, module, objective, batches(sequences), 1)
-    timer.forget()
-    timer.run(settings, module, objective, batches(sequences), MOST_STEPS, until=began + limit_s)
+        timer.run(batches(sequences), 1)
+    warm_up = len(timer.steps_s)
+    timer.run(batches(sequences), MOST_STEPS, until=began + limit_s)
+    tokens, optimizer_s = timer.tokens[warm_up:], timer.optimizer_s[warm_up:]
     return SpeedProbe(
-        sequences, statistics.median(timer.tokens), tuple(timer.steps_s), statistics.median(timer.optimizer_s)
+        sequences, statistics.median(tokens), tuple(timer.steps_s[warm_up:]), statistics.median(optimizer_s)
     )
 
 
-@dataclass
 class _Timer:
     """Times whole steps, and the optimizer's part of them."""
 
-    optimizer: torch.optim.Optimizer
-    compute: Compute
-    advance: Callable[[], None]
-    clock: Callable[[], float]
-    steps_s: list[float] = field(default_factory=list)
-    optimizer_s: list[float] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.optimizer.register_step_pre_hook(self._begin)
-        self.optimizer.register_step_post_hook(self._end)
-
-    def forget(self) -> None:
-        self.steps_s, self.optimizer_s, self.tokens = [], [], []
-
-    def run(
+    def __init__(
         self,
         settings: PretrainRecipe,
         module: nn.Module,
         objective: Objective,
-        batches: Iterator[Batch],
-        num_steps: int,
-        until: float = float("inf"),
+        compute: Compute,
+        advance: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
+        self.steps_s: list[float] = []
+        self.optimizer_s: list[float] = []
+        self.tokens: list[int] = []
+        self._compute, self._advance, self._clock = compute, advance, clock
+        optimizer = build_optimizer(module, settings.optimizer)
+        optimizer.register_step_pre_hook(lambda *_: setattr(self, "_optimizer_began", self._now()))
+        optimizer.register_step_post_hook(lambda *_: self.optimizer_s.append(self._now() - self._optimizer_began))
+        self._learner = Learner(module, objective.counts, objective.prepare)
+        self._optimizer = ScheduledOptimizer(optimizer, Schedule(settings.schedule))
+        self._stepper = EagerStepper(module, optimizer, settings.train.max_grad_norm, compute)
+        endless = {"steps": None, "tokens": None, "epochs": None, "minutes": 1e9}
+        self._settings = settings.train.model_copy(update=endless)
+        self._began = self._optimizer_began = 0.0
+
+    def run(self, batches: Iterator[Batch], num_steps: int, until: float = float("inf")) -> None:
         """Trains for `num_steps` steps, or until a time; at least one step.
 
         The first batch is made before the clock starts, since a whole block of documents may be planned for it.
         """
-        batches = chain([next(batches)], batches)
-        self._step_began = self._now()
-        train(
-            Learner(module, objective.counts, objective.prepare),
-            self._steps(batches, num_steps, until),
-            ScheduledOptimizer(self.optimizer, Schedule(settings.schedule)),
-            EagerStepper(module, self.optimizer, settings.train.max_grad_norm, self.compute),
-            settings.train.model_copy(update={"steps": None, "tokens": None, "epochs": None, "minutes": 1e9}),
-            TrainState(),
-            Hooks(self._on_step),
-        )
+        steps = self._steps(chain([next(batches)], batches), num_steps, until)
+        self._began = self._now()
+        train(self._learner, steps, self._optimizer, self._stepper, self._settings, TrainState(), Hooks(self._on_step))
 
     def _steps(self, batches: Iterator[Batch], num_steps: int, until: float) -> Iterator[LoadedStep]:
         for _ in range(num_steps):
             yield LoadedStep([next(batches)], Position(), 0.0)
-            if self.clock() >= until:
+            if self._clock() >= until:
                 return
 
     def _on_step(self, state: TrainState, result: StepResult) -> None:
         now = self._now()
-        self.steps_s.append(now - self._step_began)
+        self.steps_s.append(now - self._began)
         self.tokens.append(result.tokens)
-        self.advance()
-        self._step_began = now
-
-    def _begin(self, *_: Any) -> None:
-        self._optimizer_began = self._now()
-
-    def _end(self, *_: Any) -> None:
-        self.optimizer_s.append(self._now() - self._optimizer_began)
+        self._advance()
+        self._began = now
 
     def _now(self) -> float:
-        if self.compute.device.type == "cuda":
-            torch.cuda.synchronize(self.compute.device)
-        return self.clock()
+        if self._compute.device.type == "cuda":
+            torch.cuda.synchronize(self._compute.device)
+        return self._clock()

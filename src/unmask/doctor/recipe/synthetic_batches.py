@@ -39,7 +39,7 @@ def random_batches(settings: PretrainRecipe, vocab_size: int, sequences: int) ->
     Lengths are those of long documents: full, or with `packing.short_sequence_prob` drawn uniformly below that.
     """
     random = np.random.default_rng(settings.seed)
-    asked = settings.objective.asked_of_pairs
+    sentence_objective = settings.objective.asked_of_pairs
     while True:
         is_short = random.random(sequences) < settings.packing.short_sequence_prob
         short = random.integers(2 + num_specials(settings), settings.packing.max_length, sequences, endpoint=True)
@@ -49,8 +49,9 @@ def random_batches(settings: PretrainRecipe, vocab_size: int, sequences: int) ->
         keys = random.integers(0, 2**63, sequences).tolist()
         batch = pack([sequence.tolist() for sequence in ids], segments, keys)
         batch = batch.with_columns(special_tokens_mask=batch.input_ids == SPECIAL_ID)
-        if asked != "none":
-            batch = batch.with_columns(**{LABEL_COLUMNS[asked]: torch.from_numpy(random.integers(0, 2, sequences))})
+        if sentence_objective != "none":
+            labels = torch.from_numpy(random.integers(0, 2, sequences))
+            batch = batch.with_columns(**{LABEL_COLUMNS[sentence_objective]: labels})
         yield batch.with_columns(**{name: _annotation(batch.num_tokens) for name in ANNOTATED})
 
 

@@ -28,12 +28,12 @@ def examine_search(path: Path) -> Diagnosis:
     try:
         summary: Summary = json.loads((path / SUMMARY).read_bytes())
         findings = list(check_search(summary))
-        tables = (_combinations(summary), _trials(summary))
+        tables = (_configurations_table(summary), _trials_table(summary))
         best, metric = summary["best_on_dev"], summary["metric"]
         headline = (
             ("Runs", f"{summary['num_finished']} of {summary['num_trials']}"),
             ("Best on dev", f"{metric} {in_words(best['dev'][metric])}"),
-            ("Its combination", spread_in_words(best["all_runs_of_it"]["dev"].get(metric))),
+            ("Its configuration", spread_in_words(best["all_runs_of_it"]["dev"].get(metric))),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
@@ -49,21 +49,23 @@ def check_search(summary: Summary) -> Iterator[Finding]:
     left = summary["num_trials"] - summary["num_finished"] - summary["num_failed"]
     if left:
         message = f"{left} of {summary['num_trials']} runs are not made yet"
-        yield Finding("unfinished-search", "warning", message, "its command with --resume goes on")
+        yield Finding("unfinished-search", "warning", message, "its command with --resume continues it")
     if failed := [trial for trial in trials if trial["error"]]:
         message = f"{len(failed)} of {len(trials)} runs have failed, the first, {failed[0]['trial']}, with: "
-        advice = "mend what it says; failed runs are begun anew by --resume"
+        advice = "fix what the message says; --resume starts failed runs again"
         yield Finding("failed-runs", "warning", message + str(failed[0]["error"]), advice)
     if nothing := what_was_not_learned(summary):
         found, _, advice = nothing.partition(": try ")
         yield Finding("nothing-learned", "fault", found, f"try {advice}")
         return
     if degenerate := [trial for trial in trials if trial["degenerate"]]:
-        message = f"{len(degenerate)} of {len(trials)} runs tell nothing apart: {_listed(degenerate)}"
+        message = f"{len(degenerate)} of {len(trials)} runs give every example the same answer: {_listed(degenerate)}"
         advice = "more restarts, a lower learning rate or more epochs make them rarer; the mean counts them in"
         yield Finding("degenerate-runs", "warning", message, advice)
     else:
-        yield Finding("learned", "good", "the best run is better than saying always the same, and no run is degenerate")
+        yield Finding(
+            "learned", "good", "the best run is better than always giving the same answer, and no run is degenerate"
+        )
     yield from _edges(summary)
     yield from _spread(summary)
 
@@ -91,14 +93,14 @@ def _edges(summary: Summary) -> Iterator[Finding]:
 
 
 def _spread(summary: Summary) -> Iterator[Finding]:
-    """Whether combinations differ by more than runs of one combination do."""
+    """Whether configurations differ by more than runs of one configuration do."""
     metric = summary["metric"]
     spreads = [row["dev"][metric] for row in summary["combinations"] if metric in row["dev"]]
     means = [spread["mean"] for spread in spreads if spread["mean"] is not None]
     if len(means) < 2:
         return
     if any(spread["sd"] is None for spread in spreads):
-        message = "combinations were run once each: how much of their difference is chance is not known"
+        message = "configurations were run once each: how much of their difference is chance is not known"
         yield Finding("no-restarts", "note", message, "set search.restarts=3 or more for small data sets")
         return
     best, *others = sorted(spreads, key=lambda spread: spread["mean"], reverse=is_better(metric, 1.0, 0.0))
@@ -107,13 +109,13 @@ def _spread(summary: Summary) -> Iterator[Finding]:
         yield Finding(
             "within-chance",
             "note",
-            f"the two best combinations differ by {difference:.2g} in their mean {metric}, and runs of one by {sd:.2g} "
-            "(standard deviation): which is better is not known",
+            f"the two best configurations differ by {difference:.2g} in their mean {metric}, and runs of one by "
+            f"{sd:.2g} (standard deviation): which is better is not known",
             "take either, or raise search.restarts",
         )
 
 
-def _combinations(summary: Summary) -> FigureTable:
+def _configurations_table(summary: Summary) -> FigureTable:
     metric = summary["metric"]
     rows = tuple(
         (
@@ -128,11 +130,11 @@ def _combinations(summary: Summary) -> FigureTable:
     )
     floors = ", ".join(f"{name} {in_words(value)}" for name, value in summary["floors"].items())
     note = f"To compare with: {floors}." if floors else ""
-    columns = ("combination", "runs", "dev", "test", "degenerate", "failed")
+    columns = ("configuration", "runs", "dev", "test", "degenerate", "failed")
     return FigureTable(f"Mean {metric} and standard deviation", rows, columns, note)
 
 
-def _trials(summary: Summary) -> FigureTable:
+def _trials_table(summary: Summary) -> FigureTable:
     metric = summary["metric"]
     rows = tuple(
         (

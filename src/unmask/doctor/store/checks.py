@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,14 @@ def check_store(
     duplicates: Duplicates,
     *,
     packing: PackingSettings,
-    room: int,
+    text_length: int,
     objective: ObjectiveSettings,
 ) -> list[Finding]:
     """Looks for what spoils a pre-training run.
 
     Args:
         packing: how sequences are made from the store.
-        room: tokens of text in a sequence.
+        text_length: tokens of text in a sequence.
         objective: what is learnt from them.
 
     Raises:
@@ -51,17 +52,16 @@ def check_store(
         check_duplicates(duplicates, store.manifest.get("mixture", {})),
         (_check_unknown_words if store.has_words else _check_unknown)(unknown_share(statistics, tokenizer)),
         _check_use(int(np.count_nonzero(statistics.token_counts)), store.vocab_size),
-        *_check_lengths(statistics, packing, room),
+        *_check_lengths(statistics, packing, text_length),
         *_check_documents(store.num_documents, statistics.num_single, packing, objective),
     ]
 
 
 def unknown_share(statistics: StoreStatistics, tokenizer: Tokenizer) -> float:
     """The share of the tokens for which the vocabulary has no entry; 0 if it can spell everything."""
-    unknown = tokenizer.unk_id
-    if unknown is None or unknown >= len(statistics.token_counts):
+    if tokenizer.unk_id is None:
         return 0.0
-    return float(statistics.token_counts[unknown] / max(1, statistics.token_counts.sum()))
+    return float(statistics.token_counts[tokenizer.unk_id] / max(1, statistics.token_counts.sum()))
 
 
 def _check_files(store: TokenStore) -> Finding:
@@ -76,9 +76,8 @@ def _check_files(store: TokenStore) -> Finding:
 
 
 def check_duplicates(duplicates: Duplicates, mixture: Mapping[str, float]) -> Finding:
-    times = duplicates.times_repeated()
+    times, copied = duplicates.times_repeated(), duplicates.num_documents - duplicates.num_distinct
     if any(taken > 1 for taken in mixture.values()):
-        copied = duplicates.num_documents - duplicates.num_distinct
         factors = ", ".join(f"{name} {taken:.2f} times" for name, taken in mixture.items())
         message = f"the mixture takes {factors}: {copied:,} of {duplicates.num_documents:,} documents are repeated"
         return Finding("duplicates", "note", message)
@@ -91,9 +90,10 @@ def check_duplicates(duplicates: Duplicates, mixture: Mapping[str, float]) -> Fi
             "give each file once, or prepare with exact duplicates removed",
         )
     level: Level = "warning" if duplicates.share > 0.1 else "note" if duplicates.share > 0.001 else "good"
-    copied = duplicates.num_documents - duplicates.num_distinct
     if not copied:
-        return Finding("duplicates", "good", f"none of the {duplicates.num_documents:,} documents stands there twice")
+        return Finding(
+            "duplicates", "good", f"none of the {duplicates.num_documents:,} documents is in the store twice"
+        )
     example = ", ".join(f"{second} of {first}" for first, second in duplicates.examples)
     message = f"{copied:,} documents ({duplicates.share:.2%}) are copies of earlier ones, such as document {example}"
     return Finding("duplicates", level, message, "prepare with exact duplicates removed" if level != "good" else "")
@@ -129,17 +129,14 @@ def _check_use(used: int, vocab_size: int) -> Finding:
     return Finding("vocabulary-used", "note" if share >= 0.25 else "warning", message, advice)
 
 
-def _check_lengths(statistics: StoreStatistics, packing: PackingSettings, room: int) -> list[Finding]:
-    if packing.format in ("single_segment", "stream"):
-        return []  # these formats cut sentences wherever a sequence is full
+def _check_lengths(statistics: StoreStatistics, packing: PackingSettings, text_length: int) -> list[Finding]:
     sentences = statistics.sentence_lengths
-    cut = sentences.sum_from(room + 1) / max(1, sentences.total)
-    longer = sentences.between(room + 1)
-    if cut <= 0.02:
-        return []
+    cut = sentences.sum_from(text_length + 1) / max(1, sentences.total)
+    if cut <= 0.02 or packing.format in ("single_segment", "stream"):
+        return []  # these formats cut sentences wherever a sequence is full
     message = (
-        f"{longer:,} sentences, with {cut:.1%} of the tokens, are over the {room} tokens that a sequence of "
-        f"{packing.max_length} has room for, and are cut to pieces"
+        f"{sentences.between(text_length + 1):,} sentences, with {cut:.1%} of the tokens, are over the {text_length} "
+        f"tokens that a sequence of {packing.max_length} has space for, and are cut to pieces"
     )
     advice = "look at the longest ones below: text without punctuation, tables or lists is read as one sentence"
     return [Finding("long-sentences", "warning" if cut > 0.2 else "note", message, advice)]
@@ -147,30 +144,24 @@ def _check_lengths(statistics: StoreStatistics, packing: PackingSettings, room: 
 
 def _check_documents(
     num_documents: int, num_single: int, packing: PackingSettings, objective: ObjectiveSettings
-) -> list[Finding]:
-    findings = []
+) -> Iterator[Finding]:
     sentences = objective.asked_of_pairs
     needed = documents_needed(packing, sentences)
     if num_documents < needed:
-        has = f"{num_documents} document" if num_documents else "no document"
-        message = f"{has}, and {f'{PAIRED[packing.format]} need two' if needed == 2 else 'one is needed'}"
-        advice = "give more documents; in .txt a blank line ends one"
-        findings.append(Finding("too-few-documents", "fault", message, advice))
+        found = f"{num_documents} document" if num_documents else "no document"
+        message = f"{found}, and {f'{PAIRED[packing.format]} need two' if needed == 2 else 'one is needed'}"
+        yield Finding("too-few-documents", "fault", message, "give more documents; in .txt a blank line ends one")
     elif sentences != "none" and needed == 2 and num_documents < 100:
         message = f"{num_documents} documents only: the random half of the segment pairs is drawn from few texts"
-        findings.append(Finding("few-documents", "note", message, "fine for a try, not for a model to be used"))
+        yield Finding("few-documents", "note", message, "fine for a try, not for a model to be used")
     share = num_single / max(1, num_documents)
     if sentences != "none" and share > 0.2:
-        findings.append(
-            Finding(
-                "single-sentence-documents",
-                "warning" if share > 0.5 else "note",
-                f"{share:.1%} of the documents are one sentence: nothing follows it, so it is cut in two segments",
-                "give whole documents (one a JSON line, or blank lines between them in .txt), or set "
-                "objective.sentence_objective=none",
-            )
+        message = f"{share:.1%} of the documents are one sentence: nothing follows it, so it is cut in two segments"
+        advice = (
+            "give whole documents (one a JSON line, or blank lines between them in .txt), or set "
+            "objective.sentence_objective=none"
         )
-    return findings
+        yield Finding("single-sentence-documents", "warning" if share > 0.5 else "note", message, advice)
 
 
 # ---- What is shown
@@ -209,7 +200,7 @@ def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer
         ("text", f"{human_bytes(facts['text_bytes'])}, {facts['bytes_per_token']:.2f} bytes a token"),
         ("vocabulary", f"{facts['vocab_size']:,} entries, {int(np.count_nonzero(counts)):,} of them used"),
     ]
-    if tokenizer.continuation.any() and len(tokenizer.continuation) == len(counts):
+    if tokenizer.continuation.any():
         rows.append(("tokens in a word", f"{counts.sum() / max(1, counts[~tokenizer.continuation].sum()):.2f}"))
     rows.append(("on disk", f"{human_bytes(facts['size_bytes'])} in {facts['shards']} shard(s)"))
     return FigureTable("The store", tuple(rows))
@@ -235,8 +226,7 @@ def entries_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> FigureTa
     counts = statistics.token_counts
     order = np.argsort(-counts, kind="stable")[:_NUM_ENTRIES]
     total = max(1, int(counts.sum()))
-    known = [int(index) for index in order if counts[index] and index < tokenizer.vocab_size]
-    cells = [f"{read_entry(tokenizer, index)}  {counts[index] / total:.2%}" for index in known]
+    cells = [f"{read_entry(tokenizer, index)}  {counts[index] / total:.2%}" for index in order if counts[index]]
     cells += [""] * (-len(cells) % _ENTRIES_IN_ROW)
     rows = [tuple(cells[start : start + _ENTRIES_IN_ROW]) for start in range(0, len(cells), _ENTRIES_IN_ROW)]
     return FigureTable("Commonest entries", tuple(rows), ("",) * _ENTRIES_IN_ROW)
@@ -246,9 +236,9 @@ def longest_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> FigureTa
     """The longest sentences: how they begin."""
     rows = []
     for sentence in statistics.longest:
-        ids = [int(n) for n in sentence.tokens[:_SHOWN_TOKENS] if n < tokenizer.vocab_size]
         more = " …" if len(sentence.tokens) > _SHOWN_TOKENS else ""
-        rows.append((f"{len(sentence.tokens):,}", f"{sentence.document:,}", tokenizer.decode(ids) + more))
+        beginning = tokenizer.decode(sentence.tokens[:_SHOWN_TOKENS].tolist()) + more
+        rows.append((f"{len(sentence.tokens):,}", f"{sentence.document:,}", beginning))
     return FigureTable("Longest sentences", tuple(rows), ("tokens", "document", "begins"))
 
 
@@ -256,19 +246,18 @@ def length_histograms(statistics: StoreStatistics) -> tuple[Histogram, Histogram
     """Sentences in bins of equal width, up to the 99th percentile; documents in bins that double."""
     sentences, documents = statistics.sentence_lengths, statistics.document_lengths
     width = max(1, -(-sentences.quantile(0.99) // (NUM_BINS - 1)))
-    equal = tuple(1 + width * place for place in range(NUM_BINS))
     first = max(0, documents.quantile(0.001).bit_length() - 1)
-    doubling = tuple(1 << power for power in range(first, max(first + 1, documents.longest.bit_length())))
+    doubling = [1 << power for power in range(first, max(first + 1, documents.longest.bit_length()))]
     return (
-        _histogram("Sentence lengths", "sentences", sentences, equal),
+        _histogram("Sentence lengths", "sentences", sentences, range(1, 1 + width * NUM_BINS, width)),
         _histogram("Document lengths", "documents", documents, doubling),
     )
 
 
-def _histogram(title: str, counted: str, lengths: LengthCounts, starts: tuple[int, ...]) -> Histogram:
+def _histogram(title: str, counted: str, lengths: LengthCounts, starts: Sequence[int]) -> Histogram:
     """A histogram without empty bins at the end; lengths below the first bin are counted in it."""
-    edges = [0, *starts[1:], None]
-    counts = [lengths.between(edges[n] or 0, edges[n + 1]) for n in range(len(starts))]
+    counts = [lengths.between(start, end) for start, end in pairwise([0, *starts[1:]])]
+    counts.append(lengths.between(starts[-1] if len(starts) > 1 else 0))
     while len(counts) > 1 and not counts[-1]:
         counts.pop()
-    return Histogram(title, "tokens", counted, starts[: len(counts)], tuple(counts))
+    return Histogram(title, "tokens", counted, tuple(starts[: len(counts)]), tuple(counts))

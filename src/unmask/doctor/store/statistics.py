@@ -1,10 +1,11 @@
 """What a token store holds, in numbers: lengths, counts of entries, duplicates.
 
-Everything is read once, piece by piece, from the memory-mapped shards: memory does not grow with the store.
+Everything is read once, piece by piece, from the memory-mapped shards: memory grows with the hashes of documents alone.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,36 +18,34 @@ from unmask.store.store import TokenStore
 
 _PIECE = 1 << 22
 """How many numbers are read at once."""
-_EXACT = 1 << 20
-"""Lengths below this are counted by value; longer ones, of which a store can hold few, are kept in a list."""
-_HASHES_AT_ONCE = 1 << 22
-"""How many documents have their hashes sorted at once when looking for duplicates."""
 _NUM_LONGEST = 3
 _NUM_EXAMPLES = 3
 
 
 @dataclass
 class LengthCounts:
-    """How often each length occurs; exact."""
+    """How often each length occurs.
 
-    _counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_EXACT, dtype=np.int64))
-    _longer: list[int] = field(default_factory=list)
+    Args:
+        counts: (longest length + 1,) by length.
+    """
+
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
 
     def add(self, lengths: NDArray[np.integer[Any]]) -> None:
         """Counts some more; all of them 0 or more."""
-        is_long = lengths >= _EXACT
-        self._longer += lengths[is_long].tolist()
-        counted = np.bincount(lengths[~is_long])
-        self._counts[: len(counted)] += counted
+        counts = np.bincount(lengths, minlength=len(self.counts))
+        counts[: len(self.counts)] += self.counts
+        self.counts = counts
 
     @property
     def num(self) -> int:
-        return int(self._counts.sum()) + len(self._longer)
+        return int(self.counts.sum())
 
     @property
     def total(self) -> int:
         """The sum of all lengths."""
-        return int(self._counts @ np.arange(_EXACT)) + sum(self._longer)
+        return self.sum_from(0)
 
     @property
     def mean(self) -> float:
@@ -54,26 +53,19 @@ class LengthCounts:
 
     @property
     def longest(self) -> int:
-        return max(self._longer) if self._longer else int(np.flatnonzero(self._counts).max(initial=0))
+        return int(np.flatnonzero(self.counts).max(initial=0))
 
     def quantile(self, share: float) -> int:
         """The smallest length that at least `share` of all lengths do not exceed; `share` in (0, 1]."""
-        wanted = share * self.num
-        reached = np.cumsum(self._counts)
-        place = int(np.searchsorted(reached, wanted - 1e-9))
-        if place < _EXACT:
-            return place
-        return sorted(self._longer)[int(np.ceil(wanted - 1e-9)) - int(reached[-1]) - 1]
+        return int(np.searchsorted(np.cumsum(self.counts), share * self.num - 1e-9))
 
     def between(self, start: int, end: int | None = None) -> int:
         """How many lengths are at least `start` and below `end`."""
-        stop = np.inf if end is None else end
-        return int(self._counts[start:end].sum()) + sum(start <= length < stop for length in self._longer)
+        return int(self.counts[start:end].sum())
 
     def sum_from(self, start: int) -> int:
         """The sum of the lengths that are at least `start`."""
-        counted = self._counts[start:]
-        return int(counted @ np.arange(start, start + len(counted))) + sum(n for n in self._longer if n >= start)
+        return int(self.counts[start:] @ np.arange(start, max(start, len(self.counts))))
 
 
 @dataclass(frozen=True)
@@ -136,10 +128,7 @@ class StoreStatistics:
     longest: tuple[LongSentence, ...]
 
 
-Advance = Callable[[float], None]
-
-
-def count_store(store: TokenStore, advance: Advance = lambda count: None) -> StoreStatistics:
+def count_store(store: TokenStore, advance: Callable[[float], None] = lambda count: None) -> StoreStatistics:
     """Reads a whole store; each file's checksum is verified on the way.
 
     Args:
@@ -159,9 +148,8 @@ def count_store(store: TokenStore, advance: Advance = lambda count: None) -> Sto
             advance(len(shard.tokens[start : start + _PIECE]))
         for first_sentence, lengths in _differences(shard.sentences):
             sentences.add(lengths)
-            found = [
-                _sentence(shard, first_document, first_sentence + place) for place in _largest(lengths, _NUM_LONGEST)
-            ]
+            largest = np.argpartition(lengths, -min(_NUM_LONGEST, len(lengths)))[-_NUM_LONGEST:]
+            found = [_sentence(shard, first_document, first_sentence + int(place)) for place in largest]
             longest = sorted([*longest, *found], key=lambda sentence: -len(sentence.tokens))[:_NUM_LONGEST]
         ends_of_documents = shard.documents["sentence_end"]
         num_single += sum(int(np.count_nonzero(lengths == 1)) for _, lengths in _differences(ends_of_documents))
@@ -176,27 +164,18 @@ def count_store(store: TokenStore, advance: Advance = lambda count: None) -> Sto
 
 def find_duplicates(store: TokenStore) -> Duplicates:
     """Finds documents that are equal token for token: by the stored 32 bits of hash, then by the tokens themselves."""
-    copies: dict[int, int] = {}
     examples: list[tuple[int, int]] = []
-    num_parts = -(-store.num_documents // _HASHES_AT_ONCE)
-    shards = store.shards
-    for part in range(num_parts):
-        hashes, places = _hashes_of_part(shards, part, num_parts)
-        order = np.argsort(hashes, kind="stable")
-        hashes, places = hashes[order], places[order]
-        starts = np.flatnonzero(np.diff(hashes, prepend=-1))
-        sizes = np.diff(starts, append=len(hashes))
-        copies[1] = copies.get(1, 0) + int(np.count_nonzero(sizes == 1))
-        for start, size in zip(starts[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
-            same: dict[bytes, list[int]] = {}  # by tokens: equal hashes do not prove equality
-            for place in places[start : start + size].tolist():
-                tokens = store.document(place).tokens.tobytes()
-                seen = same.setdefault(tokens, [place, 0])
-                seen[1] += 1
-                if seen[1] == 2 and len(examples) < _NUM_EXAMPLES:
-                    examples.append((seen[0], place))
-            for _, times in same.values():
-                copies[times] = copies.get(times, 0) + 1
+    hashes = np.concatenate([shard.documents["text_hash"] for shard in store.shards])
+    places = np.argsort(hashes, kind="stable")
+    starts = np.flatnonzero(np.diff(hashes[places].astype(np.int64), prepend=-1))
+    sizes = np.diff(starts, append=len(hashes))
+    copies = Counter({1: int(np.count_nonzero(sizes == 1))})
+    for start, size in zip(starts[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
+        same: dict[bytes, list[int]] = {}  # by tokens: equal hashes do not prove equality
+        for place in places[start : start + size].tolist():
+            same.setdefault(store.document(place).tokens.tobytes(), []).append(place)
+        copies.update(len(equal) for equal in same.values())
+        examples += [(equal[0], equal[1]) for equal in same.values() if len(equal) > 1][: _NUM_EXAMPLES - len(examples)]
     return Duplicates(store.num_documents, {times: count for times, count in copies.items() if count}, tuple(examples))
 
 
@@ -209,27 +188,7 @@ def _differences(ends: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
         last = int(piece[-1])
 
 
-def _largest(lengths: NDArray[np.int64], most: int) -> list[int]:
-    """The places of the largest numbers."""
-    places: list[int] = np.argpartition(lengths, -min(most, len(lengths)))[-most:].tolist()
-    return places
-
-
 def _sentence(shard: Shard, first_document: int, place: int) -> LongSentence:
     start = int(shard.sentences[place - 1]) if place else 0
     document = int(np.searchsorted(shard.documents["sentence_end"], place, side="right"))
     return LongSentence(first_document + document, shard.tokens[start : int(shard.sentences[place])])
-
-
-def _hashes_of_part(shards: list[Shard], part: int, num_parts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The hashes in one of `num_parts` equal parts of their range, and the places of their documents."""
-    hashes, places, first = [], [], 0
-    for shard in shards:
-        column = shard.documents["text_hash"]
-        for start in range(0, len(column), _PIECE):
-            piece = column[start : start + _PIECE].astype(np.int64)
-            chosen = np.flatnonzero(piece * num_parts >> 32 == part)
-            hashes.append(piece[chosen])
-            places.append(chosen + (first + start))
-        first += len(column)
-    return np.concatenate(hashes), np.concatenate(places)

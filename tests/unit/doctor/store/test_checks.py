@@ -48,7 +48,7 @@ def varied(number: int) -> list[str]:
 def looked_at_for(max_length: int) -> dict[str, Any]:
     """BERT's segment pairs, with three special tokens."""
     packing = PackingSettings(max_length=max_length)
-    return {"packing": packing, "room": max_length - 3, "objective": MaskedLMSettings()}
+    return {"packing": packing, "text_length": max_length - 3, "objective": MaskedLMSettings()}
 
 
 def check(directory: Path, tokenizer: Path, documents: list[str], max_length: int = 128) -> dict[str, Finding]:
@@ -164,7 +164,7 @@ def test_floors_of_other_objectives() -> None:
 
 def test_one_document_is_enough_for_sequences_of_one_segment(tmp_path: Path, tiny_model: Path) -> None:
     store, tokenizer, statistics = make(tmp_path, tiny_model, [*varied(1), "man " * 200 + "."][:1])
-    single: dict[str, Any] = {"packing": PackingSettings(format="single_segment", max_length=16), "room": 14}
+    single: dict[str, Any] = {"packing": PackingSettings(format="single_segment", max_length=16), "text_length": 14}
     found = check_store(
         store,
         tokenizer,

@@ -89,27 +89,19 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     start=st.integers(0, 70),
     width=st.integers(0, 70),
 )
-def test_lengths_are_exact_also_beyond_those_counted_one_by_one(
-    lengths: list[int], share: float, start: int, width: int
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_statistics, "_EXACT", 20)
-        counts = LengthCounts()
-        for piece in (lengths[:7], lengths[7:]):
-            counts.add(np.array(piece, dtype=np.int64))
-        assert (counts.num, counts.total, counts.longest) == (len(lengths), sum(lengths), max(lengths))
-        assert counts.mean == pytest.approx(sum(lengths) / len(lengths))
-        assert counts.quantile(share) == np.quantile(lengths, share, method="inverted_cdf")
-        assert counts.between(start, start + width) == sum(start <= n < start + width for n in lengths)
-        assert counts.sum_from(start) == sum(n for n in lengths if n >= start)
+def test_lengths_are_exact(lengths: list[int], share: float, start: int, width: int) -> None:
+    counts = LengthCounts()
+    for piece in (lengths[:7], lengths[7:]):
+        counts.add(np.array(piece, dtype=np.int64))
+    assert (counts.num, counts.total, counts.longest) == (len(lengths), sum(lengths), max(lengths))
+    assert counts.mean == pytest.approx(sum(lengths) / len(lengths))
+    assert counts.quantile(share) == np.quantile(lengths, share, method="inverted_cdf")
+    assert counts.between(start, start + width) == sum(start <= n < start + width for n in lengths)
+    assert counts.sum_from(start) == sum(n for n in lengths if n >= start)
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 1 << 22])
 @pytest.mark.parametrize("shard", [1, 3, 5])
-def test_duplicates_are_equal_token_for_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, shard: int
-) -> None:
-    monkeypatch.setattr(store_statistics, "_HASHES_AT_ONCE", at_once)
+def test_duplicates_are_equal_token_for_token(tmp_path: Path, shard: int) -> None:
     last = 2**32 - 1
     # Documents 0 and 2 are equal, and 1 and 4; 3 has the hash of 1 and 4 and is another text.
     found = find_duplicates(write_store(tmp_path / "s", FIVE, [7, last, 7, last, last], shard, vocab_size=13))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
+from unmask.doctor.recipe.checks import budget_of, check_rate, steps_of
 from unmask.errors import InputError, SettingsError, UserError
 from unmask.finetuning.files import shared_files
 from unmask.finetuning.inputs import TaskInputs, open_inputs
@@ -29,7 +29,7 @@ from unmask.training.device import Compute, choose_compute
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
-from unmask.training.state import StepResult, TrainState
+from unmask.training.state import TrainState
 from unmask.training.steps import Learner
 
 USUAL_LEARNING_RATES = {192: (1e-4, 2e-3), 384: (5e-5, 1e-3), 640: (2e-5, 5e-4), 10**9: (5e-6, 1e-4)}
@@ -65,10 +65,12 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
         try:
             run = open_inputs(settings, Path(directory))
         except UserError as error:
-            advice = "mend it: `unmask finetune` would stop there too, before its first step"
+            advice = "fix it: `unmask finetune` would stop there too, before its first step"
             findings.append(Finding("inputs-unusable", "fault", str(error), advice))
             return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(settings, trials),))
-        step_s = _measure_step(run, settings, compute, probe_s) if probe_s > 0 and _can_be_measured(settings) else None
+        # A BiLSTM head needs features of the whole file first.
+        is_measured = probe_s > 0 and settings.task.tagging_head != "bilstm"
+        step_s = _measure_step(run, settings, compute, probe_s) if is_measured else None
     plan = FinetuningPlan.of(settings, run, step_s, trials)
     findings += check_inputs(settings, run, plan)
     tables = [plan_table(plan), *examples_tables(run), settings_table(settings, trials)]
@@ -127,42 +129,29 @@ class FinetuningPlan:
     @classmethod
     def of(cls, settings: FinetuneRecipe, run: TaskInputs, step_s: float | None, trials: int) -> FinetuningPlan:
         assert isinstance(run.module, nn.Module)
-        weights = list(run.module.parameters())
-        train, a_step = settings.train, _share_of_a_step(settings, run)
-        tokens = a_step * len(run.loader.examples.input_ids)
-        by_budget = {
-            "steps": train.steps,
-            "epochs": None if train.epochs is None else train.epochs / a_step,
-            "tokens": None if train.tokens is None else train.tokens / tokens,
-            "minutes": None if train.minutes is None or step_s is None else train.minutes * 60 / step_s,
-        }
-        steps = next((float(value) for value in by_budget.values() if value is not None), None)
-        seconds = None if steps is None or step_s is None else steps * step_s * trials
+        weights, train = list(run.module.parameters()), settings.train
+        # The share of an epoch that a step shows; the last step of an epoch takes what remains.
+        epochs_per_step = 1 / -(-len(run.loader.examples) // train.batch_size)
+        steps = steps_of(train, epochs_per_step * len(run.loader.examples.input_ids), epochs_per_step, step_s)
+        seconds = None if steps is None or step_s is None else steps * step_s
+        if train.minutes is not None:
+            seconds = 60 * train.minutes
         return cls(
             num_parameters=sum(weight.numel() for weight in weights),
             num_trained=sum(weight.numel() for weight in weights if weight.requires_grad),
             steps=steps,
-            epochs=None if steps is None else steps * a_step,
+            epochs=None if steps is None else steps * epochs_per_step,
             trials=trials,
             step_s=step_s,
-            seconds=60 * train.minutes * trials if train.minutes is not None else seconds,
+            seconds=None if seconds is None else seconds * trials,
         )
-
-
-def _share_of_a_step(settings: FinetuneRecipe, run: TaskInputs) -> float:
-    """The share of an epoch that a step shows; the last step of an epoch takes what is left."""
-    return 1 / -(-len(run.loader.examples) // settings.train.batch_size)
-
-
-def _can_be_measured(settings: FinetuneRecipe) -> bool:
-    return settings.task.tagging_head != "bilstm"  # that needs features of the whole file first
 
 
 def _measure_step(run: TaskInputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
     """The median seconds of some real steps, without the first."""
     module: Any = compute.place(run.module)  # type: ignore[type-var]
     optimizer = build_optimizer(module, settings.optimizer)
-    timer = _Timer()
+    times = [time.perf_counter()]
     train(
         Learner(module, run.module.counts),
         run.loader.steps(run.loader.start()),
@@ -170,20 +159,10 @@ def _measure_step(run: TaskInputs, settings: FinetuneRecipe, compute: Compute, l
         EagerStepper(module, optimizer, settings.train.max_grad_norm, compute),
         settings.train.model_copy(update={"steps": None, "tokens": None, "epochs": None, "minutes": limit_s / 60}),
         TrainState(),
-        Hooks(timer),
+        Hooks(lambda state, result: times.append(time.perf_counter())),
     )
-    return statistics.median(timer.steps_s[1:] or timer.steps_s)
-
-
-@dataclass
-class _Timer:
-    steps_s: list[float] = field(default_factory=list)
-    began: float = field(default_factory=time.perf_counter)
-
-    def __call__(self, state: TrainState, result: StepResult) -> None:
-        now = time.perf_counter()
-        self.steps_s.append(now - self.began)
-        self.began = now
+    steps_s = np.diff(times)
+    return float(np.median(steps_s[1:] if len(steps_s) > 1 else steps_s))
 
 
 # ---- Checks
@@ -205,8 +184,15 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
         yield Finding(
             "few-steps", "note", message, "raise train.epochs, or lower train.batch_size, if it learns little"
         )
-    if (rate := _check_learning_rate(settings, run.module.encoder.settings.hidden_size)) is not None:
-        yield rate
+    if not settings.from_scratch and settings.freeze_layers != "all":
+        width = run.module.encoder.settings.hidden_size
+        yield from check_rate(
+            settings.optimizer.learning_rate,
+            next(rates for widest, rates in USUAL_LEARNING_RATES.items() if width <= widest),
+            f"usual for fine-tuning models {width} wide are",
+            too_high="lower it, or what was pre-trained is lost",
+            too_low="raise it, or give more epochs",
+        )
     rows = run.loader.examples.lengths
     full = float((rows >= settings.task.max_length).mean())
     if full > MUCH_CUT and run.task.kind in ("classification", "regression"):
@@ -217,21 +203,6 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
         message = f"{counts.max() / counts.sum():.0%} of the training examples have the label {label!r}"
         advice = "accuracy says little here: look at f1 and matthews_correlation, and set train.metric to one of them"
         yield Finding("one-sided-labels", "warning", message, advice)
-
-
-def _check_learning_rate(settings: FinetuneRecipe, hidden_size: int) -> Finding | None:
-    if settings.from_scratch or settings.freeze_layers == "all":
-        return None
-    rate = settings.optimizer.learning_rate
-    low, high = next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest)
-    usual = f"usual for fine-tuning models {hidden_size} wide are {low:g} to {high:g}"
-    if rate > high:
-        message = f"optimizer.learning_rate {rate:g} is {rate / high:.1f} times the highest usual: {usual}"
-        return Finding("learning-rate-high", "warning", message, "lower it, or what was pre-trained is lost")
-    if rate < low:
-        message = f"optimizer.learning_rate {rate:g} is {low / rate:.1f} times below the lowest usual: {usual}"
-        return Finding("learning-rate-low", "warning", message, "raise it, or give more epochs")
-    return None
 
 
 # ---- Tables
@@ -268,8 +239,8 @@ def examples_tables(run: TaskInputs) -> Iterator[FigureTable]:
         yield FigureTable("Labels of the training file", shares, ("label", "examples", "share"))
     if dev is not None:
         floors = run.task.floors(run.loader.examples, dev)
-        told = tuple((name, what, f"{value:.4g}") for name, each in floors.items() for what, value in each.items())
-        yield FigureTable("What figures on dev have to be better than", told, ("figure", "what gives it", "value"))
+        values = tuple((name, what, f"{value:.4g}") for name, each in floors.items() for what, value in each.items())
+        yield FigureTable("What figures on dev have to be better than", values, ("figure", "what gives it", "value"))
 
 
 def _joined(windows: list[ExampleSet] | None) -> EncodedExamples | None:
@@ -291,7 +262,7 @@ def plan_table(plan: FinetuningPlan) -> FigureTable:
 def settings_table(settings: FinetuneRecipe, trials: int) -> FigureTable:
     """The settings that matter most."""
     train = settings.train
-    budget = next(name for name in ("epochs", "steps", "tokens", "minutes") if getattr(train, name) is not None)
+    budget = budget_of(train)
     rows = [
         ("task.name", settings.task.name),
         ("task.max_length", f"{settings.task.max_length:,}"),

@@ -1,0 +1,266 @@
+"""Why a pre-training run went wrong: a vocabulary that does not fit, repeated text, a learning rate that is too high.
+
+Each cause is inferred from what the run, its model and its store show, not from a setting alone, and states the figures
+that it rests on. The store is opened as the run opens it, so that text, masks and labels are those that it saw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from unmask.batch import Batch
+from unmask.doctor.findings import Finding
+from unmask.doctor.floors import Row, last_part, mean_of, series
+from unmask.doctor.store.checks import check_duplicates
+from unmask.doctor.store.statistics import find_duplicates
+from unmask.errors import CheckpointError
+from unmask.io.paths import MODEL
+from unmask.models.hub.files import CONFIG
+from unmask.objectives.base import Objective
+from unmask.objectives.floors import UNIGRAM, Floor
+from unmask.objectives.table import new_objective
+from unmask.packing.split import Split
+from unmask.pretraining.inputs import prepare_held_out
+from unmask.pretraining.start import Start, build_module, open_start
+from unmask.pretraining.steps import build_loader, count_targets
+from unmask.recipe.tree import PretrainRecipe
+from unmask.store.store import TokenStore
+from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
+from unmask.training.run.checkpoint import WEIGHTS, Checkpoint, find_checkpoint
+from unmask.training.run.log import METRICS, is_of_training, read_metrics
+
+CLEAR_NATS = 0.5
+"""A difference between mean losses over many steps that is not due to chance."""
+GROWN = 6.0
+"""Weights are too large at this many times their initial size: in sound runs of 150 to 5,000 steps they stay below 3,
+at a hundred times the learning rate they reach 15 to 100."""
+_NUM_BATCHES = 4
+"""How many batches the loss before the first step is computed on."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run has written about itself.
+
+    Attributes:
+        directory: the run's.
+        training, evaluations: rows of `metrics.jsonl`.
+        checkpoint: the newest intact one; None if there is none.
+        damage: what is wrong with the checkpoints if none is intact.
+    """
+
+    directory: Path
+    training: list[Row]
+    evaluations: list[Row]
+    checkpoint: Checkpoint | None = None
+    damage: str | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        return [*self.training, *self.evaluations]
+
+    @property
+    def has_model(self) -> bool:
+        return (self.directory / MODEL / CONFIG).is_file()
+
+
+def read_record(directory: Path) -> Record:
+    """Reads what needs neither store nor model; a run that never logged has no rows.
+
+    Raises:
+        InputError: `metrics.jsonl` is damaged.
+    """
+    rows: list[Row] = list(read_metrics(directory / METRICS)) if (directory / METRICS).is_file() else []
+    training = [row for row in rows if is_of_training(row)]
+    evaluations = [row for row in rows if not is_of_training(row)]
+    try:
+        return Record(directory, training, evaluations, find_checkpoint(directory / "checkpoints"))
+    except CheckpointError as error:
+        return Record(directory, training, evaluations, damage=str(error))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The inputs of a run, opened.
+
+    Attributes:
+        tokenizer: the store's.
+        model_tokenizer: that of the run's model; None if it has none.
+        is_held_out: whether the floors are for held-out targets; else for those of the training documents.
+        floors: of the figures.
+        growth: how many times as large as initial ones the weights are; None if that is not known.
+        start_loss: the loss over the vocabulary before the first step, of a run that starts from a model without a
+            tokenizer.
+    """
+
+    store: TokenStore
+    tokenizer: Tokenizer
+    model_tokenizer: Tokenizer | None
+    is_held_out: bool
+    floors: list[Floor]
+    growth: float | None
+    start_loss: float | None
+
+
+def gather_evidence(record: Record, recipe: PretrainRecipe) -> Evidence:
+    """Opens the store, makes the evaluated batches again and reads the weights.
+
+    Raises:
+        UserError: the store is not where the recipe says, or is damaged.
+    """
+    store = TokenStore(Path(recipe.store) if recipe.store is not None else record.directory / "store")
+    tokenizer = open_tokenizer(store.tokenizer_directory)
+    objective = new_objective(recipe.objective, tokenizer.vocabulary)
+    is_held_out = Split(store, recipe.held_out, is_held_out=True).num_documents >= 2
+    start = open_start(recipe)
+    if is_held_out:
+        batches = prepare_held_out(start, store, tokenizer, objective)
+    else:
+        loader = build_loader(start, store, tokenizer, held_out=False)
+        batches = [objective.prepare(batch) for batch in loader.sample(recipe.train.eval_sequences)]
+    evaluation = {name: value for row in record.evaluations for name, value in row.items() if value is not None}
+    model = record.directory / MODEL
+    return Evidence(
+        store,
+        tokenizer,
+        open_tokenizer(model) if has_tokenizer(model) else None,
+        is_held_out,
+        objective.floors(count_targets(store, tokenizer), batches, evaluation) if batches else [],
+        _growth(record, start, tokenizer),
+        _start_loss(start, objective, tokenizer, batches),
+    )
+
+
+@torch.no_grad()
+def _start_loss(start: Start, objective: Objective, tokenizer: Tokenizer, batches: list[Batch]) -> float | None:
+    if start.source is None or start.tokenizer is not None:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        module = build_module(start, objective, tokenizer)
+    assert isinstance(module, nn.Module)
+    module.eval()
+    scores = [module.scores(batch)[f"{start.recipe.objective.main_term}_loss"] for batch in batches[:_NUM_BATCHES]]
+    count = sum(number for _, number in scores)
+    return sum(float(total) for total, _ in scores) / count if count else None
+
+
+def _growth(record: Record, start: Start, tokenizer: Tokenizer) -> float | None:
+    """The median over the weight matrices of their root mean square relative to that of initial ones."""
+    sizes = start.sizes or start.recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
+    initial = getattr(sizes, "initializer_range", None)
+    path = record.directory / MODEL / "model.safetensors"
+    if record.checkpoint is not None and not path.is_file():
+        path = record.checkpoint.directory / WEIGHTS
+    if initial is None or not path.is_file():
+        return None
+    scales = [float(weight.float().pow(2).mean().sqrt()) for weight in load_file(path).values() if weight.dim() == 2]
+    return float(np.median(scales) / initial)
+
+
+def find_causes(record: Record, recipe: PretrainRecipe, evidence: Evidence | None) -> list[Finding]:
+    """The causes that can be seen; the first is the likeliest.
+
+    Args:
+        evidence: None if the store or the model cannot be opened; only the figures are judged then.
+    """
+    causes = []
+    if evidence is not None:
+        if (difference := _other_model(evidence) or _other_start(evidence, recipe)) is not None:
+            advice = (
+                "prepare the store again with the tokenizer of the model, or train from the beginning on this store"
+            )
+            return [Finding("other-vocabulary", "fault", difference, advice)]  # that makes the loss rise too
+        repeated = check_duplicates(find_duplicates(evidence.store), evidence.store.manifest.get("mixture", {}))
+        causes += [repeated] if repeated.level in ("fault", "warning") else []
+    too_high = _learning_rate_too_high(record, recipe, evidence)
+    return causes if too_high is None else [*causes, too_high]
+
+
+def _other_model(evidence: Evidence) -> str | None:
+    """How the store's entries differ from those of the run's model."""
+    tokenizer, model = evidence.tokenizer, evidence.model_tokenizer
+    if model is None or model.token_strings == tokenizer.token_strings:
+        return None
+    pairs = zip(model.token_strings, tokenizer.token_strings, strict=False)
+    differing = sum(ours != theirs for ours, theirs in pairs) + abs(model.vocab_size - tokenizer.vocab_size)
+    return (
+        f"{differing:,} of the {tokenizer.vocab_size:,} entries of {evidence.store.directory} differ from those of the "
+        f"run's model (fingerprints {tokenizer.fingerprint()[:12]} and {model.fingerprint()[:12]})"
+    )
+
+
+def _other_start(evidence: Evidence, recipe: PretrainRecipe) -> str | None:
+    """How a run did that starts from a model without a tokenizer, if that was no better than guessing evenly."""
+    loss, even = evidence.start_loss, math.log(evidence.tokenizer.vocab_size)
+    if loss is None or loss < even - 0.05:
+        return None
+    return (
+        f"{recipe.init_from} has no tokenizer beside it, and before the first step its loss was {loss:.2f}, where "
+        f"guessing evenly among the entries of {evidence.store.directory} gives {even:.2f}: it learnt other ids, or "
+        "nothing"
+    )
+
+
+def _learning_rate_too_high(record: Record, recipe: PretrainRecipe, evidence: Evidence | None) -> Finding | None:
+    """A loss that is not finite or has risen for good; or weights that have grown far too large, with a loss that ends
+    no better than knowing frequencies. By itself that says little: a short run learns little."""
+    key = f"loss/{recipe.objective.main_term}"
+    signs = signs_of_divergence(record.training, key)
+    growth, floors = (None, []) if evidence is None else (evidence.growth, evidence.floors)
+    end = mean_of(last_part(series(record.training, key)))
+    unpassed = [f for f in floors if (f.figure, f.label) == (key, UNIGRAM) and not f.is_passed_by(end)]
+    if growth is not None and growth > GROWN and (signs or unpassed):
+        signs.append(f"weights have grown to {growth:.0f} times their initial size")
+        signs += [f"with {end:.2f} the loss is no better than {floor.what}" for floor in unpassed if end is not None]
+    if not signs:
+        return None
+    over = len(clipped_norms(record.training, recipe.train.max_grad_norm))
+    if over:
+        signs.append(f"gradients were over the clipping norm in {over:,} of {len(record.training):,} rows")
+    advice = (
+        "start again with a tenth of optimizer.learning_rate (1e-4 for BERT-Base, up to 2e-3 for the smallest), or a "
+        "longer warm-up"
+    )
+    return too_high(signs, record.training, advice)
+
+
+def too_high(signs: Sequence[str], training: Sequence[Row], advice: str) -> Finding:
+    peak = max(row["learning_rate"] for row in training)
+    message = f"{'; '.join(signs)}; the learning rate reached {peak:.2g}"
+    return Finding("learning-rate-too-high", "fault", message, advice)
+
+
+def clipped_norms(training: Sequence[Row], limit: float | None) -> list[float]:
+    """The gradient norms of the rows that were clipped."""
+    norms = [row["gradient_norm"] for row in training]
+    return [norm for norm in norms if None not in (norm, limit) and norm > limit]
+
+
+def signs_of_divergence(training: Sequence[Row], key: str) -> list[str]:
+    """A loss or gradient that is not finite, and a loss that ends clearly higher than its mean over an earlier eighth
+    of the run; empty for a sound run.
+
+    Args:
+        key: of the loss over the vocabulary or of the task, in the rows.
+    """
+    signs = []
+    figures = ("loss", "gradient_norm")  # rows of steps without targets have no loss
+    steps = [row["step"] for row in training if any(name in row and row[name] is None for name in figures)]
+    if steps:
+        signs.append(f"the loss or its gradient is not finite at step {steps[0]:,}")
+    losses = series(training, key)
+    values = [value for _, value in losses if value is not None]
+    if 4 <= len(values) == len(losses):
+        *before, end = [float(part.mean()) for part in np.array_split(values, min(8, len(values)))]
+        # Rows of a few sequences jump by more than half a nat.
+        if end >= min(before) + max(CLEAR_NATS, 4 * float(np.median(np.abs(np.diff(values))))):
+            signs.append(f"the loss rose from {min(before):.2f} to {end:.2f} and stayed there")
+    return signs
