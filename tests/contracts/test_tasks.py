@@ -21,7 +21,7 @@ from unmask.inference.windows import ExampleSet, measure, predict_window
 from unmask.models.buckets import Shapes, fill
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import needs_pooler
-from unmask.models.settings import FEED_FORWARD_FACTOR, EncoderSettings
+from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
 from unmask.tasks.choice import task as choice
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader
@@ -140,7 +140,7 @@ class Case:
             "hidden_size": 32,
             "num_hidden_layers": 2,
             "num_attention_heads": 2,
-            "intermediate_size": FEED_FORWARD_FACTOR * 32 if self.family == "gpt1" else 64,
+            "intermediate_size": 4 * 32 if self.family == "gpt1" else 64,
             "max_position_embeddings": 32,
             "hidden_dropout_prob": 0,
             "attention_probs_dropout_prob": 0,

@@ -40,14 +40,8 @@ from unmask.models.heads.heads import new_masked_lm_head
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.base import (
-    ObjectiveModule,
-    Predictions,
-    Saved,
-    encoder_operations,
-    head_operations,
-    original_ids,
-)
+from unmask.objectives import base
+from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
 from unmask.objectives.drawing import sample_from_softmax
 from unmask.objectives.floors import (
     Floor,
@@ -179,8 +173,8 @@ class ReplacedToken:
         settings = self._settings
         targets, is_joint = settings.target_prob, settings.schedule == "joint"
         small = generator_settings(sizes, settings.generator_size, is_joint and settings.tie_embeddings == "all")
-        generator = encoder_operations(small, length, targets) + targets * head_operations(small)
-        discriminator = encoder_operations(sizes, length, 1.0) + 2 * (sizes.hidden_size**2 + sizes.hidden_size)
+        generator = base.encoder_operations(small, length, targets) + targets * base.head_operations(small)
+        discriminator = base.encoder_operations(sizes, length, 1.0) + 2 * (sizes.hidden_size**2 + sizes.hidden_size)
         if is_joint:
             return 3 * (generator + discriminator)
         return (3 * generator + generator + 3 * discriminator) / 2
