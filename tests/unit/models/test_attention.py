@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unmask.models import attention
 from unmask.models.attention import attend
-from unmask.models.kernels import attention_backends
+from unmask.models.kernels import attention_backends, flash_attention
 from unmask.models.kernels.attention_backends import Backend, choose_backend, describe_attention, has_varlen_kernel
 from unmask.models.kernels.row_layout import Group, Layout
 
@@ -262,7 +262,7 @@ def test_the_kernel_is_given_bounds_and_dropout(monkeypatch: pytest.MonkeyPatch,
         return torch.cat([attend_alone(*part, is_causal) for part in parts]), torch.empty(0)
 
     monkeypatch.setattr(attention, "choose_backend", lambda *_: ("varlen", ""))
-    monkeypatch.setattr(attention, "varlen_kernel", lambda: kernel)
+    monkeypatch.setattr(flash_attention, "varlen_kernel", lambda: kernel)
     lengths = (3, 7)
     packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
     found = attend(
