@@ -113,13 +113,13 @@ def make_batches(store: TokenStore, epoch: int) -> None:
     from unmask.packing.loader import Position
     from unmask.packing.settings import PackingSettings
     from unmask.packing.split import Split
-    from unmask.packing.templates import SequenceFrame
+    from unmask.packing.templates import SequenceTemplate
 
     tokenizer = load_tokenizer(store.tokenizer_directory)
     objective = MaskedLM(MaskedLMSettings(target_prob=MASKED_PROB), tokenizer.vocabulary)
     packing = PackingSettings(max_length=LENGTH, short_sequence_prob=SHORT_PROB)
-    split, frame = Split(store, held_out=0, is_held_out=False), SequenceFrame(tokenizer.framing)
-    loader = open_loader(split, packing, "nsp", frame, seed=SEED, batch_size=BATCH_SIZE)
+    split, template = Split(store, held_out=0, is_held_out=False), SequenceTemplate(tokenizer.framing)
+    loader = open_loader(split, packing, "nsp", template, seed=SEED, batch_size=BATCH_SIZE)
     for step in loader.steps(Position(epoch)):
         for batch in step.batches:
             objective.prepare(batch)

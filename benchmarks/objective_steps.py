@@ -82,20 +82,20 @@ def full_batches(directory: Path, system: System) -> list[Batch]:
     from unmask.packing.sequences import pack_sequences
     from unmask.packing.settings import LABEL_COLUMNS, PackingSettings
     from unmask.packing.split import Split
-    from unmask.packing.templates import SequenceFrame
+    from unmask.packing.templates import SequenceTemplate
 
     store = TokenStore(directory / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
     sentences = system.objective.get("sentence_objective", "none")
-    frame = SequenceFrame(tokenizer.framing, tokenizer.sep_id)
+    template = SequenceTemplate(tokenizer.framing, tokenizer.sep_id)
     settings = PackingSettings(max_length=LENGTH, **system.packing)
     split = Split(store, held_out=0, is_held_out=False)
-    planner = open_loader(split, settings, sentences, frame, seed=SEED, batch_size=BATCH_SIZE).planner
+    planner = open_loader(split, settings, sentences, template, seed=SEED, batch_size=BATCH_SIZE).planner
     labels = None if sentences == "none" else LABEL_COLUMNS[sentences]
-    longest = frame.room(LENGTH, num_segments=2 if settings.format == "segment_pair" else 1)
+    longest = template.capacity(LENGTH, num_segments=2 if settings.format == "segment_pair" else 1)
 
     sequences = full_sequences(planner, longest)
-    return [pack_sequences(list(islice(sequences, BATCH_SIZE)), store, frame, labels) for _ in range(NUM_BATCHES)]
+    return [pack_sequences(list(islice(sequences, BATCH_SIZE)), store, template, labels) for _ in range(NUM_BATCHES)]
 
 
 def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:

@@ -131,18 +131,18 @@ def full_batches(setup: Setup) -> list[Batch]:
     from unmask.packing.sequences import pack_sequences
     from unmask.packing.settings import PackingSettings
     from unmask.packing.split import Split
-    from unmask.packing.templates import SequenceFrame
+    from unmask.packing.templates import SequenceTemplate
 
     store = TokenStore(setup.directory / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
     settings = PackingSettings(max_length=LENGTH, short_sequence_prob=0)
-    split, frame = Split(store, held_out=0, is_held_out=False), SequenceFrame(tokenizer.framing)
-    planner = open_loader(split, settings, "nsp", frame, seed=SEED, batch_size=setup.batch_size).planner
-    longest = frame.room(LENGTH, num_segments=2)
+    split, template = Split(store, held_out=0, is_held_out=False), SequenceTemplate(tokenizer.framing)
+    planner = open_loader(split, settings, "nsp", template, seed=SEED, batch_size=setup.batch_size).planner
+    longest = template.capacity(LENGTH, num_segments=2)
 
     pairs = full_sequences(planner, longest)
     return [
-        pack_sequences(list(islice(pairs, setup.batch_size)), store, frame, "next_sentence_label")
+        pack_sequences(list(islice(pairs, setup.batch_size)), store, template, "next_sentence_label")
         for _ in range(setup.num_batches)
     ]
 

@@ -135,11 +135,11 @@ def make_loader(store: TokenStore) -> tuple[Any, Any]:
     from unmask.packing.formats import open_loader
     from unmask.packing.settings import PackingSettings
     from unmask.packing.split import Split
-    from unmask.packing.templates import SequenceFrame
+    from unmask.packing.templates import SequenceTemplate
 
     tokenizer = load_tokenizer(store.tokenizer_directory)
     split, packing = Split(store, held_out=0.01, is_held_out=False), PackingSettings(max_length=LENGTH)
-    loader = open_loader(split, packing, "nsp", SequenceFrame(tokenizer.framing), seed=SEED, batch_size=BATCH_SIZE)
+    loader = open_loader(split, packing, "nsp", SequenceTemplate(tokenizer.framing), seed=SEED, batch_size=BATCH_SIZE)
     return MaskedLM(MaskedLMSettings(), tokenizer.vocabulary), loader
 
 

@@ -184,16 +184,18 @@ def open_case_loader(case: Case, batch_size: int) -> SequenceLoader:
     from unmask.packing.formats import open_loader
     from unmask.packing.settings import PackingSettings
     from unmask.packing.split import Split
-    from unmask.packing.templates import SequenceFrame
+    from unmask.packing.templates import SequenceTemplate
 
     system = SYSTEMS[case.objective]
     store = TokenStore(case.folder / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
     short = {"short_sequence_prob": 0.1 if case.rows == "pairs" else 0.0}
     packing: Any = PackingSettings(format=system.format, max_length=case.length, **short)
-    frame = SequenceFrame(tokenizer.framing, tokenizer.sep_id)
+    template = SequenceTemplate(tokenizer.framing, tokenizer.sep_id)
     sentences: Any = system.objective.get("sentence_objective", "none")
-    return open_loader(Split(store, 0, is_held_out=False), packing, sentences, frame, seed=SEED, batch_size=batch_size)
+    return open_loader(
+        Split(store, 0, is_held_out=False), packing, sentences, template, seed=SEED, batch_size=batch_size
+    )
 
 
 def make_batches(case: Case) -> list[Batch]:
@@ -206,10 +208,10 @@ def make_batches(case: Case) -> list[Batch]:
 
     loader = open_case_loader(case, batch_size=case.tokens // case.length)
     num_segments = 2 if SYSTEMS[case.objective].format == "segment_pair" else 1
-    sequences = full_sequences(loader.planner, loader.frame.room(case.length, num_segments))
+    sequences = full_sequences(loader.planner, loader.template.capacity(case.length, num_segments))
     store = loader.planner.split.store
     return [
-        pack_sequences(list(islice(sequences, loader.batch_size)), store, loader.frame, loader.label_column)
+        pack_sequences(list(islice(sequences, loader.batch_size)), store, loader.template, loader.label_column)
         for _ in range(NUM_BATCHES)
     ]
 

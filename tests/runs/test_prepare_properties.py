@@ -24,7 +24,7 @@ from unmask.packing.formats import open_loader
 from unmask.packing.pair_formats import IS_NEXT
 from unmask.packing.settings import PackingSettings
 from unmask.packing.split import Split
-from unmask.packing.templates import SequenceFrame
+from unmask.packing.templates import SequenceTemplate
 from unmask.store import encoding
 from unmask.store.preparation import prepare
 from unmask.tokenization.learning.from_files import train_tokenizer
@@ -147,9 +147,11 @@ def test_the_sequences_of_a_prepared_store_come_from_where_they_should(
     is_held_out = [encoding.held_out_hash(text) < held_out * 2**32 for text in texts]
     if is_held_out.count(False) < 2:
         return
-    frame = SequenceFrame(load_tokenizer(store.tokenizer_directory).framing)
+    template = SequenceTemplate(load_tokenizer(store.tokenizer_directory).framing)
     packing = PackingSettings(max_length=max_length)
-    loader = open_loader(Split(store, held_out, False), packing, "nsp", frame, seed=1, batch_size=4, micro_batch_size=3)
+    loader = open_loader(
+        Split(store, held_out, False), packing, "nsp", template, seed=1, batch_size=4, micro_batch_size=3
+    )
     batches = loader.sample(10**6)
     shown: Counter[str] = Counter()
     cut = False

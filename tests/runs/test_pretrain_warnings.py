@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.pretraining.inputs import tell_beforehand
+from unmask.pretraining.inputs import log_remarks
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
@@ -68,7 +68,7 @@ def test_lamb_with_small_batches_is_told(
 ) -> None:
     settings = load_pretrain_recipe(str(tiny_recipe), [f"store={tiny_store}", *changes])
     store = TokenStore(tiny_store)
-    tell_beforehand(open_start(settings), store, open_tokenizer(store.tokenizer_directory))
+    log_remarks(open_start(settings), store, open_tokenizer(store.tokenizer_directory))
     told = [line for line in caplog.messages if line.startswith("optimizer.name=lamb is for batches of thousands")]
     assert len(told) == is_told
     assert all(f"the largest here is of {settings.train.batch_size};" in line for line in told)

@@ -37,7 +37,6 @@ class PreviousTokenSettings(ObjectiveSettings):
 
 
 class PreviousToken:
-    columns: tuple[str, ...] = ()
     perplexities: tuple[str, ...] = ("previous_loss",)
     vocabulary_terms: tuple[str, ...] = ("previous",)
     needs_pooler = predicts_next = False
@@ -74,10 +73,10 @@ class PreviousToken:
         assert isinstance(sizes, EncoderSettings)
         return 3 * (encoder_operations(sizes, length, 1.0) + head_operations(sizes))
 
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+    def describe_sequences(self, batch: Batch, most: int) -> list[str]:
         return ["each token's predecessor"] * most
 
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
         return [("tokens looked back", str(self._distance))]
 
 

@@ -35,7 +35,7 @@ from unmask.io.progress import Progress, human_count
 from unmask.objectives.table import OBJECTIVES, new_objective
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.pretraining.start import open_start
-from unmask.pretraining.steps import frame_of
+from unmask.pretraining.steps import template_of
 from unmask.recipe.loading import ALTERNATIVES
 from unmask.recipe.names import find_recipe, similar_recipes
 from unmask.recipe.tree import PretrainRecipe
@@ -212,7 +212,7 @@ def _text_length(settings: PretrainRecipe, tokenizer: TextTokenizer) -> int:
     """How many tokens of text fit into a sequence."""
     length, num_segments = settings.packing.max_length, 2 if settings.packing.format in PAIRED else 1
     try:
-        return frame_of(open_start(settings), tokenizer).room(length, num_segments)
+        return template_of(open_start(settings), tokenizer).capacity(length, num_segments)
     except UserError:  # the samples cannot be made either, and will say why
         return length
 

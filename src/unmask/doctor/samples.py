@@ -61,7 +61,7 @@ def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
     most = min(most, batch.num_sequences)
     if predicts_next:
         labels = [IGNORE_INDEX] * batch.num_tokens  # the labels are the next tokens, which the text shows anyway
-    descriptions = step.objective.tell_sequences(batch, most)
+    descriptions = step.objective.describe_sequences(batch, most)
     return tuple(
         Sample(
             tuple(
@@ -102,6 +102,6 @@ def describe_step(step: FirstStep, max_length: int) -> FigureTable:
         (f"sequences of the full {max_length} tokens", f"{full / len(lengths):.1%}"),
         ("special tokens", f"{float(special.float().mean()):.1%} of the tokens"),
         ("targets", f"{num_targets / step.num_tokens:.1%} of the tokens"),
-        *step.objective.tell_batches(step.batches),
+        *step.objective.describe_batches(step.batches),
     ]
     return FigureTable("What the first step shows the model", tuple(rows))

@@ -44,7 +44,7 @@ class Predictions:
     Attributes:
         originals: (tokens,) int64, the text before anything was masked.
         tokens: for the tokens that have one, by place, what `unmask.reports.sample_rows` shows there.
-        titles: what is said of each sequence as a whole, or "".
+        titles: a remark about each sequence as a whole, or "".
     """
 
     originals: Tensor
@@ -105,7 +105,6 @@ class Objective(Protocol):
     """A way to pre-train.
 
     Attributes:
-        columns: those that a batch must have, which the packing format has to provide.
         needs_pooler: whether the encoder's pooler is trained.
         perplexities: scores of the module that are mean losses in nats per token: their exponentials are reported as
             well, named with `_perplexity` in place of `_loss`.
@@ -114,7 +113,6 @@ class Objective(Protocol):
             vocabulary are then never all in memory.
     """
 
-    columns: tuple[str, ...]
     needs_pooler: bool
     perplexities: tuple[str, ...]
     vocabulary_terms: tuple[str, ...]
@@ -168,10 +166,10 @@ class Objective(Protocol):
             length: the mean number of tokens in a sequence of the whole run.
         """
 
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+    def describe_sequences(self, batch: Batch, most: int) -> list[str]:
         """A line about each of the first `most` sequences of a prepared batch as a whole, or ""."""
 
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
         """What prepared batches show a model, as (what, share): to be compared with the settings."""
 
 
@@ -181,27 +179,18 @@ class Part(Protocol):
     Attributes:
         term: of the loss.
         weight: of that term.
-        columns: those that a batch must have, which the packing format has to provide.
         head_name: of its head, in the weights of a checkpoint and in `save_model`.
         is_pooled: whether it reads first tokens through the encoder's pooler.
         is_over_vocabulary: whether its classes are the entries of the vocabulary.
-        fillings: how its columns are padded in a filled batch.
+        fillings: how its columns are padded to a bucket.
     """
 
-    @property
-    def term(self) -> str: ...
-    @property
-    def weight(self) -> float: ...
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-    @property
-    def head_name(self) -> str: ...
-    @property
-    def is_pooled(self) -> bool: ...
-    @property
-    def is_over_vocabulary(self) -> bool: ...
-    @property
-    def fillings(self) -> Fillings: ...
+    term: str
+    weight: float
+    head_name: str
+    is_pooled: bool
+    is_over_vocabulary: bool
+    fillings: Fillings
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module: ...
 
@@ -231,9 +220,9 @@ class Part(Protocol):
     def operations(self, sizes: EncoderSettings, batch: Batch, length: float) -> tuple[float, float]:
         """The share of the tokens that its head reads, and the head's forward pass, per token shown."""
 
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]: ...
+    def describe_sequences(self, batch: Batch, most: int) -> list[str]: ...
 
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]: ...
+    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]: ...
 
     def titles(self, batch: Batch, logits: Tensor, most: int) -> list[str]:
         """What is predicted of each of the first sequences as a whole, for a report."""

@@ -55,7 +55,6 @@ class BiLM:
         vocabulary: of a word tokenizer, by descending frequency.
     """
 
-    columns: tuple[str, ...] = ("characters", "labels", "backward_characters", "backward_labels", "lane", "window")
     needs_pooler = False
     perplexities: tuple[str, ...] = ("lm_loss",)
     vocabulary_terms: tuple[str, ...] = ("lm",)
@@ -88,7 +87,6 @@ class BiLM:
         return {"lm": 2 * batch.num_tokens}
 
     def build(self, encoder: Encoder) -> BiLMModule:
-        """The module that learns, with a fresh softmax on `encoder`."""
         assert encoder.reads_words, "the encoder has two directions that do not see each other"
         return BiLMModule(encoder)
 
@@ -142,10 +140,10 @@ class BiLM:
         softmax = 2 * size * (sizes.vocab_size if self._num_negatives is None else self._num_negatives + 1)
         return 3 * (characters + highway + 2 * filters * size + 2 * (sizes.num_hidden_layers * layer + softmax))
 
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+    def describe_sequences(self, batch: Batch, most: int) -> list[str]:
         return ["each word from those before it, and from those after it"] * most
 
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
         return []
 
 
@@ -167,7 +165,7 @@ class BiLMModule(nn.Module):
         nothing = self._nothing(0, torch.device("cpu"))
         self.register_buffer("remembered_outputs", torch.stack([each.outputs for each in nothing]))
         self.register_buffer("remembered_cells", torch.stack([each.cells for each in nothing]))
-        self.register_load_state_dict_pre_hook(_take_on_lanes)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_resize_lanes)  # type: ignore[no-untyped-call]
 
     def _nothing(self, num_lanes: int, device: torch.device) -> list[LstmState]:
         return [self.encoder.empty_memory(num_lanes, device) for _ in (FORWARD, BACKWARD)]
@@ -175,7 +173,7 @@ class BiLMModule(nn.Module):
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `lm`; updates the memory of the batch's lanes."""
         lanes = batch.columns["lane"]
-        self._make_room(int(lanes.amax()) + 1)
+        self._add_lanes(int(lanes.amax()) + 1)
         forgets = batch.columns.get("forgets", torch.zeros_like(lanes, dtype=torch.bool))[:, None]
         remembered = [
             LstmState(
@@ -198,7 +196,7 @@ class BiLMModule(nn.Module):
             total = summed_decoder_loss(Decoder(hidden, self.softmax.weight, self.softmax.bias), labels)
         return [LossTerm("lm", total, len(labels))]
 
-    def _make_room(self, num_lanes: int) -> None:
+    def _add_lanes(self, num_lanes: int) -> None:
         missing = num_lanes - self.remembered_outputs.shape[2]
         if missing > 0:
             more = self._nothing(missing, self.remembered_outputs.device)
@@ -235,11 +233,9 @@ class BiLMModule(nn.Module):
         }
 
     def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions | None:
-        """None: windows depend on each other."""
-        return None
+        return None  # windows depend on each other
 
     def saved(self) -> dict[str, Saved]:
-        """The encoder and the softmax."""
         return {"": Saved(self.encoder, {"softmax": self.softmax})}
 
 
@@ -247,8 +243,8 @@ def _labels(batch: Batch) -> Tensor:
     return torch.cat([batch.columns["labels"], batch.columns["backward_labels"]])
 
 
-def _take_on_lanes(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Makes room for the lanes that are about to be loaded, which may be more or fewer than there are."""
+def _resize_lanes(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Gives the buffers the size of the lanes that are about to be loaded, which may be more or fewer."""
     for name in ("remembered_outputs", "remembered_cells"):
         saved, present = state.get(prefix + name), getattr(module, name)
         if isinstance(saved, Tensor) and saved.dim() == present.dim():

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
@@ -29,7 +28,6 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, encoder_operations
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.settings import CausalLMSettings
-from unmask.objectives.table import why_not_trained
 from unmask.tokenization.vocabulary import Vocabulary
 
 _ROWS = 512
@@ -37,14 +35,8 @@ _ROWS = 512
 
 
 class CausalLM:
-    """The objective; it has no settings, and asks nothing of the vocabulary.
+    """The objective; it has no settings, and needs nothing of the vocabulary."""
 
-    Args:
-        settings: nothing but the name.
-        vocabulary: facts about the tokenizer's entries.
-    """
-
-    columns: tuple[str, ...] = ()
     needs_pooler = False
     perplexities: tuple[str, ...] = ("lm_loss",)
     vocabulary_terms: tuple[str, ...] = ("lm",)
@@ -63,18 +55,10 @@ class CausalLM:
         return batch.with_columns(target_positions=targets, labels=labels)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `lm`."""
         return {"lm": batch.num_tokens - batch.num_sequences}
 
     def build(self, encoder: Encoder) -> CausalLMModule:
-        """The module that learns, with a fresh head if the encoder is a BERT.
-
-        Raises:
-            SettingsError: the encoder's tokens see the ones that they should predict.
-        """
-        wrong = why_not_trained(CausalLMSettings(), encoder.settings.architecture, encoder.settings.is_causal)
-        if wrong is not None:
-            raise SettingsError(wrong)
+        """The module that learns, with a fresh head if the encoder is a BERT."""
         return CausalLMModule(encoder)
 
     def restore_heads(
@@ -102,10 +86,10 @@ class CausalLM:
         head = 2 * (transform + sizes.hidden_size * sizes.vocab_size)
         return 3 * (encoder_operations(sizes, length, targets) + targets * head)
 
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+    def describe_sequences(self, batch: Batch, most: int) -> list[str]:
         return ["each token from those before it"] * most
 
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
         return []
 
 
@@ -128,7 +112,7 @@ class CausalLMModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings:
-        """How the columns that `forward` reads are padded in a filled batch."""
+        """How the columns that `forward` reads are padded to a bucket."""
         return {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
 
     def forward(self, batch: Batch) -> list[LossTerm]:
@@ -159,13 +143,7 @@ class CausalLMModule(nn.Module):
 
 def predict_next(batch: Batch, most: int, decoder: Decoder, labels: Tensor, show: Callable[[int], str]) -> Predictions:
     """For each token of the first `most` sequences that follows another: what was expected, and the token's own
-    probability.
-
-    Args:
-        decoder: what the logits at the targets are computed from.
-        labels: (targets,) int64.
-        show: writes an entry for people.
-    """
+    probability; `labels` (targets,) int64."""
     targets = batch.columns["target_positions"]
     targets = targets[targets < batch.bounds[most]]
     tokens: dict[int, dict[str, Any]] = {}

@@ -151,11 +151,8 @@ def by_figure(floors: Sequence[Floor]) -> dict[str, dict[str, float]]:
 
 
 def targets_of(batches: Sequence[Batch], column: str = "target_positions") -> tuple[Ids, Ids] | None:
-    """The original tokens at the targets of prepared batches, and what is shown in their place; None without batches.
-
-    Args:
-        column: of the places of the targets.
-    """
+    """The original tokens at the targets of prepared batches, whose places are in a column, and what is shown in their
+    place; None without batches."""
     if not batches:
         return None
     places = [batch.columns[column] for batch in batches]
@@ -170,11 +167,8 @@ def at_least_once(token_counts: Ids, batches: Sequence[Batch]) -> Ids:
 
 
 def unigram_entropy(token_counts: NDArray[np.number[Any]]) -> float:
-    """The entropy in nats of the entries' distribution: the loss of a model that knows frequencies and nothing else.
-
-    Args:
-        token_counts: (vocabulary,) how often each entry occurs, not all 0.
-    """
+    """The entropy in nats of the entries' distribution, from counts (vocabulary,), not all 0: the loss of a model that
+    knows frequencies and nothing else."""
     probabilities = token_counts[token_counts > 0] / token_counts.sum()
     return float(-(probabilities * np.log(probabilities)).sum())
 
@@ -185,10 +179,10 @@ class NoContext:
 
     A target is the entry w with its frequency p(w). `[MASK]` is shown with probability m, w itself with k, and a random
     entry with r, which is x with probability u(x). So w is the target and the entry x is shown with probability
-    p(w) (k [x = w] + r u(x)). A shown `[MASK]` tells nothing about w; another entry tells what this joint distribution
-    says, and no prediction without context can be better.
+    p(w) (k [x = w] + r u(x)). A shown `[MASK]` says nothing about w; another entry says what this joint distribution
+    gives, and no prediction without context can be better.
 
-    Where the tokens of a span are replaced alike, each has this same distribution: what the others tell is context.
+    Where the tokens of a span are replaced alike, each has this same distribution: the others are context.
 
     Attributes:
         frequencies: (vocabulary,) p.
@@ -213,14 +207,8 @@ class NoContext:
         mask_id: int = -1,
         special_ids: Sequence[int] = (),
     ) -> Self:
-        """Takes the counts of a store and the settings of an objective.
-
-        Args:
-            token_counts: (vocabulary,) how often each entry occurs, not all 0.
-            mask_token_prob: share of the targets replaced by `[MASK]`.
-            random_token_prob: share replaced by an entry drawn uniformly from all but the special ones.
-            special_ids: the ids of the special entries.
-        """
+        """From the counts of a store, (vocabulary,), not all 0, and the settings of an objective: random entries are
+        drawn uniformly from all but the special ones."""
         ordinary = np.setdiff1d(np.arange(len(token_counts)), special_ids)
         random = np.zeros(len(token_counts))
         random[ordinary] = random_token_prob / len(ordinary)
@@ -243,15 +231,8 @@ class NoContext:
         return float(self.masked * self.frequencies.max() + np.maximum(as_shown, commonest).sum())
 
     def losses(self, labels: Ids, shown: Ids) -> Floats:
-        """Its loss at given targets.
-
-        Args:
-            labels: (targets,) the original entries.
-            shown: (targets,) the entries in their place.
-
-        Returns:
-            (targets,) float64, in nats.
-        """
+        """(targets,) float64: its loss in nats at given targets, from the original entries and those shown in their
+        place, (targets,) each."""
         probabilities = self.frequencies[labels]
         plain = (shown != self.mask_id) & (self.masked < 1)
         label, entry = labels[plain], shown[plain]
@@ -260,11 +241,7 @@ class NoContext:
         return np.asarray(-np.log(probabilities), dtype=np.float64)
 
     def guesses(self, shown: Ids) -> Ids:
-        """(targets,) its best guesses: what is shown, where that is likelier kept than drawn, or the commonest entry.
-
-        Args:
-            shown: (targets,) the entries in the targets' place.
-        """
+        """(targets,) its best guesses: what is shown, where that is likelier kept than drawn, or the commonest one."""
         as_shown, commonest = self._chances(shown)
         copies = (shown != self.mask_id) & (as_shown > commonest) & (self.masked < 1)
         return np.where(copies, shown, self.frequencies.argmax())

@@ -45,12 +45,17 @@ from unmask.objectives.directions import (
     is_read_left_to_right,
 )
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
-from unmask.objectives.masking import choose_tokens, choose_words, mask_targets, predict_masked, tell_masking
+from unmask.objectives.masking import choose_tokens, choose_words, describe_masking, mask_targets, predict_masked
 from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.objectives.settings import TARGET_PROB, MaskedLMSettings
 from unmask.objectives.span_boundary import SpanBoundary
-from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans, tell_span_lengths, tell_spans
-from unmask.objectives.table import why_not_trained
+from unmask.objectives.span_masking import (
+    choose_annotated,
+    choose_spans,
+    describe_span_lengths,
+    describe_spans,
+    find_spans,
+)
 from unmask.tokenization.vocabulary import Vocabulary
 
 SPAN_MASKINGS = ("span", "entity", "noun_phrase")
@@ -60,24 +65,15 @@ SPAN_MASKINGS = ("span", "entity", "noun_phrase")
 class MaskedLM:
     """The objective: chooses and masks targets, counts them.
 
-    Args:
-        settings: rates, what is chosen, the second objectives.
-        vocabulary: facts about the tokenizer's entries.
-
     Raises:
-        SettingsError: the vocabulary has no mask token, or the masking needs words and the vocabulary does not mark
-            them.
+        SettingsError: the masking needs words, and the vocabulary does not mark them.
     """
 
     perplexities: tuple[str, ...] = ("mlm_loss",)
     predicts_next = False
 
     def __init__(self, settings: MaskedLMSettings, vocabulary: Vocabulary) -> None:
-        if vocabulary.mask_id is None:
-            raise SettingsError(
-                "objective.name=masked_lm needs a tokenizer with a mask token, and this one has none: take a tokenizer "
-                "with [MASK], or the recipe of a left-to-right model, such as pretrain/gpt1_tiny"
-            )
+        assert vocabulary.mask_id is not None, "checked by `new_objective`"
         if settings.masking != "token" and not vocabulary.marks_words:
             raise SettingsError(
                 f"objective.masking={settings.masking} needs a tokenizer whose entries tell where a word begins: take "
@@ -94,9 +90,6 @@ class MaskedLM:
             self._parts.append(SentencePairPart(settings.sentence_objective, settings.sentence_weight))
         if settings.span_boundary:
             self._parts.append(SpanBoundary(settings.max_boundary_targets, settings.boundary_weight))
-        annotated = () if settings.annotations is None else (settings.annotations,)
-        of_parts = [column for part in self._parts for column in part.columns]
-        self.columns: tuple[str, ...] = ("special_tokens_mask", *annotated, *of_parts)
         self.needs_pooler = any(part.is_pooled for part in self._parts)
         next_tokens = ("lm",) if settings.causal_share else ()
         self.vocabulary_terms = ("mlm", *next_tokens, *(part.term for part in self._parts if part.is_over_vocabulary))
@@ -107,11 +100,7 @@ class MaskedLM:
 
     def prepare(self, batch: Batch) -> Batch:
         """Masks a batch; see `unmask.objectives.masking.mask_targets` for the columns it gets, to which the parts
-        add theirs.
-
-        Raises:
-            SettingsError: the masking goes by annotations, and the batch has none.
-        """
+        add theirs."""
         settings = self._settings
         batch = draw_directions(batch)
         chosen = self._choose(batch, float(batch.columns.get(TARGET_PROB, settings.last_target_prob)))
@@ -141,14 +130,7 @@ class MaskedLM:
             return choose_words(batch, prob, self._continuation)
         if settings.masking == "span":
             return choose_spans(batch, prob, self._continuation, settings.span_length_prob, settings.max_span_words)
-        annotation = batch.columns.get(settings.masking)
-        if annotation is None:
-            raise SettingsError(
-                f"objective.masking={settings.masking} needs a store with annotations of this kind: give each document "
-                f'of a .jsonl corpus `spans: [[start, end, "{settings.masking}"], ...]`, in characters of its text, '
-                "and prepare the store anew; or take another masking"
-            )
-        return choose_annotated(batch, prob, self._continuation, annotation)
+        return choose_annotated(batch, prob, self._continuation, batch.columns[settings.masking])
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Targets of `mlm`, of `lm` where sequences are read from left to right, and of each part."""
@@ -158,25 +140,11 @@ class MaskedLM:
         return counts | {part.term: part.count(batch) for part in self._parts}
 
     def build(self, encoder: Encoder) -> MaskedLMModule:
-        """The module that learns, with fresh heads on `encoder`.
-
-        Raises:
-            SettingsError: the encoder is causal, or its family has no masked-LM head or none for the sentences.
-        """
-        sizes = encoder.settings
-        wrong = why_not_trained(self._settings, sizes.architecture, sizes.is_causal)
-        if wrong is not None:
-            raise SettingsError(wrong)
         return MaskedLMModule(encoder, self._parts, is_one_way=not self._settings.causal_share)
 
     def restore_heads(
         self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
     ) -> None:
-        """Loads the heads of a model directory, if it has them, into a fresh module.
-
-        Raises:
-            ModelError: as in `load_model`, or the head of a part is damaged or of another model.
-        """
         assert isinstance(module, MaskedLMModule), "a module of this objective"
         loaded = load_model(directory)
         if loaded.masked_lm_head is not None:
@@ -203,14 +171,14 @@ class MaskedLM:
         heads = targets * head_operations(sizes) + sum(work for _, work in parts)
         return 3 * (encoder_operations(sizes, length, read) + heads)
 
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
-        told = [part.tell_sequences(batch, most) for part in self._parts]
-        told += [tell_spans(batch, most)] if self._has_spans else []
-        return [", ".join(filter(None, facts)) for facts in zip([""] * most, *told, strict=True)]
+    def describe_sequences(self, batch: Batch, most: int) -> list[str]:
+        lines = [part.describe_sequences(batch, most) for part in self._parts]
+        lines += [describe_spans(batch, most)] if self._has_spans else []
+        return [", ".join(filter(None, facts)) for facts in zip([""] * most, *lines, strict=True)]
 
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
-        told = tell_masking(batches, self._mask_id) + (tell_span_lengths(batches) if self._has_spans else [])
-        return told + [row for part in self._parts for row in part.tell_batches(batches)]
+    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+        rows = describe_masking(batches, self._mask_id) + (describe_span_lengths(batches) if self._has_spans else [])
+        return rows + [row for part in self._parts for row in part.describe_batches(batches)]
 
 
 def _first_of_span(batch: Batch, chosen: Tensor) -> Tensor:
@@ -245,7 +213,7 @@ class MaskedLMModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings | None:
-        """How the columns that `forward` reads are padded in a filled batch; None: its batches cannot be."""
+        """How the columns that `forward` reads are padded to a bucket; None: they cannot be."""
         if not self._is_one_way:
             return None
         fillings = {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
@@ -283,8 +251,8 @@ class MaskedLMModule(nn.Module):
 
     def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions:
         (logits, _), *answers = self.logits(batch)
-        told = [part.titles(batch, its, most) for part, (its, _) in zip(self._parts, answers, strict=True)]
-        titles = ["".join(each) for each in zip([""] * most, *told, strict=True)]
+        of_parts = [part.titles(batch, its, most) for part, (its, _) in zip(self._parts, answers, strict=True)]
+        titles = ["".join(each) for each in zip([""] * most, *of_parts, strict=True)]
         return Predictions(original_ids(batch), predict_masked(batch, most, logits, show), titles)
 
     def logits(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:

@@ -1,5 +1,4 @@
-"""Which tokens become targets, one by one or word by word, and what stands in their place (BERT, section 3.1 and
-appendix A.1).
+"""Which tokens become targets, one by one or word by word, and what replaces them (BERT, section 3.1 and appendix A.1).
 
 As in Google's code, the number of targets of a sequence is fixed: `target_prob` of its tokens, rounded, at least one.
 Special tokens are never chosen. Departure: a random replacement is never a special token either, since a sentence with
@@ -19,7 +18,7 @@ from unmask.batch import IGNORE_INDEX, Batch
 from unmask.objectives.drawing import NOT_DRAWN, batch_rows
 
 CHOICE, _FATE, _REPLACEMENT = 1, 2, 3
-"""Streams of chance: which tokens are chosen, what becomes of them, which entry replaces them."""
+"""Streams of chance: which tokens are chosen, their fate, which entry replaces them."""
 
 
 def choose_tokens(batch: Batch, target_prob: float) -> Tensor:
@@ -70,15 +69,7 @@ def choose_words(batch: Batch, target_prob: float, continuation: Tensor) -> Tens
     """Chooses whole words: all pieces of a word or none.
 
     Words are taken in random order while they fit the sequence's budget; one that does not fit is passed over, as in
-    Google's whole-word masking.
-
-    Args:
-        batch: with keys and the column `special_tokens_mask`.
-        target_prob: share of a sequence's tokens, special ones counted.
-        continuation: as in `find_words`.
-
-    Returns:
-        (tokens,) bool, True for a target.
+    Google's whole-word masking. See `choose_tokens` and `find_words` for the arguments and what is returned.
     """
     rows, words = batch_rows(batch), find_words(batch, continuation)
     order = rows.order(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
@@ -116,8 +107,8 @@ def mask_targets(
         random_token_prob: share of targets replaced by a random entry; the rest stay.
         mask_id: id of `[MASK]`.
         ordinary_ids: (n,) int64, the ids that a random replacement is drawn from.
-        fate_places: (targets,) int64: the token whose draw decides what becomes of each target, so that several share
-            one fate; None: each target's own.
+        fate_places: (targets,) int64: the token whose draw decides each target's fate, so that several share one; None:
+            each target's own.
 
     Returns:
         The batch with new `input_ids`, the column `labels` (tokens,) int64 with -100 where there is no target, and
@@ -136,7 +127,7 @@ def mask_targets(
     return batch.with_columns(labels=labels, target_positions=targets).with_input_ids(input_ids)
 
 
-def tell_masking(batches: Sequence[Batch], mask_id: int) -> list[tuple[str, str]]:
+def describe_masking(batches: Sequence[Batch], mask_id: int) -> list[tuple[str, str]]:
     """What masked batches show at their targets, as shares of these."""
     ids = torch.cat([batch.input_ids for batch in batches])
     labels = torch.cat([batch.columns["labels"] for batch in batches])

@@ -1,4 +1,4 @@
-"""Replaced-token detection: a generator fills masked tokens, a discriminator tells for every token whether it was
+"""Replaced-token detection: a generator proposes tokens for masked ones, a discriminator detects which tokens were
 replaced (ELECTRA, Clark et al. 2020, section 2).
 
 Targets are chosen as for masked language modelling and `mask_token_prob` of them become `[MASK]`; the rest stay as they
@@ -51,9 +51,8 @@ from unmask.objectives.floors import (
     targets_of,
     vocabulary_floors,
 )
-from unmask.objectives.masking import choose_tokens, mask_targets, predict_masked, tell_masking
+from unmask.objectives.masking import choose_tokens, describe_masking, mask_targets, predict_masked
 from unmask.objectives.settings import GENERATOR, ReplacedTokenSettings
-from unmask.objectives.table import why_not_trained
 from unmask.tokenization.vocabulary import Vocabulary
 
 _ANSWERS = ("original", "replaced")  # the discriminator's labels 0 and 1
@@ -71,23 +70,14 @@ what they compute."""
 
 
 class ReplacedToken:
-    """The objective: chooses and masks targets, draws the numbers by which they are sampled, counts them.
+    """The objective: chooses and masks targets, draws the numbers by which they are sampled, counts them."""
 
-    Raises:
-        SettingsError: the vocabulary has no `[MASK]`.
-    """
-
-    columns: tuple[str, ...] = ("special_tokens_mask",)
     perplexities: tuple[str, ...] = ("generator_loss",)
     vocabulary_terms: tuple[str, ...] = ("generator",)
     needs_pooler = predicts_next = False
 
     def __init__(self, settings: ReplacedTokenSettings, vocabulary: Vocabulary) -> None:
-        if vocabulary.mask_id is None:
-            raise SettingsError(
-                "objective.name=replaced_token needs a tokenizer with a mask token, and this one has none: take a "
-                "tokenizer with [MASK], or the recipe of a left-to-right model, such as pretrain/gpt1_tiny"
-            )
+        assert vocabulary.mask_id is not None, "checked by `new_objective`"
         self._settings = settings
         self._mask_id, self._special_ids = vocabulary.mask_id, vocabulary.special_ids
 
@@ -96,7 +86,7 @@ class ReplacedToken:
 
         Returns:
             The batch with the columns of `unmask.objectives.masking.mask_targets` and `sample_fractions` (targets,)
-            float64 in [0, 1), where each target's sample stands in the generator's cumulative softmax.
+            float64 in [0, 1), where each target's sample is in the generator's cumulative softmax.
         """
         settings = self._settings
         chosen = choose_tokens(batch, settings.target_prob)
@@ -115,14 +105,8 @@ class ReplacedToken:
         """The module that learns: `encoder` as the discriminator, and a fresh generator.
 
         With two stages the generator, which is trained first, has the encoder's weights.
-
-        Raises:
-            SettingsError: the encoder is not an ELECTRA.
         """
-        wrong = why_not_trained(self._settings, encoder.settings.architecture, encoder.settings.is_causal)
-        if wrong is not None:
-            raise SettingsError(wrong)
-        assert isinstance(encoder, ElectraEncoder), "its family is that"
+        assert isinstance(encoder, ElectraEncoder), "of the family that it trains"
         return ReplacedTokenModule(encoder, self._settings)
 
     def restore_heads(
@@ -179,12 +163,12 @@ class ReplacedToken:
             return 3 * (generator + discriminator)
         return (3 * generator + generator + 3 * discriminator) / 2
 
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+    def describe_sequences(self, batch: Batch, most: int) -> list[str]:
         return ["as the generator reads it; the discriminator reads its samples at the targets"] * most
 
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
         judged = ("tokens that the discriminator judges", "all, the special ones included")
-        return [*tell_masking(batches, self._mask_id), judged]
+        return [*describe_masking(batches, self._mask_id), judged]
 
     def _check_generator(self, folder: Path, found: EncoderSettings, expected: EncoderSettings) -> None:
         ours, theirs = expected.model_dump(exclude=_NOT_COMPARED), found.model_dump(exclude=_NOT_COMPARED)
@@ -228,12 +212,10 @@ class ReplacedTokenModule(nn.Module):
 
     @property
     def is_tied(self) -> bool:
-        """Whether generator and discriminator share their embeddings."""
         return self._settings.tie_embeddings == "all" and self._settings.schedule == "joint"
 
     @property
     def stages(self) -> tuple[float, ...]:
-        """The shares of the budget at which each stage ends."""
         return self._settings.stages
 
     @property
@@ -247,8 +229,8 @@ class ReplacedTokenModule(nn.Module):
     def begin_stage(self, number: int) -> None:
         """Enters a stage; at stage 1 the discriminator starts from the generator's weights.
 
-        It may be called before every step: if the module is in that stage already, nothing happens. Optimizers need not
-        be told, since what is not trained gets no gradient.
+        It may be called before every step: if the module is in that stage already, nothing happens. Optimizers need no
+        message, since what is not trained gets no gradient.
 
         Args:
             number: 0 or 1, never one before the present stage.
@@ -270,7 +252,7 @@ class ReplacedTokenModule(nn.Module):
         return self
 
     def get_extra_state(self) -> Tensor:
-        """The stage, as it stands in the `state_dict`."""
+        """The stage, as it is in the `state_dict`."""
         return torch.tensor(self.stage)
 
     def set_extra_state(self, state: Any) -> None:
@@ -280,7 +262,7 @@ class ReplacedTokenModule(nn.Module):
 
     @property
     def fillings(self) -> Fillings:
-        """How the columns that `forward` reads are padded in a filled batch."""
+        """How the columns that `forward` reads are padded to a bucket."""
         return {
             "labels": Filling(TOKENS, NO_LABEL),
             "target_positions": Filling("targets", LAST_TOKEN),

@@ -49,7 +49,6 @@ class SentencePairPart:
         self.term: str = question
         self.weight = weight
         self.column = LABEL_COLUMNS[question]
-        self.columns: tuple[str, ...] = (self.column,)
         self.fillings: Fillings = {self.column: Filling(SEQUENCES, NO_LABEL)}
         self._answers, (self._short, self._called) = ANSWERS[question], _CALLED[question]
 
@@ -102,10 +101,10 @@ class SentencePairPart:
         hidden = sizes.hidden_size
         return 1 / length, 2 * (hidden**2 + 2 * hidden) / length
 
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+    def describe_sequences(self, batch: Batch, most: int) -> list[str]:
         return [f"{self._answers[label]} (label {label})" for label in batch.columns[self.column][:most].tolist()]
 
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
         labels = torch.cat([batch.columns[self.column] for batch in batches])
         return [(f"pairs that are {self._answers[0]}", f"{float((labels == 0).float().mean()):.1%}")]
 

@@ -46,7 +46,7 @@ class MaskedLMSettings(ObjectiveSettings):
     """`dynamic`: new masks in every epoch; `static`: ten masked copies, shown in turn (RoBERTa, section 4.1)."""
 
     sentence_objective: SentenceObjective = "nsp"
-    """`nsp`: also predict whether segment B follows segment A; `sop`: whether they stand in their order (ALBERT)."""
+    """`nsp`: also predict whether segment B follows segment A; `sop`: whether they are in their order (ALBERT)."""
 
     span_boundary: bool = False
     """True: also predict each token of a span from the tokens beside the span (SpanBERT, section 3.2)."""
@@ -101,21 +101,20 @@ class MaskedLMSettings(ObjectiveSettings):
         """The share of tokens that are masked at the end of the run, and in held-out text."""
         return self.target_prob if self.target_prob_end is None else self.target_prob_end
 
-    def target_prob_at(self, progress: float) -> float:
-        """The share of tokens that are masked when `progress` of the budget, from 0 to 1, is done."""
-        return self.target_prob + (self.last_target_prob - self.target_prob) * progress
-
     def rates(self, progress: float, causal_share: float | None) -> dict[str, float]:
-        share = self.causal_share if causal_share is None else causal_share
-        masked = {TARGET_PROB: self.target_prob_at(progress)} if self.target_prob_end is not None else {}
-        return masked | ({CAUSAL_SHARE: share} if self.causal_share else {})
+        rates = {}
+        if self.target_prob_end is not None:
+            rates[TARGET_PROB] = self.target_prob + (self.target_prob_end - self.target_prob) * progress
+        if self.causal_share:
+            rates[CAUSAL_SHARE] = self.causal_share if causal_share is None else causal_share
+        return rates
 
     @property
-    def asked_of_pairs(self) -> SentenceObjective:
+    def pair_objective(self) -> SentenceObjective:
         return self.sentence_objective
 
     @property
-    def asks_nothing(self) -> str:
+    def no_pair_objective(self) -> str:
         return "objective.sentence_objective=none"
 
     @property
@@ -139,14 +138,7 @@ class MaskedLMSettings(ObjectiveSettings):
         )
 
     def unusual(self) -> Iterator[Remark]:
-        if self.mask_token_prob + self.random_token_prob == 0:
-            told = "objective.mask_token_prob and random_token_prob are 0: every target stands in the input as it is"
-            yield Remark("mask-rate-zero", "fault", told, "set mask_token_prob=0.8 and random_token_prob=0.1, as BERT")
-        elif self.mask_token_prob == 0:
-            told = "objective.mask_token_prob is 0: no [MASK] is ever shown, so fill-mask will not work"
-            yield Remark("no-mask-token", "warning", told, "set it to 0.8, as BERT, unless this is an experiment")
-        else:
-            yield from _unusual_share(self.target_prob)
+        return _unusual_share(self.target_prob)
 
     @model_validator(mode="after")
     def _shares_fit(self) -> MaskedLMSettings:
@@ -240,8 +232,8 @@ class BiLMSettings(ObjectiveSettings):
 
 
 class ReplacedTokenSettings(ObjectiveSettings):
-    """Replaced-token detection (ELECTRA, section 2): a small generator replaces tokens, the discriminator tells
-    which."""
+    """Replaced-token detection (ELECTRA, section 2): a small generator replaces tokens, the discriminator
+    detects which."""
 
     learns = "the generator"
     why_these = "generator and discriminator share embeddings, which ELECTRA has apart from its layers"
@@ -296,11 +288,7 @@ class ReplacedTokenSettings(ObjectiveSettings):
         return f", and for a discriminator whose loss counts {self.discriminator_weight:g}-fold"
 
     def unusual(self) -> Iterator[Remark]:
-        if self.mask_token_prob == 0:
-            told = "objective.mask_token_prob is 0: the generator sees every token that it is to propose, and copies it"
-            yield Remark("mask-rate-zero", "fault", told, "set mask_token_prob=1, as ELECTRA")
-        else:
-            yield from _unusual_share(self.target_prob)
+        return _unusual_share(self.target_prob)
 
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> ReplacedTokenSettings:
@@ -348,5 +336,5 @@ def _written(value: object) -> str:
 
 def _unusual_share(target_prob: float) -> Iterator[Remark]:
     if not 0.05 <= target_prob <= 0.5:
-        told = f"objective.target_prob {target_prob:g} is far from the usual 0.15 to 0.4"
-        yield Remark("unusual-mask-rate", "warning", told, "few targets waste work, many leave no context")
+        message = f"objective.target_prob {target_prob:g} is far from the usual 0.15 to 0.4"
+        yield Remark("unusual-mask-rate", "warning", message, "few targets waste work, many leave no context")

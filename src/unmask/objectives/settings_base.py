@@ -13,7 +13,7 @@ AnnotationKind = Literal["entity", "noun_phrase"]
 
 
 class Remark(NamedTuple):
-    """Something to be told of settings or of figures; what an `unmask.doctor.findings.Finding` is made of."""
+    """A remark on settings or on figures, of which an `unmask.doctor.findings.Finding` is made."""
 
     name: str
     level: Literal["note", "warning", "fault"]
@@ -22,8 +22,7 @@ class Remark(NamedTuple):
 
 
 class ObjectiveSettings(Settings):
-    """The settings of any objective, and what is asked of them, with the answers that hold unless a class says
-    otherwise.
+    """The settings of any objective, and what the program needs to know of it, with the answers that are usual.
 
     Attributes:
         learns: what learns a loss over the vocabulary, in words.
@@ -67,13 +66,13 @@ class ObjectiveSettings(Settings):
         return False
 
     @property
-    def asked_of_pairs(self) -> SentenceObjective:
-        """What is asked about a sequence's two segments."""
+    def pair_objective(self) -> SentenceObjective:
+        """The objective of a sequence's two segments."""
         return "none"
 
     @property
-    def asks_nothing(self) -> str:
-        """The key by which nothing is asked about two segments, for messages."""
+    def no_pair_objective(self) -> str:
+        """The key by which pairs have no objective, for messages."""
         return f"objective.name={self.name}"
 
     @property
@@ -97,7 +96,7 @@ class ObjectiveSettings(Settings):
 
     @property
     def why_large_gradients(self) -> str:
-        """Why gradients may be over the clipping norm all the time, as the end of a sentence."""
+        """Why gradients may always be over the clipping norm, as the end of a sentence."""
         return ""
 
     def why_not_trained(self, family: Family, init_from: str | None) -> str | None:
@@ -105,7 +104,7 @@ class ObjectiveSettings(Settings):
         return None
 
     def unusual(self) -> Iterator[Remark]:
-        """What is far from usual in these settings, or cannot work."""
+        """What is far from usual in these settings."""
         yield from ()
 
     def remarks_on(self, evaluation: Mapping[str, float]) -> Iterator[Remark]:
@@ -114,7 +113,7 @@ class ObjectiveSettings(Settings):
 
 
 def called(architecture: str, init_from: str | None) -> str:
-    """A family, as it was given: by the recipe, or by the directory that pre-training goes on from."""
+    """A family, as it was given: by the recipe, or by the directory that pre-training continues from."""
     if init_from is None:
         return f"model.architecture={architecture}"
     return f"init_from={init_from}, of the family {architecture} by its config.json,"

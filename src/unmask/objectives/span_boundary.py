@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,19 +39,18 @@ class SpanBoundary:
     """
 
     term = "sbo"
-    columns: tuple[str, ...] = ()
     head_name = "span_boundary_head"
     is_pooled = False
     is_over_vocabulary = True
-    fillings: ClassVar[Fillings] = {
-        "boundary_positions": Filling("boundaries", LAST_TOKEN),
-        "boundary_targets": Filling("boundary targets", LAST_TOKEN),
-        **dict.fromkeys(("boundary_left", "boundary_right", "boundary_places"), Filling("boundary targets", 0)),
-    }
 
     def __init__(self, max_targets: int, weight: float = 1.0) -> None:
         self._max_targets = max_targets
         self.weight = weight
+        self.fillings: Fillings = {
+            "boundary_positions": Filling("boundaries", LAST_TOKEN),
+            "boundary_targets": Filling("boundary targets", LAST_TOKEN),
+            **dict.fromkeys(("boundary_left", "boundary_right", "boundary_places"), Filling("boundary targets", 0)),
+        }
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module:
         return new_span_boundary_head(sizes, self._max_targets)
@@ -94,15 +93,13 @@ class SpanBoundary:
         a_target = 2 * ((2 * hidden + POSITION_SIZE) * hidden + hidden * width + width * sizes.vocab_size)
         return len(self.places(batch)) / batch.num_tokens, self.count(batch) / batch.num_tokens * a_target
 
-    def tell_sequences(self, batch: Batch, most: int) -> list[str]:
+    def describe_sequences(self, batch: Batch, most: int) -> list[str]:
         return [""] * most
 
-    def tell_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
-        told, number = (
-            sum(map(self.count, batches)),
-            sum(int((b.columns["labels"] != IGNORE_INDEX).sum()) for b in batches),
-        )
-        return [("targets predicted from boundaries too", f"{told / max(1, number):.1%}")]
+    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
+        number = sum(int((batch.columns["labels"] != IGNORE_INDEX).sum()) for batch in batches)
+        share = sum(map(self.count, batches)) / max(1, number)
+        return [("targets predicted from boundaries too", f"{share:.1%}")]
 
     def titles(self, batch: Batch, logits: Tensor, most: int) -> list[str]:
         return [""] * most
@@ -112,14 +109,12 @@ def with_boundaries(batch: Batch, chosen: Tensor, max_targets: int) -> Batch:
     """A masked batch with the columns of this objective.
 
     Args:
-        batch: with the column `special_tokens_mask`.
         chosen: (tokens,) bool, the masked-LM targets.
-        max_targets: the most targets of a span; its first ones are taken.
 
     Returns:
         The batch with `boundary_positions` (boundaries,) int64, the tokens beside spans, ascending, each once;
         `boundary_targets` (targets,) int64, the tokens to predict; `boundary_left` and `boundary_right` (targets,)
-        int64, which of the boundaries stand beside each one's span; `boundary_places` (targets,) int64, each one's
+        int64, which of the boundaries are beside each one's span; `boundary_places` (targets,) int64, each one's
         place in its span, from 0.
     """
     first, last = find_spans(batch, chosen)

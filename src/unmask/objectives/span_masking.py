@@ -41,14 +41,7 @@ def choose_spans(
     `span` [0, 1, 1, 1, 1], `distance` [0, 0, 1, 2, 3] and `word` [4, 9, 10, 10, 10]: the text ends after token 10.
     `reached` is 0 at token 4, 1 at 9 and 10, and the budget takes 4 and 9.
 
-    Args:
-        batch: with keys and the column `special_tokens_mask`.
-        target_prob: share of a sequence's tokens, special ones counted.
-        continuation: as in `unmask.objectives.masking.find_words`.
-        span_length_prob, max_span_words: as in `span_lengths`.
-
-    Returns:
-        (tokens,) bool, True for a target.
+    The other arguments are those of `span_lengths`. Returns (tokens,) bool, True for a target, as `choose_words`.
     """
     rows, words = batch_rows(batch), find_words(batch, continuation)
     turns = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
@@ -59,9 +52,9 @@ def choose_spans(
     distance = torch.arange(len(span), device=span.device) - (torch.cumsum(lengths, 0) - lengths)[span]
     number = torch.cumsum(words.begins, 0) - 1
     word = words.first[(number[starts][span] + distance).clamp(max=len(words.first) - 1)]  # by its first token
-    stretch = torch.cumsum(rows.special, 0) + rows.sequence  # another one after a special token
+    run = torch.cumsum(rows.special, 0) + rows.sequence  # another one after a special token
     start = starts[span]
-    word = torch.where(stretch[word] == stretch[start], word, start)
+    word = torch.where(run[word] == run[start], word, start)
     reached = torch.full_like(turns, rows.width)  # at first tokens: the first turn whose span reaches the word
     reached.scatter_reduce_(0, word, turns[start], "amin")
     return rows.take_in_turn(reached.index_select(0, words.start), target_prob)
@@ -70,18 +63,10 @@ def choose_spans(
 def span_lengths(draws: Tensor, prob: float, most: int) -> Tensor:
     """Lengths by the geometric distribution truncated and renormalised: P(n) ~ prob (1 - prob)^(n - 1), 1 <= n <= most.
 
-    With .2 and 10 their mean is 3.80 (section 3.1, figure 2).
-
-    Args:
-        draws: (n,) float64 in [0, 1).
-        prob: in (0, 1).
-        most: at least 1.
-
-    Returns:
-        (n,) int64.
+    With .2 and 10 their mean is 3.80 (section 3.1, figure 2). Returns (n,) int64 for `draws` (n,) float64 in [0, 1).
     """
-    goes_on = math.log1p(-prob)  # of the chance that a length goes on by one, the logarithm
-    quantiles = torch.log1p(draws * math.expm1(most * goes_on)) / goes_on  # the distribution function, inverted
+    longer = math.log1p(-prob)  # the logarithm of the chance that a length grows by one more
+    quantiles = torch.log1p(draws * math.expm1(most * longer)) / longer  # the distribution function, inverted
     return quantiles.long().clamp(max=most - 1) + 1
 
 
@@ -90,18 +75,15 @@ def choose_annotated(batch: Batch, target_prob: float, continuation: Tensor, ann
     is left. Drawing what is already a target spends nothing.
 
     Args:
-        batch: with keys and the column `special_tokens_mask`.
-        target_prob: share of a sequence's tokens, special ones counted.
-        continuation: as in `unmask.objectives.masking.find_words`.
         annotation: (tokens,) int64, 0 where there is none, else a number that its tokens share.
 
     Returns:
-        (tokens,) bool, True for a target.
+        As `choose_words`.
     """
     rows, words = batch_rows(batch), find_words(batch, continuation)
     annotated = (annotation > 0) & ~rows.special
-    goes_on = (torch.roll(annotation, 1) == annotation) & ~torch.roll(rows.special, 1) & (rows.position > 0)
-    opens = annotated & ~goes_on
+    continues = (torch.roll(annotation, 1) == annotation) & ~torch.roll(rows.special, 1) & (rows.position > 0)
+    opens = annotated & ~continues
     places = torch.arange(batch.num_tokens, device=opens.device)
     opening = torch.cummax(places * opens, 0).values  # (tokens,): of an annotated token, its annotation's first
 
@@ -162,19 +144,19 @@ def find_spans(batch: Batch, chosen: Tensor) -> tuple[Tensor, Tensor]:
     return torch.nonzero(chosen & ~before).squeeze(1), torch.nonzero(chosen & ~after).squeeze(1)
 
 
-def tell_spans(batch: Batch, most: int) -> list[str]:
+def describe_spans(batch: Batch, most: int) -> list[str]:
     """The lengths of the spans in each of the first sequences of a masked batch."""
     first, last = find_spans(batch, batch.columns["labels"] != IGNORE_INDEX)
     sequence = batch.sequence_of_token()[first]
-    told = []
+    lines = []
     for number in range(most):
         sizes = (last - first + 1)[sequence == number].tolist()
         listed = " and ".join(filter(None, [", ".join(map(str, sizes[:-1])), *map(str, sizes[-1:])]))
-        told.append(f"spans of {listed} tokens" if sizes else "no span")
-    return told
+        lines.append(f"spans of {listed} tokens" if sizes else "no span")
+    return lines
 
 
-def tell_span_lengths(batches: Sequence[Batch]) -> list[tuple[str, str]]:
+def describe_span_lengths(batches: Sequence[Batch]) -> list[tuple[str, str]]:
     """How many spans masked batches have, and how long they are."""
     ends = [find_spans(batch, batch.columns["labels"] != IGNORE_INDEX) for batch in batches]
     sizes = torch.cat([last - first + 1 for first, last in ends])

@@ -1,7 +1,7 @@
 """Every pre-training objective, by the name that a recipe gives it. A recipe is read without PyTorch, so that the class
 of an objective is imported when one is opened.
 
-Combinations with encoders that no paper describes, or that cannot work, are refused; a message names what was written:
+An objective on an encoder that no paper describes, or that cannot work, is refused; a message names what was written:
 keys of the recipe, or the directory that pre-training continues from.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from pydantic import SerializeAsAny
 
 from unmask.config import OneOf
+from unmask.errors import SettingsError
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family
 from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
@@ -75,6 +76,11 @@ def new_objective(settings: ObjectiveSettings, vocabulary: Vocabulary) -> Object
     Raises:
         SettingsError: the vocabulary lacks what it needs.
     """
+    if settings.needs_mask and vocabulary.mask_id is None:
+        raise SettingsError(
+            f"objective.name={settings.name} needs a tokenizer with a mask token, and this one has none: take a "
+            "tokenizer with [MASK], or the recipe of a left-to-right model, such as pretrain/gpt1_tiny"
+        )
     objective: Objective = resolve_name(OBJECTIVES[settings.name].home)(settings, vocabulary)
     return objective
 

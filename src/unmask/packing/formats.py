@@ -15,7 +15,7 @@ from unmask.packing.sequences import TokenColumn
 from unmask.packing.settings import LABEL_COLUMNS, PAIRED, PackingSettings, SentenceObjective
 from unmask.packing.single_formats import DocSentences, FullSentences, SingleSegments
 from unmask.packing.split import Split
-from unmask.packing.templates import SequenceFrame
+from unmask.packing.templates import SequenceTemplate
 
 FORMATS: dict[str, Callable[[int, PackingSettings, SentenceObjective], SequenceFormat]] = {
     "segment_pair": lambda longest, packing, objective: SegmentPairs(longest, objective, packing.short_sequence_prob),
@@ -31,7 +31,7 @@ def open_loader(
     split: Split,
     packing: PackingSettings,
     sentence_objective: SentenceObjective,
-    frame: SequenceFrame,
+    template: SequenceTemplate,
     *,
     seed: int,
     batch_size: int,
@@ -40,32 +40,27 @@ def open_loader(
     mask_copies: int | None = None,
     token_columns: Mapping[str, TokenColumn] = {},
 ) -> SequenceLoader:
-    """The loader of a split in one of the formats.
+    """The loader of a split in one of the formats; for the other arguments see `SequenceLoader`.
 
     Args:
-        split: the documents.
         packing: the format and its lengths; `copies` is ignored.
         sentence_objective: the objective of pairs; "none" for a format of one segment.
-        frame: the special tokens around segments.
-        seed: the run's.
-        batch_size: sequences in a step.
         micro_batch_size: sequences in a batch; None for all of the step.
-        plan_copies, mask_copies, token_columns: see `SequenceLoader`.
 
     Raises:
         InputError: the split has too few documents.
-        SettingsError: special tokens leave no room for text, or there is no separator for documents in one segment.
+        SettingsError: special tokens leave no space for text, or there is no separator for documents in one segment.
     """
     assert packing.format in FORMATS, f"{packing.format} has a loader of its own"
     is_paired = packing.format in PAIRED
     assert is_paired or sentence_objective == "none", f"{sentence_objective} needs two segments"
     num_others = split.store.num_documents - split.num_documents
     check_documents(split.num_documents, split.name, split.store.directory, packing, sentence_objective, num_others)
-    check_separator(packing, frame)
-    longest = frame.room(packing.max_length, 2 if is_paired else 1)
+    check_separator(packing, template)
+    longest = template.capacity(packing.max_length, 2 if is_paired else 1)
     return SequenceLoader(
         planner=Planner(split, FORMATS[packing.format](longest, packing, sentence_objective), seed),
-        frame=frame,
+        template=template,
         batch_size=batch_size,
         micro_batch_size=micro_batch_size or batch_size,
         label_column=None if sentence_objective == "none" else LABEL_COLUMNS[sentence_objective],
@@ -75,13 +70,9 @@ def open_loader(
     )
 
 
-def check_separator(packing: PackingSettings, frame: SequenceFrame) -> None:
-    """Refuses a format of several documents in a segment if the tokenizer has no separator to put between them.
-
-    Raises:
-        SettingsError: the tokenizer has no separator.
-    """
-    if packing.format == "full_sentences" and frame.document_separator_id is None:
+def check_separator(packing: PackingSettings, template: SequenceTemplate) -> None:
+    """Refuses a format of several documents in a segment if the tokenizer has no separator to put between them."""
+    if packing.format == "full_sentences" and template.document_separator_id is None:
         raise SettingsError(
             "packing.format=full_sentences sets a separator token between documents, and the tokenizer has none: take "
             "packing.format=doc_sentences or single_segment, or another tokenizer"
@@ -101,35 +92,26 @@ def check_documents(
     sentence_objective: SentenceObjective,
     num_others: int = 0,
 ) -> None:
-    """Refuses a split of too few documents.
+    """Refuses a split with fewer documents than `documents_needed`, by an `InputError`.
 
     Args:
-        num_documents: how many it has.
         split: "training" or "held-out", for the message.
         where: what they were read from, for the message.
-        packing, sentence_objective: determine how many are needed.
         num_others: documents of the same text that are in the other split, as far as known.
-
-    Raises:
-        InputError: there are fewer than `documents_needed`.
     """
-    if num_documents >= documents_needed(packing, sentence_objective):
+    needed = documents_needed(packing, sentence_objective)
+    if num_documents >= needed:
         return
     if num_documents + num_others == 0:
         raise InputError(f"{where}: no document with text in it: give a text to learn from")
-    if packing.format in PAIRED and sentence_objective != "sop":
-        question = f" (objective.sentence_objective={sentence_objective})" if sentence_objective != "none" else ""
-        needs = f"packing.format={packing.format}{question} needs two, since a random segment B comes from another one"
-        instead = (
-            "objective.sentence_objective=none with packing.format=single_segment"
-            if question
-            else "packing.format=single_segment"
-        )
-        mend = f"give more documents (in .txt a blank line ends one), or take {instead}, which makes do with one"
-    else:
-        needs, mend = (
-            f"packing.format={packing.format} needs one",
-            "give more documents (in .txt a blank line ends one)",
-        )
+    why, fix = "needs one", "give more documents (in .txt a blank line ends one)"
+    if needed == 2:
+        is_asked = sentence_objective != "none"
+        question = f" (objective.sentence_objective={sentence_objective})" if is_asked else ""
+        why = f"{question} needs two, since a random segment B comes from another one".lstrip()
+        instead = "objective.sentence_objective=none with packing.format=" if is_asked else "packing.format="
+        fix += f", or take {instead}single_segment, which makes do with one"
     share = "; or change held_out, which takes the other" if num_others else ""
-    raise InputError(f"{where}: {num_documents} {split} document(s), but {needs}: {mend}{share}")
+    raise InputError(
+        f"{where}: {num_documents} {split} document(s), but packing.format={packing.format} {why}: {fix}{share}"
+    )

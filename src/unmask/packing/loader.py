@@ -11,7 +11,7 @@ from unmask.chance import key
 from unmask.errors import InputError
 from unmask.packing.planning import PlannedSequence, Planner
 from unmask.packing.sequences import TokenColumn, pack_sequences
-from unmask.packing.templates import SequenceFrame
+from unmask.packing.templates import SequenceTemplate
 
 _MASKS = 4
 """The last part of a sequence's key; the planner's keys end in 1 to 3."""
@@ -55,7 +55,7 @@ class SequenceLoader:
 
     Args:
         planner: what plans the blocks.
-        frame: the special tokens around segments.
+        template: the special tokens around segments.
         batch_size: sequences in a step.
         micro_batch_size: sequences in a batch.
         label_column: the name of the column for the sequences' labels; None leaves them out.
@@ -65,7 +65,7 @@ class SequenceLoader:
     """
 
     planner: Planner
-    frame: SequenceFrame
+    template: SequenceTemplate
     batch_size: int
     micro_batch_size: int
     label_column: str | None = None
@@ -141,7 +141,7 @@ class SequenceLoader:
 
     def _pack(self, planned: Sequence[tuple[PlannedSequence, int]]) -> Batch:
         store = self.planner.split.store
-        return pack_sequences(planned, store, self.frame, self.label_column, self.token_columns)
+        return pack_sequences(planned, store, self.template, self.label_column, self.token_columns)
 
 
 def _copy(epoch: int, copies: int | None) -> int:

@@ -8,10 +8,10 @@ runs from one document into the next, with a separator between them.
 >>> texts = {0: [10, 11, 12, 13], 1: [20, 21, 22]}
 >>> store = SimpleNamespace(tokens=lambda document, start, end: texts[document][start:end])
 >>> single = (Piece("", (2,), 0), Piece("A", (), 0), Piece("", (3,), 0))
->>> frame = SequenceFrame(Framing(single, pair=()), document_separator_id=3)
+>>> template = SequenceTemplate(Framing(single, pair=()), document_separator_id=3)
 >>> first = PlannedSequence(((Span(0, 2, 4), Span(1, 0, 3)),))
 >>> second = PlannedSequence(((Span(1, 1, 2),),))
->>> batch = pack_sequences([(first, 7), (second, 8)], store, frame)
+>>> batch = pack_sequences([(first, 7), (second, 8)], store, template)
 >>> batch.input_ids.tolist()
 [2, 12, 13, 3, 20, 21, 22, 3, 2, 21, 3]
 >>> batch.bounds.tolist(), batch.position_ids.tolist()
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from unmask.batch import Batch
 from unmask.packing.planning import PlannedSequence, Span
-from unmask.packing.templates import SequenceFrame
+from unmask.packing.templates import SequenceTemplate
 from unmask.store.store import TokenStore
 
 TokenColumn = Callable[[TokenStore, Sequence[Span], Sequence[int], int], NDArray[Any]]
@@ -44,7 +44,7 @@ the batch, and the number of tokens of the batch. Special tokens belong to no sp
 def pack_sequences(
     planned: Sequence[tuple[PlannedSequence, int]],
     store: TokenStore,
-    frame: SequenceFrame,
+    template: SequenceTemplate,
     label_column: str | None = None,
     token_columns: Mapping[str, TokenColumn] = {},
 ) -> Batch:
@@ -53,7 +53,7 @@ def pack_sequences(
     Args:
         planned: sequences, each with its key; all of one segment, or all of two.
         store: holds their tokens.
-        frame: the special tokens.
+        template: the special tokens.
         label_column: see `SequenceLoader`.
         token_columns: see `SequenceLoader`.
 
@@ -71,7 +71,7 @@ def pack_sequences(
     span_starts = span_ends - span_sizes - 1  # [0, 3, 7]
     segment_starts = span_starts[first_spans]  # [0, 7]
 
-    pieces = frame.pieces(len(planned[0][0].segments))
+    pieces = template.pieces(len(planned[0][0].segments))
     are_texts = np.array([bool(piece.text) for piece in pieces])  # [False, True, False]
     lengths = np.empty((len(planned), len(pieces)), dtype=np.int64)
     lengths[:] = [len(piece.ids) for piece in pieces]
@@ -94,7 +94,8 @@ def pack_sequences(
             special[at] = True
     if len(spans) > len(segments):
         separators = np.delete(places, first_spans) - 1  # [3]
-        input_ids[separators] = _separator(frame)
+        assert template.document_separator_id is not None, "a segment of several documents"
+        input_ids[separators] = template.document_separator_id
         special[separators] = True
 
     columns = {"special_tokens_mask": torch.from_numpy(special)}
@@ -112,8 +113,3 @@ def pack_sequences(
         keys=torch.tensor([chance_key for _, chance_key in planned], dtype=torch.int64),
         columns=columns,
     )
-
-
-def _separator(frame: SequenceFrame) -> int:
-    assert frame.document_separator_id is not None, "a segment of several documents"
-    return frame.document_separator_id

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,14 +43,13 @@ from unmask.tokenization.kinds.word_characters import (
 )
 
 _ORDER, _NEGATIVES = 5, 6
-"""The last part of a key, which tells its purpose; the keys of other formats end in 1 to 4."""
+"""The last part of a key, its purpose; the keys of other formats end in 1 to 4."""
 
 _BEGIN, _END = -1, -2
-"""Stand in for a word's number: the marks at the ends of a sentence."""
+"""In place of a word's number: the marks at the ends of a sentence."""
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """The documents of an epoch in reading order.
 
     Attributes:
@@ -155,61 +155,48 @@ class StreamLoader:
         return _Plan(self._members[order], np.cumsum(self._sizes[order]))
 
     def _batch(self, plan: _Plan, epoch: int, window: int, lanes: Sequence[int], num_windows: int) -> Batch:
-        store = self.split.store
-        pieces: list[_Piece] = []
-        for lane in lanes:
-            begin = (lane * num_windows + window) * self.window
-            pieces.extend(_read(store, plan, begin, begin + self.window))
-        forward = self._columns([piece.forward for piece in pieces])
-        backward = self._columns([piece.backward for piece in pieces])
+        starts = [(lane * num_windows + window) * self.window for lane in lanes]
+        pieces = [piece for start in starts for piece in _read(self.split.store, plan, start, start + self.window)]
+        inputs, labels, characters = self._columns([forward for forward, _ in pieces])
+        _, backward_labels, backward_characters = self._columns([backward for _, backward in pieces])
         num_lanes, total = len(lanes), len(lanes) * self.window
         return Batch(
-            input_ids=forward.inputs,
+            input_ids=inputs,
             token_type_ids=torch.zeros(total, dtype=torch.int64),
             position_ids=torch.arange(self.window).repeat(num_lanes),
             bounds=torch.arange(0, total + 1, self.window, dtype=torch.int32),
             lengths=(self.window,) * num_lanes,
             keys=torch.full((num_lanes,), key(self.seed, epoch, window, _NEGATIVES)),
             columns={
-                "special_tokens_mask": (forward.inputs == self.tokenizer.bos_id),
-                "characters": forward.characters,
-                "labels": forward.labels,
-                "backward_characters": backward.characters,
-                "backward_labels": backward.labels,
+                "special_tokens_mask": inputs == self.tokenizer.bos_id,
+                "characters": characters,
+                "labels": labels,
+                "backward_characters": backward_characters,
+                "backward_labels": backward_labels,
                 "lane": torch.tensor(list(lanes)),
                 "window": torch.full((num_lanes,), window),
             },
         )
 
-    def _columns(self, readings: list[_Reading]) -> _Columns:
-        """The words of all pieces of a batch, concatenated."""
+    def _columns(self, readings: list[_Reading]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What one direction reads and predicts in a batch, (tokens,) int64 each, and the characters of what it reads,
+        (tokens, characters) int64."""
 
         def ids(words: NDArray[np.int64], stored: NDArray[np.int64]) -> NDArray[np.int64]:
             marks = np.where(words == _BEGIN, self.tokenizer.bos_id, self.tokenizer.eos_id)
             return np.where(words >= 0, stored[np.maximum(words, 0)], marks)
 
-        return _Columns(
-            torch.from_numpy(np.concatenate([ids(each.inputs, each.ids) for each in readings])),
-            torch.from_numpy(np.concatenate([ids(each.labels, each.ids) for each in readings])),
-            torch.from_numpy(
-                np.concatenate(
-                    [character_rows(each.inputs, each.words, self.tokenizer.max_characters) for each in readings]
-                )
-            ),
+        inputs = [ids(each.inputs, each.ids) for each in readings]
+        labels = [ids(each.labels, each.ids) for each in readings]
+        rows = [character_rows(each.inputs, each.words, self.tokenizer.max_characters) for each in readings]
+        return (
+            torch.from_numpy(np.concatenate(inputs)),
+            torch.from_numpy(np.concatenate(labels)),
+            torch.from_numpy(np.concatenate(rows)),
         )
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """What one direction reads and predicts in a batch: (tokens,) int64 twice, and (tokens, characters) int64."""
-
-    inputs: torch.Tensor
-    labels: torch.Tensor
-    characters: torch.Tensor
-
-
-@dataclass(frozen=True)
-class _Reading:
+class _Reading(NamedTuple):
     """Some steps of one direction in one document.
 
     Attributes:
@@ -224,16 +211,8 @@ class _Reading:
     words: StoredWords
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """The same steps of both directions."""
-
-    forward: _Reading
-    backward: _Reading
-
-
-def _read(store: TokenStore, plan: _Plan, begin: int, end: int) -> Iterator[_Piece]:
-    """Steps `begin` to `end` of an epoch's text, document by document."""
+def _read(store: TokenStore, plan: _Plan, begin: int, end: int) -> Iterator[tuple[_Reading, _Reading]]:
+    """Steps `begin` to `end` of an epoch's text, forwards and backwards, document by document."""
     place = int(np.searchsorted(plan.ends, begin, "right"))
     while begin < end:
         document = int(plan.documents[place])
@@ -243,7 +222,7 @@ def _read(store: TokenStore, plan: _Plan, begin: int, end: int) -> Iterator[_Pie
         begin, place = stop, place + 1
 
 
-def _read_document(store: TokenStore, document: int, steps: NDArray[np.int64]) -> _Piece:
+def _read_document(store: TokenStore, document: int, steps: NDArray[np.int64]) -> tuple[_Reading, _Reading]:
     stored = store.document(document)
     lengths = np.diff(stored.sentence_ends, prepend=0)
     ends = stored.sentence_ends + np.arange(1, len(lengths) + 1)  # one more step per sentence
@@ -263,7 +242,7 @@ def _read_document(store: TokenStore, document: int, steps: NDArray[np.int64]) -
         ids,
         words,
     )
-    return _Piece(forward, backward)
+    return forward, backward
 
 
 def character_rows(numbers: NDArray[np.int64], words: StoredWords, max_characters: int) -> NDArray[np.int64]:

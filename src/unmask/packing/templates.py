@@ -1,4 +1,4 @@
-"""The special tokens around the segments of a sequence: the tokenizer's own, or none."""
+"""The special-token template of a sequence: the tokens around and between its segments, or none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNFRAMED = Framing((Piece("A", (), 0),), (Piece("A", (), 0), Piece("B", (), 0))
 
 
 @dataclass(frozen=True)
-class SequenceFrame:
+class SequenceTemplate:
     """The special tokens around and between segments, such as `[CLS] A [SEP] B [SEP]`.
 
     Attributes:
@@ -26,15 +26,11 @@ class SequenceFrame:
         """The pieces of a sequence of one or two segments, in their order."""
         return self.framing.single if num_segments == 1 else self.framing.pair
 
-    def room(self, max_length: int, num_segments: int) -> int:
-        """How many tokens of text a sequence has room for.
-
-        Args:
-            max_length: most tokens of a sequence, special tokens included.
-            num_segments: 1 or 2.
+    def capacity(self, max_length: int, num_segments: int) -> int:
+        """How many tokens of text fit into a sequence of `max_length` tokens, the special ones included.
 
         Raises:
-            SettingsError: there is no room for a token of each segment.
+            SettingsError: not even one token of each segment fits.
         """
         num_special = sum(len(piece.ids) for piece in self.pieces(num_segments))
         if max_length < num_special + num_segments:
@@ -45,6 +41,6 @@ class SequenceFrame:
         return max_length - num_special
 
 
-def bare_frame(document_separator_id: int | None = None) -> SequenceFrame:
-    """A frame without special tokens around text: GPT-1's contiguous sequences (Radford et al. 2018, section 4.1)."""
-    return SequenceFrame(_UNFRAMED, document_separator_id)
+def bare_template(document_separator_id: int | None = None) -> SequenceTemplate:
+    """No special tokens around text: GPT-1's contiguous sequences (Radford et al. 2018, section 4.1)."""
+    return SequenceTemplate(_UNFRAMED, document_separator_id)

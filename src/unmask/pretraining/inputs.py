@@ -24,11 +24,11 @@ from unmask.io.paths import model_directory
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.settings_base import AnnotationKind
 from unmask.objectives.table import new_objective
-from unmask.packing.annotation_columns import check_annotations, without_annotations
+from unmask.packing.annotation_columns import without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed
 from unmask.packing.split import Split
 from unmask.pretraining.start import Start, build_module, check_vocabulary, describe_new_entries, open_start
-from unmask.pretraining.steps import PretrainingSteps, build_loader, frame_of
+from unmask.pretraining.steps import PretrainingSteps, build_loader, template_of
 from unmask.recipe.pairings import unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
@@ -89,34 +89,34 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Pret
     torch.manual_seed(settings.seed)
     module = build_module(start, objective, tokenizer)
     if checkpoint is None:
-        tell_beforehand(start, store, tokenizer)
+        log_remarks(start, store, tokenizer)
     steps = PretrainingSteps(start, store, tokenizer, checkpoint)
     held_out = prepare_held_out(start, store, tokenizer, objective)
     return PretrainingInputs(store, tokenizer, objective, module, checkpoint, steps, held_out, start.trained_length())
 
 
-def tell_beforehand(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Logs what begins with the model's entries, and what is allowed but hardly intended."""
+def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Logs what is special about the model's entries, and what is allowed but hardly intended."""
     settings = start.recipe
+    notes = [unasked_pairs(settings.objective, settings.packing)]
     if settings.init_from is not None:
-        if (told := describe_new_entries(start, tokenizer)) is not None:
-            logger.info(told)
-    elif settings.store is not None and (told := unusual_tokenizer(start.family.name, tokenizer.kind)):
-        logger.info(told)
-    if (told := unasked_pairs(settings.objective, settings.packing)) is not None:
-        logger.info(told)
+        notes.insert(0, describe_new_entries(start, tokenizer))
+    elif settings.store is not None:
+        notes.insert(0, unusual_tokenizer(start.family.name, tokenizer.kind))
+    for note in filter(None, notes):
+        logger.info(note)
     is_own = settings.corpus is not None and isinstance(settings.tokenizer, TokenizerSettings)
-    if (told := tell_unknown(store, is_own=is_own, goes_on=settings.init_from is not None)) is not None:
-        logger.warning(told)
     batch_sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
-    if (told := batch_too_small(settings.optimizer, max(batch_sizes, default=settings.train.batch_size))) is not None:
-        logger.warning(told)
-    steps = settings.train.steps
-    num_stages = len(settings.objective.stages)
-    if steps is None or num_stages == 1 or warmup_shortfall(settings.schedule, steps) is not None:
-        return  # the session reports what is wrong with a single schedule
-    if (told := warmup_shortfall(settings.schedule, steps, num_stages)) is not None:
-        logger.warning(told)
+    warnings = [
+        tell_unknown(store, is_own=is_own, goes_on=settings.init_from is not None),
+        batch_too_small(settings.optimizer, max(batch_sizes, default=settings.train.batch_size)),
+    ]
+    steps, num_stages = settings.train.steps, len(settings.objective.stages)
+    # The session reports what is wrong with a single schedule.
+    if steps is not None and num_stages > 1 and warmup_shortfall(settings.schedule, steps) is None:
+        warnings.append(warmup_shortfall(settings.schedule, steps, num_stages))
+    for warning in filter(None, warnings):
+        logger.warning(warning)
 
 
 def open_store(start: Start, directory: Path, workers: int, begun: bool = False) -> TokenStore:
@@ -129,26 +129,21 @@ def open_store(start: Start, directory: Path, workers: int, begun: bool = False)
         UserError: an input is missing or damaged, or lacks what the objective learns from. A new store that turns out
             to lack it is removed again.
     """
-    settings = start.recipe
-    masking = settings.objective.annotations
-    if settings.store is not None:
-        store = TokenStore(Path(settings.store))
-        if masking is not None:
-            check_annotations(store, masking)
-        return store
+    if start.recipe.store is not None:
+        return TokenStore(Path(start.recipe.store))
     own = directory / "store"
     try:
         return _store_of_corpus(start, directory, own, workers)
     except InputError as error:
         if not begun or not (own / "manifest.json").is_file():
             raise
-        logger.warning("goes on with %s, which was made of the corpus that cannot be read any more (%s)", own, error)
+        logger.warning("continues with %s, which was made of the corpus that cannot be read any more (%s)", own, error)
         return TokenStore(own)
 
 
 def _store_of_corpus(start: Start, directory: Path, own: Path, workers: int) -> TokenStore:
     settings = start.recipe
-    assert settings.corpus is not None, "the recipe has a corpus or a store"
+    assert settings.corpus is not None, "it has a corpus or a store"
     masking = settings.objective.annotations
     tokenizer = find_tokenizer(start, directory)
     check_corpus(settings)
@@ -169,7 +164,7 @@ def _store_of_corpus(start: Start, directory: Path, own: Path, workers: int) -> 
     open_objective(settings, opened, tokenizer)
     check_vocabulary(start, opened, f"the tokenizer of {tokenizer}")
     if not opened.reads_words:
-        check_separator(settings.packing, frame_of(start, opened))
+        check_separator(settings.packing, template_of(start, opened))
     is_made = (own / "manifest.json").is_file()
     store = prepare(
         settings.corpus,
@@ -184,16 +179,16 @@ def _store_of_corpus(start: Start, directory: Path, own: Path, workers: int) -> 
         shutil.rmtree(store.directory)
         raise without_annotations(masking, ", ".join(settings.corpus))
     if not is_made:
-        _tell_of_corpus(store, masking)
+        _log_corpus(store, masking)
     return store
 
 
-def _tell_of_corpus(store: TokenStore, masking: AnnotationKind | None) -> None:
+def _log_corpus(store: TokenStore, masking: AnnotationKind | None) -> None:
     """Logs what a new store lacks of its corpus, and what the masking may choose from."""
-    account = store.manifest["text"]
-    if told := describe_losses(account):
-        where = f", listed in {store.directory / SKIPPED}" if account["skipped"] else ""
-        logger.info("corpus: %s documents%s%s", f"{account['documents']:,}", told, where)
+    statistics = store.manifest["text"]
+    if losses := describe_losses(statistics):
+        where = f", listed in {store.directory / SKIPPED}" if statistics["skipped"] else ""
+        logger.info("corpus: %s documents%s%s", f"{statistics['documents']:,}", losses, where)
     if masking is not None:
         logger.info(describe_annotations(store))
 
@@ -231,14 +226,8 @@ def find_tokenizer(start: Start, directory: Path) -> Path | None:
 
 
 def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> None:
-    """Refuses a tokenizer of words for any objective but `bilm`, and any other tokenizer for `bilm`.
-
-    Args:
-        where: the tokenizer or its store, for the message.
-
-    Raises:
-        SettingsError: it is of the wrong kind.
-    """
+    """Refuses a tokenizer of words for any objective but `bilm`, any other tokenizer for `bilm`, and a segmenter beside
+    annotations, by a `SettingsError`; `where` is the tokenizer or its store, for the message."""
     if tokenizer.reads_words != (settings.objective.reads == "words"):
         raise SettingsError(
             f"objective.name={settings.objective.name} and the tokenizer of {where}, which is of the kind "
@@ -254,14 +243,7 @@ def check_tokenizer(settings: PretrainRecipe, tokenizer: Tokenizer, where: objec
 
 
 def open_objective(settings: PretrainRecipe, tokenizer: Tokenizer, where: object) -> Objective:
-    """The recipe's objective for a tokenizer.
-
-    Args:
-        where: the tokenizer or its store, for the message.
-
-    Raises:
-        SettingsError: the tokenizer lacks what the objective needs.
-    """
+    """The recipe's objective, or a `SettingsError` if the tokenizer lacks what it needs; see `check_tokenizer`."""
     try:
         return new_objective(settings.objective, tokenizer.vocabulary)
     except SettingsError as error:
@@ -281,13 +263,8 @@ def _another_store(settings: PretrainRecipe) -> str:
 
 
 def check_corpus(settings: PretrainRecipe) -> None:
-    """Refuses a corpus with too few training documents, or without the annotations that the masking uses; reads no more
-    of it than that takes.
-
-    Raises:
-        InputError: there are too few, or the corpus cannot be read.
-        SettingsError: there are no such annotations.
-    """
+    """Refuses a corpus with too few training documents (`InputError`), or without the annotations that the masking uses
+    (`SettingsError`); reads no more of it than that takes."""
     assert settings.corpus is not None, "a store has been checked otherwise"
     if any(Path(path).suffix in MIXTURE_SUFFIXES for path in settings.corpus):
         return  # would have to be read whole, which making the store will do
@@ -295,7 +272,7 @@ def check_corpus(settings: PretrainRecipe) -> None:
     files = find_files(settings.corpus, settings.reading.format)
     documents = read_documents(files, CorpusCounts(), settings.reading, settings.cleaning)
     masking, where = settings.objective.annotations, ", ".join(settings.corpus)
-    needed = documents_needed(settings.packing, settings.objective.asked_of_pairs)
+    needed = documents_needed(settings.packing, settings.objective.pair_objective)
     num_training, num_held_out, is_marked = 0, 0, masking is None
     for document in documents:
         is_training = held_out_hash(document.text) >= threshold
@@ -304,7 +281,7 @@ def check_corpus(settings: PretrainRecipe) -> None:
         is_marked = is_marked or any(annotation.kind == masking for annotation in document.annotations)
         if num_training >= needed and is_marked:
             return
-    check_documents(num_training, "training", where, settings.packing, settings.objective.asked_of_pairs, num_held_out)
+    check_documents(num_training, "training", where, settings.packing, settings.objective.pair_objective, num_held_out)
     assert masking is not None, "else nothing is missing"
     raise without_annotations(masking, where)
 
@@ -315,7 +292,7 @@ def prepare_held_out(start: Start, store: TokenStore, tokenizer: Tokenizer, obje
     settings = start.recipe
     split = Split(store, settings.held_out, is_held_out=True)
     phase = settings.phases[-1] if settings.phases else None
-    needed = documents_needed(settings.packing, settings.objective.asked_of_pairs)
+    needed = documents_needed(settings.packing, settings.objective.pair_objective)
     if split.num_documents < needed:
         if settings.held_out > 0:
             logger.warning(

@@ -22,7 +22,7 @@ _STEPS_CHECKED = 10
 
 
 def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
-    """Refuses a run that would train on nothing, or be measured on nothing; tells of a further term without targets.
+    """Refuses a run that would train on nothing, or be measured on nothing; warns of a further term without targets.
 
     Raises:
         SettingsError: the objective's main loss has no target in the run's first steps, or in all that is held out.
@@ -32,12 +32,12 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
     def has_target(batch: Batch) -> bool:
         return objective.counts(batch)[term] > 0
 
-    told = f"has a target of loss/{term}; {settings.objective.why_no_targets}"
+    none_has = f"has a target of loss/{term}; {settings.objective.why_no_targets}"
     if run.held_out and not any(map(has_target, run.held_out)):
         number = sum(batch.num_sequences for batch in run.held_out)
         raise SettingsError(
-            f"nothing would be measured: not one of the {number:,} held-out sequences {told}; if the training text has "
-            "targets, change held_out"
+            f"nothing would be measured: not one of the {number:,} held-out sequences {none_has}; if the training text "
+            "has targets, change held_out"
         )
     if run.checkpoint is not None:
         return
@@ -49,7 +49,7 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
         if not missing:
             return
     if missing is None or term in missing:
-        raise SettingsError(f"nothing would be learnt: not one sequence of the first {most} steps {told}")
+        raise SettingsError(f"nothing would be learnt: not one sequence of the first {most} steps {none_has}")
     for name in sorted(missing):
         logger.warning(
             "loss/%s: not one sequence of the first %s steps has a target of it, so that nothing is learnt from it "
@@ -81,9 +81,8 @@ def evaluator(
                 counts[name] = counts.get(name, 0) + count
         metrics = {name: totals[name] / counts[name] for name in totals if counts[name]}
         for name in objective.perplexities:
-            if name not in metrics:
-                continue
-            metrics[f"{name.removesuffix('_loss')}_perplexity"] = math.exp(min(metrics[name], 700.0))  # e^710 overflows
+            if name in metrics:  # e^710 overflows
+                metrics[f"{name.removesuffix('_loss')}_perplexity"] = math.exp(min(metrics[name], 700.0))
         return metrics
 
     return evaluate

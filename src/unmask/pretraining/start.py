@@ -23,11 +23,7 @@ from unmask.models.heads.span_boundary_head import SpanBoundaryHead
 from unmask.models.hub.conversion import bert_as_electra, sizes_with_dropout, widen_vocabulary, with_dropout
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import ModelSource, open_source
-from unmask.models.settings import (
-    DROPOUTS,
-    EncoderSettings,
-    ModelSettings,
-)
+from unmask.models.settings import DROPOUTS, EncoderSettings, ModelSettings
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.recipe.pairings import contradiction
 from unmask.recipe.tree import PretrainRecipe
@@ -63,7 +59,7 @@ class Start:
 
     @property
     def has_two_segments(self) -> bool:
-        """Whether the encoder tells segments apart; else every token is in segment 0."""
+        """Whether the encoder distinguishes segments; else every token is in segment 0."""
         if self.sizes is not None:
             return self.sizes.type_vocab_size > 1
         model = self.recipe.model
@@ -173,9 +169,9 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
     if "architecture" in differing:
         differing = ["architecture"]  # the rest follows from it
     if differing:
-        said = ", ".join(f"{name} {ours[name]} and not {theirs[name]}" for name in differing)
+        given = ", ".join(f"{name} {ours[name]} and not {theirs[name]}" for name in differing)
         raise SettingsError(
-            f"model.* says other sizes than init_from={settings.init_from} by its config.json: {said}; the model that "
+            f"model.* says other sizes than init_from={settings.init_from} by its config.json: {given}; the model that "
             "is there has its sizes, so leave model.* out, or take a recipe without it, such as pretrain/continued or "
             "pretrain/continued_electra"
         )
@@ -206,9 +202,6 @@ def check_vocabulary(start: Start, tokenizer: Tokenizer, whose: str = "the store
 
     Args:
         whose: where the tokenizer is, for the message.
-
-    Raises:
-        SettingsError: they are others.
     """
     if start.source is None:
         return  # any will do
@@ -257,7 +250,7 @@ def _new_entries(start: Start, tokenizer: Tokenizer) -> list[list[int]]:
         return []
     known = start.source.settings.vocab_size
     if known < before.vocab_size:
-        _tell_added(start.recipe, before, known)
+        _warn_of_added(start.recipe, before, known)
     return _pieces(before, min(before.vocab_size, known), tokenizer)
 
 
@@ -268,7 +261,7 @@ def _both_sizes(settings: PretrainRecipe, before: TextTokenizer, known: int) -> 
     )
 
 
-def _tell_added(settings: PretrainRecipe, before: TextTokenizer, known: int) -> None:
+def _warn_of_added(settings: PretrainRecipe, before: TextTokenizer, known: int) -> None:
     """Warns of tokens that were added to a model's tokenizer but not to the model (`add_tokens` of `transformers`
     without `resize_token_embeddings`)."""
     added = before.token_strings[known:]
@@ -324,12 +317,14 @@ def _preparing_with(directory: Path) -> str:
 
 
 def _check_positions(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
-    key, longest = settings.longest
-    if longest > sizes.num_positions:
-        found, mend = f"the model's {sizes.num_positions} positions", ", or raise model.max_position_embeddings"
-        if settings.init_from is not None:
-            found, mend = (
-                f"the {sizes.num_positions} positions of init_from={settings.init_from} by its config.json",
-                "",
-            )
-        raise SettingsError(f"{key} {longest} is over {found}: shorten the sequences{mend}")
+    (key, longest), most = settings.longest, sizes.num_positions
+    if longest <= most:
+        return
+    if settings.init_from is None:
+        found, fix = f"the model's {most} positions", "shorten the sequences, or raise model.max_position_embeddings"
+    else:
+        found, fix = (
+            f"the {most} positions of init_from={settings.init_from} by its config.json",
+            "shorten the sequences",
+        )
+    raise SettingsError(f"{key} {longest} is over {found}: {fix}")

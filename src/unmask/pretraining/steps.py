@@ -20,8 +20,9 @@ from unmask.packing.phases import phased_steps
 from unmask.packing.settings import PhaseSettings
 from unmask.packing.split import Split
 from unmask.packing.stream import StreamLoader, target_counts
-from unmask.packing.templates import SequenceFrame, bare_frame
+from unmask.packing.templates import SequenceTemplate, bare_template
 from unmask.pretraining.start import Start
+from unmask.recipe.pairings import cut_of
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.definition import Framing
@@ -78,8 +79,8 @@ class PretrainingSteps:
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """See `StepSource`."""
-        number = self._position(position).phase
-        return _cut(self._settings, self._phases[number], number).at_most(most_tokens)
+        number, settings = self._position(position).phase, self._settings
+        return Cut(*cut_of(settings.train, settings.packing, self._phases[number], number)).at_most(most_tokens)
 
     def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
         """See `StepSource`."""
@@ -103,19 +104,15 @@ class PretrainingSteps:
         return position if isinstance(position, Position) else Position(**position)
 
     def _open(self, start: Position, most_tokens: int | None) -> Iterator[LoadedStep]:
+        sizes = [self.cut(Position(phase=number), most_tokens).micro_batch_size for number in range(len(self._phases))]
         if self._stream is not None:
-            size = self.cut(start, most_tokens).micro_batch_size
-            return replace(self._stream, micro_batch_size=size).steps(start)
-        cuts = [self.cut(Position(phase=number), most_tokens) for number in range(len(self._phases))]
+            return replace(self._stream, micro_batch_size=sizes[0]).steps(start)
         steps = phased_steps(
-            [
-                replace(loader, micro_batch_size=cut.micro_batch_size)
-                for loader, cut in zip(self._loaders, cuts, strict=True)
-            ],
+            [replace(loader, micro_batch_size=size) for loader, size in zip(self._loaders, sizes, strict=True)],
             [phase.until for phase in self._phases],
             start,
             progress=lambda: self._progress(),
-            on_phase=self._tell_phase,
+            on_phase=self._log_phase,
         )
         return self._with_rates(steps)
 
@@ -131,27 +128,10 @@ class PretrainingSteps:
             columns = {name: torch.tensor(rate, dtype=torch.float64) for name, rate in rates.items()}
             yield replace(step, batches=[batch.with_columns(**columns) for batch in step.batches]) if rates else step
 
-    def _tell_phase(self, number: int) -> None:
+    def _log_phase(self, number: int) -> None:
         if number not in self._begun:  # a phase begins again if its first step is made again
             self._begun.add(number)
             logger.info("phase %s of %s begins", number + 1, len(self._phases))
-
-
-def _cut(settings: PretrainRecipe, phase: PhaseSettings, number: int = 0) -> Cut:
-    """How the recipe cuts the steps of a phase.
-
-    Args:
-        number: the phase's number, for the names of its keys.
-    """
-    train, own = settings.train, f"phases.{number}"
-    batch_size = phase.batch_size or train.batch_size
-    return Cut(
-        batch_size,
-        min(phase.micro_batch_size or train.micro_batch_of(batch_size), batch_size),
-        phase.packing(settings.packing).max_length,
-        f"{own}.micro_batch_size" if phase.micro_batch_size else "train.micro_batch_size",
-        f"{own}.max_length" if phase.max_length else "packing.max_length",
-    )
 
 
 def build_loader(
@@ -165,7 +145,7 @@ def build_loader(
 
     Raises:
         InputError: there are too few documents.
-        SettingsError: special tokens leave no room for text, the tokenizer lacks those that the format needs, or the
+        SettingsError: special tokens leave no space for text, the tokenizer lacks those that the format needs, or the
             masking uses annotations that the store lacks.
         StoreError: the format is `stream`, and the store is not one of words.
     """
@@ -204,17 +184,16 @@ def sequence_loader(
         check_annotations(store, masking)
     phase = phase or PhaseSettings(until=1)
     is_static = settings.objective.is_static
-    cut = _cut(settings, phase)
-    at_once = cut.micro_batch_size
+    batch_size, at_once, *_ = cut_of(settings.train, settings.packing, phase)
     if held_out and settings.train.micro_batch_size == "auto":
         at_once = min(at_once, _HELD_OUT_AT_ONCE)
     return open_loader(
         Split(store, settings.held_out, held_out),
         phase.packing(settings.packing),
-        settings.objective.asked_of_pairs,
-        frame_of(start, tokenizer),
+        settings.objective.pair_objective,
+        template_of(start, tokenizer),
         seed=settings.seed,
-        batch_size=cut.batch_size,
+        batch_size=batch_size,
         micro_batch_size=at_once,
         plan_copies=STATIC_COPIES if is_static else settings.packing.copies,
         mask_copies=STATIC_COPIES if is_static else None,
@@ -222,19 +201,19 @@ def sequence_loader(
     )
 
 
-def frame_of(start: Start, tokenizer: TextTokenizer) -> SequenceFrame:
+def template_of(start: Start, tokenizer: TextTokenizer) -> SequenceTemplate:
     """The special tokens around sequences: the tokenizer's, or none for families that read bare text.
 
     Raises:
         ModelError: the tokenizer lacks the special tokens that are needed.
     """
     if start.family.reads_bare_text:
-        return bare_frame(document_separator_id=tokenizer.find_role("eos_token"))
+        return bare_template(document_separator_id=tokenizer.find_role("eos_token"))
     _ = tokenizer.cls_id  # a model of this family needs it
     framing = tokenizer.framing
-    if not start.has_two_segments:  # as RoBERTa has; a BERT tokenizer would frame with two
+    if not start.has_two_segments:  # as RoBERTa has; a BERT tokenizer's template has two
         framing = Framing(framing.single, tuple(replace(piece, segment=0) for piece in framing.pair))
-    return SequenceFrame(framing, tokenizer.sep_id)
+    return SequenceTemplate(framing, tokenizer.sep_id)
 
 
 def count_targets(store: TokenStore, tokenizer: Tokenizer) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ def load_pretrain_recipe(name: str, overrides: Overrides = ()) -> PretrainRecipe
 
 
 def load_finetune_recipe(name: str, overrides: Overrides = ()) -> FinetuneRecipe:
-    """Reads a fine-tuning recipe, as `load_pretrain_recipe`."""
+    """As `load_pretrain_recipe`, of a fine-tuning recipe."""
     return _load(FinetuneRecipe, name, overrides)
 
 
@@ -111,13 +111,8 @@ def _load(cls: type[Recipe], name: str, overrides: Overrides) -> Recipe:
 
 
 def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuses settings of the other program's recipes, those of phases that there are not, and no model for a recipe
-    that goes on from one, which names it by an empty `init_from`.
-
-    Args:
-        values: the recipe's.
-        given: the command line's.
-    """
+    """Refuses settings of the other program's recipes and of phases that the recipe lacks, and an `init_from` that the
+    recipe leaves empty, to be given. `values` are the recipe's, and `given` the command line's."""
     other, program = (PretrainRecipe, "pretrain") if cls is FinetuneRecipe else (FinetuneRecipe, "finetune")
     for key in given:
         if key not in cls.model_fields and key in other.model_fields:
@@ -129,7 +124,7 @@ def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given:
             "phases='[{until: 0.9, max_length: 64}, {until: 1}]'"
         )
     if values.get("init_from") == "" and not given.get("init_from"):
-        raise SettingsError(f"{name} goes on from a model: give init_from=MODEL, its directory or a run's")
+        raise SettingsError(f"{name} continues from a model: give init_from=MODEL, its directory or a run's")
 
 
 def _without_other_names(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,35 +29,26 @@ def contradiction(
         objective, packing: of the recipe.
         architecture, is_causal, init_from: see `unmask.objectives.table.why_not_trained`.
     """
-    told = why_not_trained(objective, architecture, is_causal, init_from) or _why_not_packed(
+    wrong = why_not_trained(objective, architecture, is_causal, init_from) or _why_not_packed(
         objective, architecture, packing, init_from
     )
-    if told is not None and told.startswith("objective.sentence_objective="):
-        told += _if_by_default(objective)
-    return told
-
-
-def _if_by_default(objective: ObjectiveSettings) -> str:
-    """The end of a message that explains where a sentence objective comes from that the recipe does not set."""
-    if "sentence_objective" in objective.model_fields_set:
-        return ""
-    return (
-        f" ({objective.asked_of_pairs} is the default of objective.name={objective.name}, since nothing else is said)"
-    )
+    is_default = "sentence_objective" not in objective.model_fields_set
+    if wrong is not None and is_default and wrong.startswith("objective.sentence_objective="):
+        default = f"{objective.pair_objective} is the default of objective.name={objective.name}"
+        return f"{wrong} ({default}, since nothing else is said)"
+    return wrong
 
 
 def _why_not_packed(
     objective: ObjectiveSettings, architecture: str, packing: PackingSettings, init_from: str | None
 ) -> str | None:
     if (objective.reads == "words") != (packing.format == "stream"):
-        mend = (
-            "take packing.format=stream"
-            if objective.reads == "words"
-            else "take another format, such as packing.format=single_segment, or objective.name=bilm"
-        )
+        fix = "take packing.format=stream"
+        if objective.reads != "words":
+            fix = "take another format, such as packing.format=single_segment, or objective.name=bilm"
         return (
             f"objective.name={objective.name} and packing.format={packing.format} do not go together: `stream` is for "
-            f"bilm, and bilm reads nothing else, since its state goes from one batch to the next; {mend}"
+            f"bilm, and bilm reads nothing else, since its state goes from one batch to the next; {fix}"
         )
     if ARCHITECTURES[architecture].reads_bare_text and packing.format in PAIRED:
         family = (
@@ -67,10 +58,10 @@ def _why_not_packed(
             f"packing.format={packing.format} and {family} do not go together: the format sets special tokens around "
             "two segments, and the family reads text as it runs; take packing.format=single_segment or doc_sentences"
         )
-    asked = objective.asked_of_pairs
-    if asked != "none" and packing.format not in PAIRED:
+    pairs = objective.pair_objective
+    if pairs != "none" and packing.format not in PAIRED:
         return (
-            f"objective.sentence_objective={asked} needs two segments, and packing.format={packing.format} has "
+            f"objective.sentence_objective={pairs} needs two segments, and packing.format={packing.format} has "
             f"one: take objective.sentence_objective=none, or packing.format={' or '.join(PAIRED)}"
         )
     return None
@@ -78,11 +69,11 @@ def _why_not_packed(
 
 def unasked_pairs(objective: ObjectiveSettings, packing: PackingSettings) -> str | None:
     """A note on sequences of two segments about which the objective asks nothing; None where there are none."""
-    if packing.format not in PAIRED or objective.asked_of_pairs != "none":
+    if packing.format not in PAIRED or objective.pair_objective != "none":
         return None
     return (
         f"packing.format={packing.format} makes {PAIRED[packing.format]}, half of them with a second segment from "
-        f"another document, and {objective.asks_nothing} asks nothing about the two: fine as an ablation; "
+        f"another document, and {objective.no_pair_objective} asks nothing about the two: fine as an ablation; "
         "packing.format=full_sentences or single_segment gives each sequence one text"
     )
 
@@ -101,15 +92,24 @@ def unusual_tokenizer(architecture: str, kind: str) -> str | None:
 def too_many_tokens(train: TrainSettings, packing: PackingSettings, phases: Sequence[PhaseSettings] = ()) -> str | None:
     """What is wrong with micro-batches of more tokens than a batch can hold; None if nothing is."""
     for number, phase in enumerate(phases or (PhaseSettings(until=1),)):
-        own, length = f"phases.{number}", phase.packing(packing).max_length
-        length_key = f"{own}.max_length" if phase.max_length else "packing.max_length"
-        batch_size = phase.batch_size or train.batch_size
-        size = min(phase.micro_batch_size or train.micro_batch_of(batch_size), batch_size)
-        size_key = f"{own}.micro_batch_size" if phase.micro_batch_size else "train.micro_batch_size"
-        told = overflow(train, size_key, size, length_key, length)
-        if told is not None:
-            return told
+        _, size, length, size_key, length_key = cut_of(train, packing, phase, number)
+        if (wrong := overflow(train, size_key, size, length_key, length)) is not None:
+            return wrong
     return None
+
+
+def cut_of(
+    train: TrainSettings, packing: PackingSettings, phase: PhaseSettings, number: int = 0
+) -> tuple[int, int, int, str, str]:
+    """How a phase's steps are cut, as `unmask.training.memory.Cut` has it; the number is for the names of keys."""
+    own, batch_size = f"phases.{number}", phase.batch_size or train.batch_size
+    return (
+        batch_size,
+        min(phase.micro_batch_size or train.micro_batch_of(batch_size), batch_size),
+        phase.packing(packing).max_length,
+        f"{own}.micro_batch_size" if phase.micro_batch_size else "train.micro_batch_size",
+        f"{own}.max_length" if phase.max_length else "packing.max_length",
+    )
 
 
 def overflow(train: TrainSettings, size_key: str, size: int, length_key: str, length: int) -> str | None:

@@ -16,8 +16,8 @@ from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
 from unmask.models.settings import DropoutSettings, ModelSettings
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES, AnyObjective
-from unmask.packing.settings import PackingSettings, Phases
-from unmask.recipe.pairings import contradiction, overflow, too_many_tokens
+from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
+from unmask.recipe.pairings import contradiction, cut_of, overflow, too_many_tokens
 from unmask.tasks.settings import DataSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.settings import (
@@ -85,8 +85,8 @@ class PretrainRecipe(Settings):
     _as_given = field_validator("tokenizer", "model")(as_given)
 
     def as_written(self) -> dict[str, Any]:
-        """Every key, but of tokenizer and model beside `init_from`, whose own hold, those that are given; beside a
-        store, which brings its own, nothing of a tokenizer."""
+        """Every key; but of tokenizer and model beside `init_from` only those that are given, and nothing of a
+        tokenizer beside a store, which has its own."""
         values = super().as_written()
         for name, part in (("tokenizer", self.tokenizer), ("model", self.model)):
             if self.init_from is not None and isinstance(part, BaseModel):
@@ -94,7 +94,9 @@ class PretrainRecipe(Settings):
         if self.store is not None:
             del values["tokenizer"]
         if isinstance(self.model, ElmoModelSettings):
-            values["model"]["architecture"] = self.model.architecture  # by which it is told from other settings
+            values["model"]["architecture"] = (
+                self.model.architecture
+            )  # by which it is distinguished from other settings
         return values
 
     def as_compared(self) -> dict[str, Any]:
@@ -157,8 +159,8 @@ class PretrainRecipe(Settings):
             raise ValueError(wrong)
         if self.phases and self.packing.format == "stream":
             raise ValueError(
-                "packing.format=stream and phases do not go together: a lane's memory goes on from window to window; "
-                "leave out phases"
+                "packing.format=stream and phases do not go together: a lane's memory is carried from window to "
+                "window; leave out phases"
             )
         if self.phases and self.train.minutes is not None:
             raise ValueError(
@@ -169,12 +171,9 @@ class PretrainRecipe(Settings):
     @property
     def longest(self) -> tuple[str, int]:
         """The key that allows the longest sequences, in any phase, and their length in tokens."""
-        of_phases = [
-            (f"phases.{number}.max_length" if phase.max_length else "packing.max_length", phase.packing(self.packing))
-            for number, phase in enumerate(self.phases)
-        ]
-        lengths = [(key, packing.max_length) for key, packing in of_phases]
-        return max(lengths, default=("packing.max_length", self.packing.max_length), key=lambda each: each[1])
+        phases = enumerate(self.phases or (PhaseSettings(until=1),))
+        cuts = [cut_of(self.train, self.packing, phase, number) for number, phase in phases]
+        return max(((key, length) for _, _, length, _, key in cuts), key=lambda each: each[1])
 
 
 class FinetuneRecipe(Settings):

@@ -54,11 +54,6 @@ def test_the_same_keys_give_the_same_batch(case: Any) -> None:
     assert same(first, case.batch())
 
 
-def test_the_columns_it_needs_are_there(case: Any) -> None:
-    step = next(case.loader.steps())
-    assert set(case.objective.columns) <= step.batches[0].columns.keys()
-
-
 def test_counts_are_those_of_labels_and_terms(case: Any) -> None:
     module, batch = case.module(), case.batch()
     counts = case.objective.counts(batch)

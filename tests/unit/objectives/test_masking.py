@@ -1,4 +1,4 @@
-"""Which tokens become targets, and what stands in their place."""
+"""Which tokens become targets, and what replaces them."""
 
 from __future__ import annotations
 
@@ -13,37 +13,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from support.masks import (
+    CLS,
+    CONTINUATION,
+    MASK,
+    ORDINARY,
+    SEP,
+    SIGNIFICANCE,
+    SIZE,
+    SPECIAL,
+    TABLE_8,
+    draw_rows,
+    new_masked_lm,
+    words_of,
+)
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.chance import uniform
 from unmask.objectives import masking
 from unmask.objectives.drawing import batch_rows
-from unmask.objectives.masked_lm import MaskedLM
-from unmask.objectives.settings import MaskedLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
-PAD, UNK, CLS, SEP, MASK = range(5)
-SPECIAL = (PAD, UNK, CLS, SEP, MASK)
-SIZE = 105
-ORDINARY = range(len(SPECIAL), SIZE)
-CONTINUATION = np.arange(SIZE) >= 65
-VOCABULARY = Vocabulary(SIZE, MASK, SPECIAL, CONTINUATION)
-
 KINDS = ["token", "whole_word", "span", "entity", "noun_phrase"]
-
-SIGNIFICANCE = 1e-3
-"""Seeds are fixed, so a test that passes goes on passing; that shares off by a tenth fail is tested too."""
 
 
 def draw_batch(lengths: Sequence[int], seed: int = 0) -> Batch:
     """`[CLS] A [SEP] B [SEP]` of these lengths (5 at least), random tokens and keys."""
-    chance = random.Random(seed)
-    rows = []
-    for length in lengths:
-        middle = chance.randrange(2, length - 2)
-        row = [chance.choice(ORDINARY) for _ in range(length)]
-        row[0], row[middle], row[-1] = CLS, SEP, SEP
-        rows.append(row)
-    return with_specials(pack(rows, keys=[chance.randrange(-(2**63), 2**63) for _ in lengths]))
+    chance = random.Random(seed + 1)
+    keys = [chance.randrange(-(2**63), 2**63) for _ in lengths]
+    return with_specials(pack(draw_rows(lengths, seed), keys=keys))
 
 
 def with_specials(batch: Batch) -> Batch:
@@ -74,17 +71,13 @@ def parts_of(batch: Batch, sizes: Sequence[int]) -> list[Batch]:
     return parts
 
 
-def objective(**settings: object) -> MaskedLM:
-    return MaskedLM(MaskedLMSettings.model_validate({"sentence_objective": "none", **settings}), VOCABULARY)
-
-
 def num_targets(batch: Batch) -> list[int]:
     return [int((labels != IGNORE_INDEX).sum()) for labels in batch.columns["labels"].split(batch.lengths)]
 
 
 def test_fifteen_percent_of_every_length_rounded_and_at_least_one() -> None:
     lengths = [*range(5, 129), 256, 510, 511, 512]
-    found = num_targets(objective().prepare(draw_batch(lengths)))
+    found = num_targets(new_masked_lm().prepare(draw_batch(lengths)))
     exact = [Decimal("0.15") * length for length in lengths]
     assert found == [max(1, int(share.quantize(Decimal(1), ROUND_HALF_UP))) for share in exact]
 
@@ -92,22 +85,16 @@ def test_fifteen_percent_of_every_length_rounded_and_at_least_one() -> None:
 @given(st.lists(st.integers(5, 40), min_size=1, max_size=6), st.floats(0.01, 1), st.integers(0, 1000))
 def test_never_more_targets_than_tokens_that_may_be_chosen(lengths: list[int], target_prob: float, seed: int) -> None:
     batch = draw_batch(lengths, seed)
-    found = num_targets(objective(target_prob=target_prob).prepare(batch))
+    found = num_targets(new_masked_lm(target_prob=target_prob).prepare(batch))
     ordinary = [int((~mask).sum()) for mask in batch.columns["special_tokens_mask"].split(batch.lengths)]
     for length, number, limit in zip(lengths, found, ordinary, strict=True):
         assert number == min(limit, max(1, int(length * target_prob + 0.5)))
 
 
-ROWS_OF_TABLE_8 = [(80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100)]
-"""BERT's ablation: how many of a hundred targets are `[MASK]`, the same, random."""
-TABLE_8 = [(mask / 100, random_ / 100) for mask, _, random_ in ROWS_OF_TABLE_8]
-"""Shares of `[MASK]` and of random entries."""
-
-
 def observed_fates(mask_prob: float, random_prob: float) -> tuple[list[int], int]:
     """How many targets became `[MASK]`, another entry, or stayed; and how many there were."""
     batch = draw_batch([128] * 1500, seed=1)
-    prepared = objective(mask_token_prob=mask_prob, random_token_prob=random_prob).prepare(batch)
+    prepared = new_masked_lm(mask_token_prob=mask_prob, random_token_prob=random_prob).prepare(batch)
     targets = prepared.columns["target_positions"]
     before, after = batch.input_ids[targets], prepared.input_ids[targets]
     masked, kept = int((after == MASK).sum()), int((after == before).sum())
@@ -140,7 +127,7 @@ def test_the_test_of_shares_can_fail() -> None:
 def test_every_place_and_every_replacement_is_as_likely() -> None:
     rows = [[CLS, *range(5, 36), SEP]] * 4000
     batch = with_specials(pack(rows, keys=list(range(4000))))
-    prepared = objective(mask_token_prob=0, random_token_prob=1).prepare(batch)
+    prepared = new_masked_lm(mask_token_prob=0, random_token_prob=1).prepare(batch)
     targets = prepared.columns["target_positions"]
     places = torch.bincount(batch.position_ids[targets], minlength=33)
     assert places[0] == places[32] == 0
@@ -154,7 +141,7 @@ def test_every_place_and_every_replacement_is_as_likely() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_specials_are_never_chosen_nor_drawn_and_labels_are_the_originals(kind: str) -> None:
     batch = draw_batch([5, 6, 128, 60, 17] * 40, seed=2)
-    prepared = objective(masking=kind, target_prob=0.5, mask_token_prob=0.3, random_token_prob=0.6).prepare(batch)
+    prepared = new_masked_lm(masking=kind, target_prob=0.5, mask_token_prob=0.3, random_token_prob=0.6).prepare(batch)
     labels, targets = prepared.columns["labels"], prepared.columns["target_positions"]
     is_target = labels != IGNORE_INDEX
     assert not (is_target & batch.columns["special_tokens_mask"]).any()
@@ -162,21 +149,6 @@ def test_specials_are_never_chosen_nor_drawn_and_labels_are_the_originals(kind: 
     assert torch.equal(labels[is_target], batch.input_ids[is_target])
     assert torch.equal(prepared.input_ids[~is_target], batch.input_ids[~is_target])
     assert torch.isin(prepared.input_ids[is_target], torch.tensor([MASK, *ORDINARY])).all()
-
-
-def words_of(row: Sequence[int]) -> list[list[int]]:
-    """The places of each word's pieces: a `##` piece goes to the word before it, a special token ends a word."""
-    words: list[list[int]] = []
-    is_open = False
-    for place, token in enumerate(row):
-        if token in SPECIAL:
-            is_open = False
-        elif is_open and CONTINUATION[token]:
-            words[-1].append(place)
-        else:
-            words.append([place])
-            is_open = True
-    return words
 
 
 def choose_words_slowly(row: Sequence[int], key: int, target_prob: float) -> set[int]:
@@ -187,7 +159,7 @@ def choose_words_slowly(row: Sequence[int], key: int, target_prob: float) -> set
         return float(uniform(torch.tensor([key]), torch.tensor([word[0]]), masking.CHOICE))
 
     chosen: set[int] = set()
-    for word in sorted(words_of(row), key=drawn):
+    for word in sorted(filter(None, words_of(row)), key=drawn):
         if len(chosen) >= number:
             break
         if len(chosen) + len(word) > number:
@@ -201,7 +173,7 @@ def choose_words_slowly(row: Sequence[int], key: int, target_prob: float) -> set
 )
 def test_whole_words_are_those_of_a_slow_reference(lengths: list[int], target_prob: float, seed: int) -> None:
     batch = draw_batch(lengths, seed)
-    prepared = objective(masking="whole_word", target_prob=target_prob).prepare(batch)
+    prepared = new_masked_lm(masking="whole_word", target_prob=target_prob).prepare(batch)
     assert batch.keys is not None
     for row, key, labels in zip(
         batch.input_ids.split(batch.lengths),
@@ -235,13 +207,13 @@ def test_a_piece_that_begins_a_sequence_does_not_belong_to_the_sequence_before()
 
 def test_a_sequence_of_words_that_do_not_fit_has_no_target() -> None:
     batch = with_specials(pack([[CLS, 10, 70, 71, SEP], [CLS, 10, 11, 12, SEP]], keys=[1, 2]))
-    assert num_targets(objective(masking="whole_word").prepare(batch)) == [0, 1]
+    assert num_targets(new_masked_lm(masking="whole_word").prepare(batch)) == [0, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_of_special_tokens_alone_has_no_target(kind: str) -> None:
     batch = with_specials(pack([[CLS, SEP], [CLS, SEP, SEP]], keys=[1, 2]))
-    prepared = objective(masking=kind, span_boundary=True).prepare(batch)
+    prepared = new_masked_lm(masking=kind, span_boundary=True).prepare(batch)
     assert num_targets(prepared) == [0, 0]
     assert torch.equal(prepared.input_ids, batch.input_ids)
 
@@ -251,8 +223,8 @@ def test_a_batch_of_special_tokens_alone_has_no_target(kind: str) -> None:
 def test_the_same_masks_in_whatever_micro_batches(kind: str, sizes: list[int]) -> None:
     """And so on however many machines, since each would prepare such parts by the keys of its sequences alone."""
     batch = draw_batch([20, 5, 128, 64, 9, 33, 128, 5, 77, 12, 50, 31], seed=3)
-    whole = objective(masking=kind).prepare(batch)
-    parts = [objective(masking=kind).prepare(part) for part in parts_of(batch, sizes)]
+    whole = new_masked_lm(masking=kind).prepare(batch)
+    parts = [new_masked_lm(masking=kind).prepare(part) for part in parts_of(batch, sizes)]
     assert torch.equal(whole.input_ids, torch.cat([part.input_ids for part in parts]))
     assert torch.equal(whole.columns["labels"], torch.cat([part.columns["labels"] for part in parts]))
 
@@ -270,10 +242,10 @@ def test_masks_are_a_function_of_the_key_alone(kind: str) -> None:
     batch = with_specials(pack([row, row, row], keys=[11, 12, 11]))
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    first = objective(masking=kind).prepare(batch)
+    first = new_masked_lm(masking=kind).prepare(batch)
     assert torch.equal(torch.get_rng_state(), before)  # nothing was drawn from PyTorch's generator
     torch.manual_seed(1)
-    second = objective(masking=kind).prepare(batch)
+    second = new_masked_lm(masking=kind).prepare(batch)
     assert torch.equal(first.input_ids, second.input_ids)
     assert torch.equal(first.columns["labels"], second.columns["labels"])
     one, other, again = first.columns["labels"].split(60)
@@ -281,27 +253,16 @@ def test_masks_are_a_function_of_the_key_alone(kind: str) -> None:
     assert not torch.equal(one, other)
 
 
-# The papers' worked examples: Devlin et al. 2019, appendix A.1 and A.2.
+# The paper's worked example: Devlin et al. 2019, appendix A.1.
 
-SENTENCES = "my dog is hairy apple the man went to store he bought a gallon of milk penguin are flight ##less birds"
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *SENTENCES.split()]
-WORD_VOCABULARY = Vocabulary(len(WORDS), MASK, SPECIAL, np.array([word.startswith("##") for word in WORDS]))
-
-
-def prepare_text(text: str, keys: range, **settings: object) -> list[list[str]]:
-    """What a text becomes under each key."""
-    row = [WORDS.index(word) for word in text.split()]
-    batch = with_specials(pack([row] * len(keys), keys=list(keys)))
-    prepared = MaskedLM(
-        MaskedLMSettings.model_validate({"sentence_objective": "none", **settings}), WORD_VOCABULARY
-    ).prepare(batch)
-    return [[WORDS[token] for token in tokens] for tokens in prepared.input_ids.view(len(keys), -1).tolist()]
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] my dog is hairy apple the man went to store".split()
+WORD_VOCABULARY = Vocabulary(len(WORDS), MASK, SPECIAL, np.zeros(len(WORDS), dtype=np.bool_))
 
 
 def test_my_dog_is_hairy() -> None:
     row = [CLS, *(WORDS.index(word) for word in ("my", "dog", "is", "hairy")), SEP]
     batch = with_specials(pack([row] * 20_000, keys=list(range(20_000))))
-    prepared = MaskedLM(MaskedLMSettings(sentence_objective="none"), WORD_VOCABULARY).prepare(batch)
+    prepared = new_masked_lm(WORD_VOCABULARY).prepare(batch)
     labels = prepared.columns["labels"].view(-1, 6)
     assert (labels != IGNORE_INDEX).sum(1).eq(1).all()  # 15 % of six tokens is one
     hairy = prepared.input_ids.view(-1, 6)[labels[:, 4] != IGNORE_INDEX]
@@ -315,30 +276,3 @@ def test_my_dog_is_hairy() -> None:
     assert fates[WORDS.index("apple")] > 0
     assert int(found.sum()) == len(hairy)
     assert chisquare(found.numpy(), np.array(expected) * len(hairy)).pvalue > SIGNIFICANCE
-
-
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
-        (
-            "[CLS] the man went to the store [SEP] he bought a gallon of milk [SEP]",
-            "[CLS] the man went to [MASK] store [SEP] he bought a gallon [MASK] milk [SEP]",
-        ),
-        (
-            "[CLS] the man went to the store [SEP] penguin birds are flight ##less birds [SEP]",
-            "[CLS] the man [MASK] to the store [SEP] penguin [MASK] are flight ##less birds [SEP]",
-        ),
-    ],
-    ids=["IsNext", "NotNext"],
-)
-def test_the_examples_of_the_next_sentence_task_are_among_what_is_drawn(text: str, masked: str) -> None:
-    """Two targets in 15 tokens, so one pair of places in 66, and 64 % of those both masked: 1,000 keys will do."""
-    assert masked.split() in prepare_text(text, range(1000))
-
-
-def test_whole_word_masking_never_splits_flightless() -> None:
-    text = "[CLS] the man went to the store [SEP] penguin birds are flight ##less birds [SEP]"
-    drawn = prepare_text(text, range(1000), masking="whole_word", mask_token_prob=1, random_token_prob=0)
-    assert {(row[11], row[12]) for row in drawn} == {("flight", "##less"), ("[MASK]", "[MASK]")}
-    tokens = prepare_text(text, range(1000), mask_token_prob=1, random_token_prob=0)
-    assert ("[MASK]", "##less") in {(row[11], row[12]) for row in tokens}

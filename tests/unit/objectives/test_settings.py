@@ -48,7 +48,7 @@ def test_shares_that_leave_nothing_unchanged_are_fine(shares: tuple[float, float
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         (
             {"mask_token_prob": "0.8", "random_token_prob": "0.3"},
@@ -64,8 +64,8 @@ def test_shares_that_leave_nothing_unchanged_are_fine(shares: tuple[float, float
         ({"masking_prob": "0.2"}, "unknown key masking_prob"),
     ],
 )
-def test_contradictions_and_unknown_values_are_refused(values: dict[str, str], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_contradictions_and_unknown_values_are_refused(values: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         build_settings(MaskedLMSettings, values, "a recipe")
 
 
@@ -76,7 +76,7 @@ WITHOUT_EFFECT: dict[str, tuple[type[Settings], dict[str, Any], dict[str, Any], 
     "boundary_weight": (MaskedLMSettings, {"boundary_weight": 0.5}, {"span_boundary": True}, "is false"),
     "discriminator_weight": (ReplacedTokenSettings, {"discriminator_weight": 1.0}, {}, "schedule is two_stage"),
 }
-"""A key with a value that is not its default, the setting that it needs, and how its lack is told."""
+"""A key with a value that is not its default, the setting that it needs, and what a message says of its lack."""
 
 ALWAYS: dict[str, set[str]] = {
     "masked_lm": {
@@ -95,10 +95,10 @@ ALWAYS: dict[str, set[str]] = {
 
 @pytest.mark.parametrize("key", WITHOUT_EFFECT)
 def test_a_key_without_effect_is_refused_naming_both(key: str) -> None:
-    cls, given, needed, told = WITHOUT_EFFECT[key]
+    cls, given, needed, lack = WITHOUT_EFFECT[key]
     without = {"schedule": "two_stage", "generator_size": 1.0} if cls is ReplacedTokenSettings else {}
     with pytest.raises(
-        SettingsError, match=rf"objective\.{key}={given[key]} has an effect with .*{told}: leave it out"
+        SettingsError, match=rf"objective\.{key}={given[key]} has an effect with .*{lack}: leave it out"
     ):
         build_settings(cls, given | without, "a recipe")
     assert getattr(build_settings(cls, given | needed, "a recipe"), key) == given[key]
@@ -113,14 +113,8 @@ def test_every_key_of_every_objective_is_accounted_for() -> None:
         assert set(cls.model_fields) - {"name"} == sometimes | ALWAYS[cls.model_fields["name"].default]
 
 
-@pytest.mark.parametrize("masking", ["token", "whole_word", "entity", "noun_phrase"])
-def test_lengths_of_spans_mean_nothing_to_other_maskings(masking: str) -> None:
-    with pytest.raises(SettingsError, match=f"objective.masking is {masking}"):
-        build_settings(MaskedLMSettings, {"masking": masking, "max_span_words": "3"}, "a recipe")
-
-
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "facts"),
     [
         (MaskedLMSettings(), (None, False, "nsp", (1.0,))),
         (MaskedLMSettings(masking_mode="static", sentence_objective="sop"), (None, True, "sop", (1.0,))),
@@ -135,9 +129,9 @@ def test_lengths_of_spans_mean_nothing_to_other_maskings(masking: str) -> None:
     ],
     ids=str,
 )
-def test_what_the_rest_of_a_run_asks_of_an_objective(settings: ObjectiveSettings, told: tuple[object, ...]) -> None:
-    assert (settings.annotations, settings.is_static, settings.asked_of_pairs, settings.stages) == told
-    assert not {"annotations", "is_static", "asked_of_pairs", "stages"} & settings.model_dump().keys()  # no keys
+def test_what_a_run_needs_to_know_of_an_objective(settings: ObjectiveSettings, facts: tuple[object, ...]) -> None:
+    assert (settings.annotations, settings.is_static, settings.pair_objective, settings.stages) == facts
+    assert not {"annotations", "is_static", "pair_objective", "stages"} & settings.model_dump().keys()  # no keys
 
 
 def test_every_kind_of_annotation_is_a_masking() -> None:

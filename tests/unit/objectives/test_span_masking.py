@@ -13,24 +13,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare
 
+from support.masks import (
+    CLS,
+    CONTINUATION,
+    MASK,
+    SEP,
+    SIGNIFICANCE,
+    SIZE,
+    SPECIAL,
+    TABLE_8,
+    draw_rows,
+    new_masked_lm,
+    words_of,
+)
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.chance import uniform
 from unmask.errors import SettingsError
 from unmask.objectives import masking, span_masking
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans
+from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans, span_lengths
 from unmask.tokenization.vocabulary import Vocabulary
 
-PAD, UNK, CLS, SEP, MASK = range(5)
-SPECIAL = (PAD, UNK, CLS, SEP, MASK)
-SIZE = 105
-CONTINUATION = np.arange(SIZE) >= 75
-VOCABULARY = Vocabulary(SIZE, MASK, SPECIAL, CONTINUATION)
 CONTINUES = torch.from_numpy(CONTINUATION)
-
-SIGNIFICANCE = 1e-3
-"""Keys are fixed, so a test that passes goes on passing; that each can fail is tested too."""
 
 GEOMETRIC = [0.2 * 0.8 ** (length - 1) / (1 - 0.8**10) for length in range(1, 11)]
 """Geometric(.2), cut off at 10 and renormalised (SpanBERT, section 3.1)."""
@@ -41,37 +46,8 @@ def with_specials(batch: Batch, annotation: Sequence[int] | None = None) -> Batc
     return batch if annotation is None else batch.with_columns(entity=torch.tensor(annotation))
 
 
-def draw_rows(lengths: Sequence[int], seed: int) -> list[list[int]]:
-    """`[CLS] A [SEP] B [SEP]` of random tokens, 5 tokens at least."""
-    chance = random.Random(seed)
-    rows = []
-    for length in lengths:
-        row = [chance.randrange(len(SPECIAL), SIZE) for _ in range(length)]
-        row[0], row[chance.randrange(2, length - 2)], row[-1] = CLS, SEP, SEP
-        rows.append(row)
-    return rows
-
-
-def objective(**settings: object) -> MaskedLM:
-    values = {"sentence_objective": "none", "masking": "span", **settings}
-    return MaskedLM(MaskedLMSettings.model_validate(values), VOCABULARY)
-
-
 def drawn(key: int, position: int, stream: int) -> float:
     return float(uniform(torch.tensor([key]), torch.tensor([position]), stream))
-
-
-def words_of(row: Sequence[int]) -> list[list[int]]:
-    """The places of each word's pieces; a special token ends a word, and stands in the list as an empty one."""
-    words: list[list[int]] = []
-    for place, token in enumerate(row):
-        if token in SPECIAL:
-            words.append([])
-        elif words and words[-1] and CONTINUATION[token]:
-            words[-1].append(place)
-        else:
-            words.append([place])
-    return words
 
 
 def number_of_targets(row: Sequence[int], target_prob: float) -> int:
@@ -171,6 +147,48 @@ def test_annotated_targets_are_those_of_a_slow_reference(
 # Lengths.
 
 
+def test_lengths_by_hand() -> None:
+    """P(1) = .2 / .8926 = .2241, P(1 or 2) = .36 / .8926 = .4033; the last length ends at 1."""
+    draws = torch.tensor([0.0, 0.2240, 0.2242, 0.4032, 0.4034, 1 - 2**-53], dtype=torch.float64)
+    assert span_lengths(draws, 0.2, 10).tolist() == [1, 1, 2, 2, 3, 10]
+    assert span_lengths(draws, 0.2, 1).tolist() == [1] * 6
+
+
+def test_lengths_of_the_smallest_chances_to_end_are_even() -> None:
+    """As p goes to 0 the truncated distribution goes to the even one."""
+    draws = torch.tensor([0.05, 0.25, 0.55, 0.95], dtype=torch.float64)
+    for prob in (1e-9, 1e-17, 1e-300):
+        assert span_lengths(draws, prob, 10).tolist() == [1, 3, 6, 10]
+    assert span_lengths(draws, 1 - 2**-53, 10).tolist() == [1] * 4
+
+
+def test_spans_longer_than_any_text_end_with_it() -> None:
+    batch = pack([[9] * 40] * 3, keys=[0, 1, 2])
+    batch = batch.with_columns(special_tokens_mask=torch.zeros(120, dtype=torch.bool))
+    chosen = choose_spans(batch, 0.15, torch.zeros(10, dtype=torch.bool), 1e-17, 1_000_000)
+    assert chosen.view(3, 40).sum(1).tolist() == [6, 6, 6]
+
+
+def observed_lengths(number: int = 40_000) -> list[int]:
+    draws = uniform(torch.arange(number), torch.zeros(number, dtype=torch.int64), span_masking._LENGTH)
+    return torch.bincount(span_lengths(draws, 0.2, 10), minlength=11)[1:].tolist()
+
+
+def test_lengths_have_the_truncated_geometric_distribution() -> None:
+    found = observed_lengths()
+    expected = [share * sum(found) for share in GEOMETRIC]
+    assert chisquare(found, expected).pvalue > SIGNIFICANCE
+    assert sum(share * length for length, share in enumerate(GEOMETRIC, 1)) == pytest.approx(3.80, abs=0.005)
+    mean = sum(count * length for length, count in enumerate(found, 1)) / sum(found)
+    assert mean == pytest.approx(3.80, abs=0.054)  # four standard errors: 4 x 2.7 / sqrt(40,000)
+
+
+def test_clipping_instead_of_renormalising_would_be_found() -> None:
+    found = observed_lengths()
+    clipped = [0.2 * 0.8 ** (length - 1) for length in range(1, 10)] + [0.8**9]
+    assert chisquare(found, [share * sum(found) for share in clipped]).pvalue < SIGNIFICANCE
+
+
 def runs_of(places: Sequence[int]) -> list[int]:
     """The lengths of the runs of neighbours among ascending places."""
     lengths: list[int] = []
@@ -257,16 +275,9 @@ def test_no_span_reaches_over_a_special_token_or_a_sequence() -> None:
 
 def test_a_document_shorter_than_a_span_is_one_span() -> None:
     batch = with_specials(pack([[CLS, 10, 11, SEP], [CLS, SEP]], keys=[1, 2]))
-    prepared = objective(target_prob=1, span_boundary=True).prepare(batch)
+    prepared = new_masked_lm(masking="span", target_prob=1, span_boundary=True).prepare(batch)
     assert prepared.columns["target_positions"].tolist() == [1, 2]
     assert len(prepared.columns["boundary_targets"]) == 0
-
-
-def test_overlapping_and_touching_spans_are_one() -> None:
-    batch = pack([[1] * 8, [1] * 4, [1] * 2])
-    flags = [0, 1, 1, 0, 1, 0, 1, 1, 1, 0, 0, 1, 1, 1]
-    first, last = find_spans(batch, torch.tensor(flags).bool())
-    assert list(zip(first.tolist(), last.tolist(), strict=True)) == [(1, 2), (4, 4), (6, 7), (8, 8), (11, 11), (12, 13)]
 
 
 @given(LENGTHS, st.floats(0, 1), st.integers(0, 1000))
@@ -288,16 +299,13 @@ def test_spans_are_those_found_by_merging_intervals(lengths: list[int], share: f
 
 # Table 8 of BERT by spans.
 
-ROWS_OF_TABLE_8 = [(80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100)]  # mask, same, random
-TABLE_8 = [(mask / 100, random_ / 100) for mask, _, random_ in ROWS_OF_TABLE_8]
-
 
 def fates_of_spans(mask_prob: float, random_prob: float) -> list[int]:
     """How many spans became `[MASK]`, random entries, or stayed. Fails where the tokens of one differ in fate."""
     ordinary = [token for token in range(len(SPECIAL), SIZE) if not CONTINUATION[token]]
     rows = [[CLS, *random.Random(key).choices(ordinary, k=126), SEP] for key in range(600)]
     batch = with_specials(pack(rows, keys=list(range(600))))
-    prepared = objective(mask_token_prob=mask_prob, random_token_prob=random_prob).prepare(batch)
+    prepared = new_masked_lm(masking="span", mask_token_prob=mask_prob, random_token_prob=random_prob).prepare(batch)
     first, last = find_spans(batch, prepared.columns["labels"] != IGNORE_INDEX)
     counts = [0, 0, 0]
     for start, end in zip(first.tolist(), last.tolist(), strict=True):
@@ -329,7 +337,7 @@ def test_the_tokens_of_an_annotated_span_share_one_fate(masking: str) -> None:
     annotated = (batch.position_ids % 8 < 4) & (batch.position_ids > 7) & (batch.position_ids < 120)
     numbers = torch.where(annotated, batch.sequence_of_token() * 20 + batch.position_ids // 8 + 1, 0)
     batch = batch.with_columns(**{masking: numbers})
-    prepared = objective(masking=masking, mask_token_prob=0.5, random_token_prob=0).prepare(batch)
+    prepared = new_masked_lm(masking=masking, mask_token_prob=0.5, random_token_prob=0).prepare(batch)
     first, last = find_spans(batch, prepared.columns["labels"] != IGNORE_INDEX)
     masked = prepared.input_ids == MASK
     whole = [masked[start : end + 1] for start, end in zip(first.tolist(), last.tolist(), strict=True) if end > start]
@@ -340,7 +348,7 @@ def test_the_tokens_of_an_annotated_span_share_one_fate(masking: str) -> None:
 def test_tokens_of_random_spans_are_drawn_one_by_one() -> None:
     rows = [[CLS, *[10] * 30, SEP]] * 1500
     batch = with_specials(pack(rows, keys=list(range(1500))))
-    prepared = objective(mask_token_prob=0, random_token_prob=1).prepare(batch)
+    prepared = new_masked_lm(masking="span", mask_token_prob=0, random_token_prob=1).prepare(batch)
     entries = torch.bincount(prepared.input_ids[prepared.columns["target_positions"]], minlength=SIZE)
     assert not entries[: len(SPECIAL)].any()
     assert chisquare(entries[len(SPECIAL) :].numpy()).pvalue > SIGNIFICANCE
@@ -376,16 +384,8 @@ def test_two_annotations_that_touch_are_drawn_apart_and_the_numbers_mean_nothing
     assert min(kinds[1, 2], kinds[3, 4]) > 40
 
 
-@pytest.mark.parametrize("kind", ["entity", "noun_phrase"])
-def test_a_batch_without_annotations_of_the_kind_is_refused(kind: str) -> None:
-    masker = objective(masking=kind)
-    assert kind in masker.columns
-    with pytest.raises(SettingsError, match=rf'objective.masking={kind} .*spans: \[\[start, end, "{kind}"\], ...\]'):
-        masker.prepare(with_specials(pack([[CLS, 10, SEP]], keys=[1])))
-
-
 @pytest.mark.parametrize("kind", ["whole_word", "span", "entity", "noun_phrase"])
-def test_a_vocabulary_that_does_not_tell_words_is_refused(kind: str) -> None:
+def test_a_vocabulary_that_does_not_mark_words_is_refused(kind: str) -> None:
     vocabulary = Vocabulary(SIZE, MASK, SPECIAL, np.zeros(SIZE, dtype=np.bool_), marks_words=False)
     with pytest.raises(SettingsError, match=f"objective.masking={kind} .*masking=token"):
         MaskedLM(MaskedLMSettings.model_validate({"masking": kind}), vocabulary)

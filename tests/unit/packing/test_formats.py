@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import get_args
 
 import pytest
 
+from support.stores import numbered_store
+from support.templates import BERT, CLS, ROBERTA, SEP, A
 from unmask.batch import Batch
 from unmask.errors import InputError, SettingsError
 from unmask.packing.formats import FORMATS, check_documents, documents_needed, open_loader
 from unmask.packing.loader import SequenceLoader
 from unmask.packing.settings import LABEL_COLUMNS, PAIRED, PackingSettings, SentenceObjective, SentenceQuestion
 from unmask.packing.split import Split
-from unmask.packing.templates import SequenceFrame, bare_frame
+from unmask.packing.templates import SequenceTemplate, bare_template
 from unmask.store.store import TokenStore
 from unmask.tokenization.definition import Framing, Piece
 
-MakeStore = Callable[..., TokenStore]
-NumberTokens = Callable[[Sequence[Sequence[int]]], list[list[list[int]]]]
-
-CLS, SEP = 1_000_001, 1_000_002
-A = Piece("A", (), 0)
-BERT = SequenceFrame(
-    Framing(
-        single=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0)),
-        pair=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0), Piece("B", (), 1), Piece("", (SEP,), 1)),
-    ),
-    document_separator_id=SEP,
-)
-ROBERTA = SequenceFrame(
-    Framing(
-        single=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0)),
-        pair=(Piece("", (CLS,), 0), A, Piece("", (SEP, SEP), 0), Piece("B", (), 0), Piece("", (SEP,), 0)),
-    ),
-    document_separator_id=SEP,
-)
-COMBINATIONS: list[tuple[str, SentenceObjective]] = [
+PAIRINGS: list[tuple[str, SentenceObjective]] = [
     (name, objective)
     for name in FORMATS
     for objective in get_args(SentenceObjective)
@@ -50,10 +32,14 @@ def packing(name: str, max_length: int = 16) -> PackingSettings:
 
 
 def loader(
-    store: TokenStore, name: str, objective: SentenceObjective = "none", frame: SequenceFrame = BERT, **split: float
+    store: TokenStore,
+    name: str,
+    objective: SentenceObjective = "none",
+    template: SequenceTemplate = BERT,
+    **split: float,
 ) -> SequenceLoader:
     chosen = Split(store, split.get("held_out", 0.0), bool(split.get("held", False)))
-    return open_loader(chosen, packing(name), objective, frame, seed=3, batch_size=8, micro_batch_size=3)
+    return open_loader(chosen, packing(name), objective, template, seed=3, batch_size=8, micro_batch_size=3)
 
 
 def test_every_format_but_stream_is_here() -> None:
@@ -63,23 +49,21 @@ def test_every_format_but_stream_is_here() -> None:
     assert set(PAIRED) <= set(FORMATS)
 
 
-@pytest.mark.parametrize("frame", [BERT, ROBERTA, bare_frame(SEP)], ids=["bert", "roberta", "bare"])
-@pytest.mark.parametrize(("name", "objective"), COMBINATIONS)
-def test_batches_of_every_format(
-    make_store: MakeStore, number_tokens: NumberTokens, name: str, objective: SentenceObjective, frame: SequenceFrame
-) -> None:
-    store = make_store(number_tokens([[3 + n % 5, 30, 2] * (1 + n % 4) for n in range(20)]))
-    steps = list(islice(loader(store, name, objective, frame).steps(), 12))
+@pytest.mark.parametrize("template", [BERT, ROBERTA, bare_template(SEP)], ids=["bert", "roberta", "bare"])
+@pytest.mark.parametrize(("name", "objective"), PAIRINGS)
+def test_batches_of_every_format(name: str, objective: SentenceObjective, template: SequenceTemplate) -> None:
+    store = numbered_store([[3 + n % 5, 30, 2] * (1 + n % 4) for n in range(20)])
+    steps = list(islice(loader(store, name, objective, template).steps(), 12))
     batches = [batch for step in steps for batch in step.batches]
     assert [batch.num_sequences for batch in batches[:3]] == [3, 3, 2]
     longest = max(length for batch in batches for length in batch.lengths)
-    assert longest == 16  # the room that the frame leaves is used to the full, and no more
+    assert longest == 16  # the space that the template leaves is used to the full, and no more
     column = {"nsp": {"next_sentence_label"}, "sop": {"sentence_order_label"}, "none": set()}[objective]
     assert all(batch.columns.keys() == {"special_tokens_mask", *column} for batch in batches)
     labels = {label for batch in batches for name in column for label in batch.columns[name].tolist()}
     assert labels == ({0, 1} if column else set())
     assert {kind for batch in batches for kind in batch.token_type_ids.tolist()} == (
-        {0, 1} if frame is BERT and name in PAIRED else {0}
+        {0, 1} if template is BERT and name in PAIRED else {0}
     )
     assert all(special_tokens_are_marked(batch) for batch in batches)
 
@@ -88,8 +72,8 @@ def special_tokens_are_marked(batch: Batch) -> bool:
     return bool(((batch.input_ids > 1_000_000) == batch.columns["special_tokens_mask"]).all())
 
 
-def test_short_sequences_are_of_segment_pairs_alone(make_store: MakeStore, number_tokens: NumberTokens) -> None:
-    store = make_store(number_tokens([[1] * 3000] * 2))
+def test_short_sequences_are_of_segment_pairs_alone() -> None:
+    store = numbered_store([[1] * 3000] * 2)
     short = PackingSettings(max_length=16, short_sequence_prob=1)
     few = open_loader(Split(store, 0, False), short, "none", BERT, seed=0, batch_size=500)
     [batch] = next(few.steps()).batches
@@ -112,34 +96,32 @@ def test_short_sequences_are_of_segment_pairs_alone(make_store: MakeStore, numbe
         ("single_segment", "none", 1),
     ],
 )
-def test_too_few_documents_are_refused(
-    make_store: MakeStore, number_tokens: NumberTokens, name: str, objective: SentenceObjective, needed: int
-) -> None:
+def test_too_few_documents_are_refused(name: str, objective: SentenceObjective, needed: int) -> None:
     assert documents_needed(packing(name), objective) == needed
-    enough = make_store(number_tokens([[5, 4]] * needed))
+    enough = numbered_store([[5, 4]] * needed)
     assert next(loader(enough, name, objective).steps()).batches
-    store = make_store(number_tokens([[5]] * 3))
-    told = rf"{store.directory}: 0 held-out document.s., but .*a blank line ends one.*; or change held_out"
-    with pytest.raises(InputError, match=told):
+    store = numbered_store([[5]] * 3)
+    message = rf"{store.directory}: 0 held-out document.s., but .*a blank line ends one.*; or change held_out"
+    with pytest.raises(InputError, match=message):
         loader(store, name, objective, held_out=0.1, held=True)
     if needed == 2:
-        one = make_store(number_tokens([[5]]))
+        one = numbered_store([[5]])
         with pytest.raises(InputError) as refused:
             loader(one, name, objective)
-        asked = " (objective.sentence_objective=nsp)" if objective == "nsp" else ""
-        assert f"1 training document(s), but packing.format={name}{asked} needs two" in str(refused.value)
+        question = " (objective.sentence_objective=nsp)" if objective == "nsp" else ""
+        assert f"1 training document(s), but packing.format={name}{question} needs two" in str(refused.value)
         assert str(refused.value).endswith("packing.format=single_segment, which makes do with one")
 
 
 def test_the_same_message_for_files_that_are_no_store_yet() -> None:
-    told = r"a\.txt, b\.txt: 1 training document.s., but packing.format=segment_pair \(objective.*=nsp\) needs two"
-    with pytest.raises(InputError, match=told):
+    message = r"a\.txt, b\.txt: 1 training document.s., but packing.format=segment_pair \(objective.*=nsp\) needs two"
+    with pytest.raises(InputError, match=message):
         check_documents(1, "training", "a.txt, b.txt", packing("segment_pair"), "nsp")
     check_documents(1, "training", "a.txt", packing("single_segment"), "none")
 
 
 @pytest.mark.parametrize("name", ["segment_pair", "single_segment", "stream"])
-def test_a_text_without_documents_is_told_as_such(name: str) -> None:
+def test_a_text_without_documents_has_its_own_message(name: str) -> None:
     with pytest.raises(InputError, match=r"^a\.txt: no document with text in it: give a text to learn from$"):
         check_documents(0, "training", "a.txt", packing(name), "none")
     with pytest.raises(InputError, match=rf"0 training document.s., but packing.format={name}.*; or change held_out"):
@@ -147,32 +129,24 @@ def test_a_text_without_documents_is_told_as_such(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_documents_shorter_than_anything(make_store: MakeStore, number_tokens: NumberTokens, name: str) -> None:
-    store = make_store(number_tokens([[1]] * 5))
+def test_documents_shorter_than_anything(name: str) -> None:
+    store = numbered_store([[1]] * 5)
     batches = next(loader(store, name).steps()).batches
     assert sum(batch.num_sequences for batch in batches) == 8
 
 
-def test_documents_without_anything_between_them_are_refused(
-    make_store: MakeStore, number_tokens: NumberTokens
-) -> None:
-    store = make_store(number_tokens([[5]] * 3))
+def test_documents_without_anything_between_them_are_refused() -> None:
+    store = numbered_store([[5]] * 3)
     with pytest.raises(SettingsError, match=r"format=full_sentences sets .*format=doc_sentences or single"):
-        loader(store, "full_sentences", frame=bare_frame())
-    assert next(loader(store, "doc_sentences", frame=bare_frame()).steps()).batches
+        loader(store, "full_sentences", template=bare_template())
+    assert next(loader(store, "doc_sentences", template=bare_template()).steps()).batches
 
 
-def test_a_frame_that_leaves_no_room_is_refused(make_store: MakeStore, number_tokens: NumberTokens) -> None:
-    store = make_store(number_tokens([[5]] * 3))
-    wide = SequenceFrame(Framing(single=(Piece("", (CLS,) * 16, 0), A), pair=()))
+def test_a_frame_that_leaves_no_room_is_refused() -> None:
+    store = numbered_store([[5]] * 3)
+    wide = SequenceTemplate(Framing(single=(Piece("", (CLS,) * 16, 0), A), pair=()))
     with pytest.raises(SettingsError, match=r"packing\.max_length 16 has no room for the 16 special .* at least 17"):
-        loader(store, "single_segment", frame=wide)
-    assert BERT.room(5, 2) == ROBERTA.room(6, 2) == bare_frame().room(2, 2) == 2
+        loader(store, "single_segment", template=wide)
+    assert BERT.capacity(5, 2) == ROBERTA.capacity(6, 2) == bare_template().capacity(2, 2) == 2
     with pytest.raises(SettingsError, match="at least 6"):
-        ROBERTA.room(5, 2)
-
-
-def test_a_sentence_objective_needs_two_segments(make_store: MakeStore, number_tokens: NumberTokens) -> None:
-    store = make_store(number_tokens([[5]] * 3))
-    with pytest.raises(AssertionError, match="nsp needs two segments"):
-        loader(store, "full_sentences", "nsp")
+        ROBERTA.capacity(5, 2)

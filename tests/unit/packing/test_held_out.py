@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 
 import pytest
 from scipy import stats
 
+from support.stores import IMPROBABLE, numbered_store
 from unmask.chance import Draws
 from unmask.packing.split import Split
-from unmask.store.store import TokenStore
-
-Documents = list[list[list[int]]]
-MakeStore = Callable[..., TokenStore]
-NumberTokens = Callable[[Sequence[Sequence[int]]], Documents]
-
-IMPROBABLE = 1e-4
-"""The seeds are fixed, so a p-value under this would be a fault, not bad luck."""
 
 
-def test_a_random_segment_comes_from_every_other_document_alike(
-    make_store: MakeStore, number_tokens: NumberTokens
-) -> None:
-    store = make_store(number_tokens([[5] * 20] * 10))
+def test_a_random_segment_comes_from_every_other_document_alike() -> None:
+    store = numbered_store([[5] * 20] * 10)
     split = Split(store, 0, False)
     draws = Draws(1)
     counts = Counter(split.draw_other(3, draws) for _ in range(9000))
@@ -32,11 +22,11 @@ def test_a_random_segment_comes_from_every_other_document_alike(
 
 
 @pytest.mark.parametrize(("held_out", "num_held_out"), [(0.0, 0), (0.25, 1), (0.5, 2), (1 - 2**-53, 3)])
-def test_the_share_is_of_all_hashes(
-    make_store: MakeStore, number_tokens: NumberTokens, held_out: float, num_held_out: int
-) -> None:
+def test_the_share_is_of_all_hashes(held_out: float, num_held_out: int) -> None:
     # The last hash is the greatest there is: whatever the share, it is not held out.
-    store = make_store(number_tokens([[3]] * 4), hashes=[0, 2**30, 2**31, 2**32 - 1])
+    store = numbered_store([[3]] * 4, hashes=[0, 2**30, 2**31, 2**32 - 1])
     assert Split(store, held_out, True).num_documents == num_held_out
     assert Split(store, held_out, False).num_documents == 4 - num_held_out
     assert [n in Split(store, held_out, True) for n in range(4)] == [n < num_held_out for n in range(4)]
+    assert Split(store, held_out, True).documents().tolist() == list(range(num_held_out))
+    assert Split(store, held_out, False).documents().tolist() == list(range(num_held_out, 4))

@@ -1,4 +1,4 @@
-"""Batches from planned sequences: packed as a plain re-telling packs them, and the same from wherever one resumes."""
+"""Batches from planned sequences: packed as lists would be, and the same from wherever one resumes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from support.stores import make_store, numbered_store
+from support.templates import BERT, CLS, END, ROBERTA, SEP, START
 from unmask.batch import Batch
 from unmask.chance import key
 from unmask.errors import InputError
@@ -25,37 +27,17 @@ from unmask.packing.planning import PlannedSequence, Planner, Span
 from unmask.packing.sequences import pack_sequences
 from unmask.packing.single_formats import DocSentences, FullSentences
 from unmask.packing.split import Split
-from unmask.packing.templates import SequenceFrame, bare_frame
+from unmask.packing.templates import SequenceTemplate, bare_template
 from unmask.store.store import TokenStore
-from unmask.tokenization.definition import Framing, Piece
 
-CLS, SEP = 1_000_001, 1_000_002
-START, END = 1_000_003, 1_000_004
-A = Piece("A", (), 0)
-BERT = SequenceFrame(
-    Framing(
-        single=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0)),
-        pair=(Piece("", (CLS,), 0), A, Piece("", (SEP,), 0), Piece("B", (), 1), Piece("", (SEP,), 1)),
-    ),
-    document_separator_id=SEP,
-)
-ROBERTA = SequenceFrame(
-    Framing(
-        single=(Piece("", (START,), 0), A, Piece("", (END,), 0)),
-        pair=(Piece("", (START,), 0), A, Piece("", (END, END), 0), Piece("B", (), 0), Piece("", (END,), 0)),
-    ),
-    document_separator_id=END,
-)
-MakeStore = Callable[..., TokenStore]
-NumberTokens = Callable[[Sequence[Sequence[int]]], list[list[list[int]]]]
 Plainly = Callable[[PlannedSequence, TokenStore], tuple[list[int], list[int]]]
 
 
 @pytest.fixture(scope="module")
-def loader(make_store: MakeStore, number_tokens: NumberTokens) -> Iterator[SequenceLoader]:
+def loader() -> Iterator[SequenceLoader]:
     """26 documents in blocks of 4, of which the last holds 2; every fifth document is held out."""
     lengths = [[3 + number % 5] * (1 + number % 7) for number in range(26)]
-    store = make_store(number_tokens(lengths), hashes=[0 if n % 5 == 4 else 2**32 - 1 for n in range(26)])
+    store = numbered_store(lengths, hashes=[0 if n % 5 == 4 else 2**32 - 1 for n in range(26)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "BLOCK_DOCUMENTS", 4)
         planner = Planner(Split(store, 0.1, False), SegmentPairs(13, "nsp", 0.1), seed=9)
@@ -124,18 +106,18 @@ def bare_plainly(sequence: PlannedSequence, store: TokenStore) -> tuple[list[int
 
 
 @pytest.mark.parametrize(
-    ("frame", "plainly"),
+    ("template", "plainly"),
     [
         pytest.param(BERT, bert_plainly, id="bert"),
         pytest.param(ROBERTA, roberta_plainly, id="roberta"),
-        pytest.param(bare_frame(END), bare_plainly, id="bare"),
+        pytest.param(bare_template(END), bare_plainly, id="bare"),
     ],
 )
 @pytest.mark.parametrize("num_segments", [1, 2])
 @settings(max_examples=40)
 @given(data=st.data())
 def test_packed_arrays_are_the_plain_ones(
-    loader: SequenceLoader, frame: SequenceFrame, plainly: Plainly, num_segments: int, data: st.DataObject
+    loader: SequenceLoader, template: SequenceTemplate, plainly: Plainly, num_segments: int, data: st.DataObject
 ) -> None:
     store = loader.planner.split.store
     documents = st.integers(0, store.num_documents - 1)
@@ -151,7 +133,7 @@ def test_packed_arrays_are_the_plain_ones(
     segments = st.lists(segment, min_size=num_segments, max_size=num_segments).map(tuple)
     sequences = st.lists(st.builds(PlannedSequence, segments, st.integers(0, 1)), min_size=1, max_size=5)
     planned = [(sequence, key(number)) for number, sequence in enumerate(data.draw(sequences))]
-    batch = pack_sequences(planned, store, frame, "next_sentence_label")
+    batch = pack_sequences(planned, store, template, "next_sentence_label")
     plain = [plainly(sequence, store) for sequence, _ in planned]
     assert batch.input_ids.tolist() == [token for ids, _ in plain for token in ids]
     assert batch.token_type_ids.tolist() == [segment for _, types in plain for segment in types]
@@ -168,21 +150,7 @@ def test_packed_arrays_are_the_plain_ones(
     assert batch.columns["next_sentence_label"].dtype == torch.int64
 
 
-def test_a_sequence_worked_by_hand(make_store: MakeStore) -> None:
-    store = make_store([[[11, 12], [13]], [[21, 22, 23]]])
-    pair = PlannedSequence(((Span(0, 1, 3),), (Span(1, 0, 2),)), 1)
-    across = PlannedSequence(((Span(0, 0, 3), Span(1, 0, 1)),))
-    batch = pack_sequences([(pair, 5), (pair, 6)], store, ROBERTA)
-    assert batch.input_ids.tolist() == [START, 12, 13, END, END, 21, 22, END] * 2
-    assert batch.columns.keys() == {"special_tokens_mask"}
-    assert pack_sequences([(pair, 5)], store, bare_frame()).input_ids.tolist() == [12, 13, 21, 22]
-    batch = pack_sequences([(across, 5)], store, BERT)
-    assert batch.input_ids.tolist() == [CLS, 11, 12, 13, SEP, 21, SEP]
-    assert batch.columns["special_tokens_mask"].tolist() == [True, False, False, False, True, False, True]
-    assert batch.token_type_ids.tolist() == [0] * 7
-
-
-def test_further_columns_know_where_each_token_came_from(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+def test_further_columns_know_where_each_token_came_from() -> None:
     def documents(store: TokenStore, spans: Sequence[Span], places: Sequence[int], num_tokens: int) -> NDArray[Any]:
         column = np.full(num_tokens, -1)
         for span, place in zip(spans, places, strict=True):
@@ -261,9 +229,9 @@ def test_a_step_may_hold_the_end_of_an_epoch_and_the_next_ones_beginning(loader:
     assert 1 < step.epochs < 1.2
 
 
-def test_a_block_without_training_documents_is_passed_over(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+def test_a_block_without_training_documents_is_passed_over() -> None:
     hashes = [0] * 18 + [2**32 - 1] * 2
-    store = make_store(number_tokens([[5, 5]] * 20), hashes=hashes)
+    store = numbered_store([[5, 5]] * 20, hashes=hashes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "BLOCK_DOCUMENTS", 2)
         planner = Planner(Split(store, 0.5, False), SegmentPairs(13, "none", 0.1), seed=0)
@@ -272,8 +240,8 @@ def test_a_block_without_training_documents_is_passed_over(make_store: MakeStore
     assert all(step.batches[0].num_sequences == 2 for step in steps)
 
 
-def test_documents_too_short_for_any_sequence_are_told(make_store: MakeStore, number_tokens: NumberTokens) -> None:
-    store = make_store(number_tokens([[1]] * 5))
+def test_documents_too_short_for_any_sequence_are_refused() -> None:
+    store = numbered_store([[1]] * 5)
     planner = Planner(Split(store, 0, False), SegmentPairs(13, "sop", 0), seed=0)
     with pytest.raises(InputError, match=rf"{store.directory}: none of its 5 training document.s. is long enough"):
         next(SequenceLoader(planner, BERT, 2, 2).steps())
@@ -334,9 +302,9 @@ def test_static_masking_brings_sequences_and_masks_back(loader: SequenceLoader) 
 
 
 @pytest.fixture
-def held_out(make_store: MakeStore, number_tokens: NumberTokens, monkeypatch: pytest.MonkeyPatch) -> SequenceLoader:
+def held_out(monkeypatch: pytest.MonkeyPatch) -> SequenceLoader:
     """Ten documents of forty are held out, as many as a block holds, with one and the same number of sequences."""
-    store = make_store(number_tokens([[5] * 12] * 40), hashes=[0 if n % 4 == 3 else 2**32 - 1 for n in range(40)])
+    store = numbered_store([[5] * 12] * 40, hashes=[0 if n % 4 == 3 else 2**32 - 1 for n in range(40)])
     monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 10)
     planner = Planner(Split(store, 0.1, True), DocSentences(11), seed=9)
     return SequenceLoader(planner, BERT, batch_size=6, micro_batch_size=4)

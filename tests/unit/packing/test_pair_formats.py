@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import pytest
@@ -11,18 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from support.stores import IMPROBABLE, numbered_store
 from unmask.chance import Draws
 from unmask.packing import pair_formats
 from unmask.packing.pair_formats import IN_ORDER, IS_NEXT, NOT_NEXT, SWAPPED, SegmentPairs, SentencePairs
 from unmask.packing.planning import SequenceFormat, Span
 from unmask.packing.split import Split
 from unmask.store.store import TokenStore
-
-MakeStore = Callable[..., TokenStore]
-NumberTokens = Callable[[Sequence[Sequence[int]]], list[list[list[int]]]]
-
-IMPROBABLE = 1e-4
-"""The seeds are fixed, so a p-value under this would be a fault, not bad luck."""
 
 LENGTHS = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=7), min_size=2, max_size=7)
 
@@ -55,14 +50,9 @@ def ends_of(lengths: list[int]) -> list[int]:
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, longest=st.sampled_from([12, 30]), short=st.sampled_from([0.0, 0.5]), seed=st.integers(0, 99))
 def test_both_segments_are_consecutive_runs_of_sentences_of_one_document(
-    make_store: MakeStore,
-    number_tokens: NumberTokens,
-    lengths: list[list[int]],
-    longest: int,
-    short: float,
-    seed: int,
+    lengths: list[list[int]], longest: int, short: float, seed: int
 ) -> None:
-    store = make_store(number_tokens(lengths))
+    store = numbered_store(lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_formats, "truncate_pair", lambda a, b, longest, draws: (a, b))
         pairs = plan(store, SegmentPairs(longest, "sop", short), seed)
@@ -84,10 +74,8 @@ def test_both_segments_are_consecutive_runs_of_sentences_of_one_document(
 
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, longest=st.integers(2, 30), seed=st.integers(0, 99))
-def test_ordered_pairs_fit(
-    make_store: MakeStore, number_tokens: NumberTokens, lengths: list[list[int]], longest: int, seed: int
-) -> None:
-    store = make_store(number_tokens(lengths))
+def test_ordered_pairs_fit(lengths: list[list[int]], longest: int, seed: int) -> None:
+    store = numbered_store(lengths)
     for pair_format in (SegmentPairs(longest, "sop", 0.1), SentencePairs(longest, "sop")):
         for a, b, label in plan(store, pair_format, seed):
             assert 2 <= len(a) + len(b) <= longest
@@ -97,18 +85,16 @@ def test_ordered_pairs_fit(
 
 
 @pytest.mark.parametrize("pair_format", [SegmentPairs(40, "sop", 0.1), SentencePairs(40, "sop")], ids=str)
-def test_half_of_the_pairs_are_swapped(
-    make_store: MakeStore, number_tokens: NumberTokens, pair_format: SequenceFormat
-) -> None:
-    store = make_store(number_tokens([[9, 8, 7] * 40] * 30))
+def test_half_of_the_pairs_are_swapped(pair_format: SequenceFormat) -> None:
+    store = numbered_store([[9, 8, 7] * 40] * 30)
     labels = [pair.label for pair in plan(store, pair_format)]
     assert len(labels) > 500
     assert stats.binomtest(labels.count(SWAPPED), len(labels), 0.5).pvalue > IMPROBABLE
 
 
-def test_the_share_of_short_ordered_pairs(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+def test_the_share_of_short_ordered_pairs() -> None:
     """With sentences of one token each target is met exactly."""
-    store = make_store(number_tokens([[1] * 30_000] * 2))
+    store = numbered_store([[1] * 30_000] * 2)
     sizes = [len(pair.a) + len(pair.b) for pair in plan(store, SegmentPairs(32, "sop", 0.2))]
     short = sum(size < 32 for size in sizes)
     assert stats.binomtest(short, len(sizes), 0.2 * 30 / 31).pvalue > IMPROBABLE
@@ -124,14 +110,8 @@ def is_half(a: Span, b: Span, ends: list[int]) -> bool:
 
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, objective=st.sampled_from(["nsp", "sop"]), seed=st.integers(0, 99))
-def test_a_and_b_are_natural_sentences(
-    make_store: MakeStore,
-    number_tokens: NumberTokens,
-    lengths: list[list[int]],
-    objective: Literal["nsp", "sop"],
-    seed: int,
-) -> None:
-    store = make_store(number_tokens(lengths))
+def test_a_and_b_are_natural_sentences(lengths: list[list[int]], objective: Literal["nsp", "sop"], seed: int) -> None:
+    store = numbered_store(lengths)
     pairs = plan(store, SentencePairs(24, objective), seed)  # room for the two longest
     own: list[Span] = []
     for a, b, label in pairs:
@@ -159,27 +139,23 @@ def test_a_and_b_are_natural_sentences(
 
 
 @pytest.mark.parametrize("lengths", [[9] * 61, [9] * 60, [9, 9], [9]], ids=["odd", "even", "two", "one"])
-def test_half_of_the_sentence_pairs_are_next(
-    make_store: MakeStore, number_tokens: NumberTokens, lengths: list[int]
-) -> None:
-    store = make_store(number_tokens([lengths] * 300), shard_documents=300)
+def test_half_of_the_sentence_pairs_are_next(lengths: list[int]) -> None:
+    store = numbered_store([lengths] * 300, shard_documents=300)
     labels = [pair.label for pair in plan(store, SentencePairs(48, "nsp"))]
     assert len(labels) >= 300
     assert stats.binomtest(labels.count(NOT_NEXT), len(labels), 0.5).pvalue > IMPROBABLE
 
 
-def test_a_random_sentence_is_any_sentence_of_another_document(
-    make_store: MakeStore, number_tokens: NumberTokens
-) -> None:
-    store = make_store(number_tokens([[5] * 4] * 500), shard_documents=500)
+def test_a_random_sentence_is_any_sentence_of_another_document() -> None:
+    store = numbered_store([[5] * 4] * 500, shard_documents=500)
     random = [pair for pair in plan(store, SentencePairs(48, "nsp")) if pair.label == NOT_NEXT]
     assert all(pair.a.document != pair.b.document for pair in random)
     places = Counter(pair.b.start for pair in random)
     assert stats.chisquare([places[start] for start in (0, 5, 10, 15)]).pvalue > IMPROBABLE
 
 
-def test_sentences_too_long_for_two_are_cut_as_segments_are(make_store: MakeStore, number_tokens: NumberTokens) -> None:
-    store = make_store(number_tokens([[30, 50, 4], [70]]))
+def test_sentences_too_long_for_two_are_cut_as_segments_are() -> None:
+    store = numbered_store([[30, 50, 4], [70]])
     pairs = plan(store, SentencePairs(20, "nsp"), seed=1)
     assert all(2 <= len(pair.a) + len(pair.b) <= 20 for pair in pairs)
     assert max(len(pair.a) + len(pair.b) for pair in pairs) == 20
@@ -189,10 +165,8 @@ def test_sentences_too_long_for_two_are_cut_as_segments_are(make_store: MakeStor
 
 
 @pytest.mark.parametrize("kind", ["segments", "sentences"])
-def test_without_an_objective_the_pairs_are_those_of_next_sentence_prediction(
-    make_store: MakeStore, number_tokens: NumberTokens, kind: str
-) -> None:
-    store = make_store(number_tokens([[3 + n % 5] * (1 + n % 9) for n in range(40)]))
+def test_without_an_objective_the_pairs_are_those_of_next_sentence_prediction(kind: str) -> None:
+    store = numbered_store([[3 + n % 5] * (1 + n % 9) for n in range(40)])
     with_nsp, without = (
         plan(store, SegmentPairs(24, objective, 0.1) if kind == "segments" else SentencePairs(24, objective))
         for objective in ("nsp", "none")

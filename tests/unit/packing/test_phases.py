@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, islice
 
@@ -11,17 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.stores import numbered_store
 from unmask.packing import planning as packing
 from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
 from unmask.packing.phases import phased_steps
 from unmask.packing.settings import PackingSettings
 from unmask.packing.split import Split
-from unmask.packing.templates import bare_frame
-from unmask.store.store import TokenStore
-
-MakeStore = Callable[..., TokenStore]
-NumberTokens = Callable[[Sequence[Sequence[int]]], list[list[list[int]]]]
+from unmask.packing.templates import bare_template
 
 UNTILS = (0.4, 0.7, 1.0)
 LENGTHS = (8, 20, 12)
@@ -30,9 +27,9 @@ BEGINNING = Position()
 
 
 @pytest.fixture(scope="module")
-def loaders(make_store: MakeStore, number_tokens: NumberTokens) -> Iterator[list[SequenceLoader]]:
+def loaders() -> Iterator[list[SequenceLoader]]:
     """Three phases over 30 documents in blocks of 4, each with lengths, batches and a format of its own."""
-    store = make_store(number_tokens([[3 + number % 5] * (1 + number % 7) for number in range(30)]))
+    store = numbered_store([[3 + number % 5] * (1 + number % 7) for number in range(30)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "BLOCK_DOCUMENTS", 4)
         yield [
@@ -40,7 +37,7 @@ def loaders(make_store: MakeStore, number_tokens: NumberTokens) -> Iterator[list
                 Split(store, 0, False),
                 PackingSettings(max_length=max_length),
                 "nsp",
-                bare_frame(),
+                bare_template(),
                 seed=4,
                 batch_size=batch_size,
                 micro_batch_size=2,
@@ -56,15 +53,15 @@ def run(
     done: int = 0,
     start: Position = BEGINNING,
 ) -> tuple[list[LoadedStep], list[tuple[int, int]]]:
-    """The steps of a run from one of them on, and after how many steps which phase was told of."""
+    """The steps of a run from one of them on, and after how many steps which phase begins."""
     taken = done
-    told: list[tuple[int, int]] = []
+    begun: list[tuple[int, int]] = []
     steps: list[LoadedStep] = []
-    phased = phased_steps(loaders, untils, start, lambda: taken / num_steps, lambda phase: told.append((taken, phase)))
+    phased = phased_steps(loaders, untils, start, lambda: taken / num_steps, lambda phase: begun.append((taken, phase)))
     while taken < num_steps:
         steps.append(next(phased))
         taken += 1
-    return steps, told
+    return steps, begun
 
 
 def same(first: LoadedStep, second: LoadedStep) -> bool:
@@ -78,8 +75,8 @@ def same(first: LoadedStep, second: LoadedStep) -> bool:
 def test_each_phase_has_its_share_of_the_steps(
     loaders: list[SequenceLoader], num_steps: int, changes: list[int]
 ) -> None:
-    steps, told = run(loaders, num_steps)
-    assert told == [(changes[0], 1), (changes[1], 2)]
+    steps, begun = run(loaders, num_steps)
+    assert begun == [(changes[0], 1), (changes[1], 2)]
     for number, step in enumerate(steps):
         phase = sum(number >= change for change in changes)
         assert step.after.phase == phase
@@ -98,7 +95,7 @@ def test_nothing_is_shown_twice_in_an_epoch(loaders: list[SequenceLoader]) -> No
     assert max(seen[0]) < min(seen[1]) <= max(seen[1]) < min(seen[2])
 
 
-def test_a_new_phase_goes_on_with_the_next_block(loaders: list[SequenceLoader]) -> None:
+def test_a_new_phase_continues_with_the_next_block(loaders: list[SequenceLoader]) -> None:
     steps, _ = run(loaders, 40)
     before, after = steps[15], steps[16]
     assert (before.after.phase, after.after.phase) == (0, 1)
@@ -109,52 +106,52 @@ def test_a_new_phase_goes_on_with_the_next_block(loaders: list[SequenceLoader]) 
 @settings(max_examples=40)
 @given(num_steps=st.integers(1, 60), share=st.floats(0, 1))
 def test_resuming_anywhere_gives_the_same_stream(loaders: list[SequenceLoader], num_steps: int, share: float) -> None:
-    straight, told = run(loaders, num_steps)
+    straight, begun = run(loaders, num_steps)
     done = min(int(share * num_steps), num_steps - 1)
     start = Position(**asdict(straight[done - 1].after)) if done else BEGINNING
-    resumed, told_again = run(loaders, num_steps, done=done, start=start)
+    resumed, begun_again = run(loaders, num_steps, done=done, start=start)
     assert all(same(first, second) for first, second in zip(straight[done:], resumed, strict=True))
-    assert told_again == [(step, phase) for step, phase in told if step >= done]
+    assert begun_again == [(step, phase) for step, phase in begun if step >= done]
 
 
-def test_progress_is_asked_when_a_step_is_taken(loaders: list[SequenceLoader]) -> None:
+def test_progress_is_read_when_a_step_is_taken(loaders: list[SequenceLoader]) -> None:
     """Not one step ahead, so a caller may take the first step early and set it before the others."""
     straight, _ = run(loaders, 20)
-    asked: list[int] = []
+    read_at: list[int] = []
     taken = 0
 
     def progress() -> float:
-        asked.append(taken)
+        read_at.append(taken)
         return taken / 20
 
     phased = phased_steps(loaders, UNTILS, BEGINNING, progress, lambda phase: None)
-    assert asked == []
+    assert read_at == []
     first = next(phased)
-    assert asked == [0]
+    assert read_at == [0]
     found = []
     for step in chain([first], phased):
         found.append(step)
         taken += 1
         if taken == 20:
             break
-    assert asked == list(range(20))
+    assert read_at == list(range(20))
     assert all(same(*pair) for pair in zip(straight, found, strict=True))
 
 
 def test_a_phase_that_is_over_before_its_first_step_is_left_out(loaders: list[SequenceLoader]) -> None:
-    steps, told = run(loaders, 2)
-    assert told == [(1, 1)]
-    steps, told = run(loaders, 4, untils=(0.2, 0.25, 1.0))
-    assert told == [(1, 2)]
+    steps, begun = run(loaders, 2)
+    assert begun == [(1, 1)]
+    steps, begun = run(loaders, 4, untils=(0.2, 0.25, 1.0))
+    assert begun == [(1, 2)]
     assert [step.after.phase for step in steps] == [0, 2, 2, 2]
 
 
 def test_gone_back_the_steps_are_of_the_earlier_phase_with_the_text_that_is_next(loaders: list[SequenceLoader]) -> None:
-    """A run that rolls back has done less, but goes on in the text: with the block after the one it was in."""
+    """A run that rolls back has done less, but continues in the text: with the block after the one it was in."""
     start = Position(0, 2, 1, phase=1)
-    steps, told = run(loaders, 10, done=2, start=start)
+    steps, begun = run(loaders, 10, done=2, start=start)
     assert [step.after.phase for step in steps] == [0, 0, 1, 1, 1, 2, 2, 2]
-    assert told == [(2, 0), (4, 1), (7, 2)]
+    assert begun == [(2, 0), (4, 1), (7, 2)]
     assert same(steps[0], next(loaders[0].steps(replace(loaders[1].after_block(start), phase=0))))
     assert min((step.after.epoch, step.after.block) for step in steps) >= (0, 3)
 
@@ -177,18 +174,16 @@ def test_gone_back_in_the_middle_the_steps_are_those_of_a_run_resumed_there(
     assert all(same(*pair) for pair in zip(after, resumed, strict=True))
 
 
-def test_epochs_count_documents_that_are_shown(
-    make_store: MakeStore, number_tokens: NumberTokens, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_epochs_count_documents_that_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """All documents in one block: the last tenth of ten epochs is another whole epoch, whatever was passed over."""
     monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 40)
-    store = make_store(number_tokens([[5] * 12] * 40))
+    store = numbered_store([[5] * 12] * 40)
     loaders = [
         open_loader(
             Split(store, 0, False),
             PackingSettings(format="single_segment", max_length=max_length),
             "none",
-            bare_frame(),
+            bare_template(),
             seed=0,
             batch_size=7,  # which does not end with an epoch
         )
@@ -212,6 +207,6 @@ def test_a_position_of_a_run_without_phases_still_loads() -> None:
 
 
 def test_one_phase_is_the_plain_stream(loaders: list[SequenceLoader]) -> None:
-    steps, told = run(loaders[:1], 12, untils=(1.0,))
-    assert told == []
+    steps, begun = run(loaders[:1], 12, untils=(1.0,))
+    assert begun == []
     assert all(same(*pair) for pair in zip(steps, islice(loaders[0].steps(), 12), strict=True))

@@ -1,11 +1,11 @@
-"""Blocks and splits; segment pairs against a plain re-telling with lists and Google's truncation loop."""
+"""Blocks and splits; segment pairs against a plain version with lists and Google's truncation loop."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from support.stores import IMPROBABLE, Documents, cut_long_sentences, make_store, number_tokens, numbered_store
 from unmask.chance import Draws, Permutation, key, mix
 from unmask.packing import pair_formats
 from unmask.packing import planning as packing
@@ -22,13 +23,6 @@ from unmask.packing.pair_formats import IS_NEXT, NOT_NEXT, SegmentPairs, truncat
 from unmask.packing.planning import Planner, Span, fitting_ends
 from unmask.packing.split import Split
 from unmask.store.store import TokenStore
-
-Documents = list[list[list[int]]]
-MakeStore = Callable[..., TokenStore]
-NumberTokens = Callable[[Sequence[Sequence[int]]], Documents]
-
-IMPROBABLE = 1e-4
-"""The seeds are fixed, so a p-value under this would be a fault, not bad luck."""
 
 
 class Pair(NamedTuple):
@@ -79,11 +73,7 @@ def tokens_of(store: TokenStore, span: Span) -> list[int]:
     return tokens
 
 
-# ------------------------------------------------------------------------------------------------ a plain re-telling
-
-
-def cut_long_sentences(document: list[list[int]], longest: int) -> list[list[int]]:
-    return [s[i : i + longest] for s in document for i in range(0, len(s), longest)]
+# ------------------------------------------------------------------------------------------------ a plain version
 
 
 def truncate_plainly(a: list[int], b: list[int], longest: int, draws: Draws) -> tuple[list[int], list[int]]:
@@ -119,7 +109,7 @@ def plan_plainly(
     copy: int,
     block: range,
 ) -> list[tuple[list[int], list[int], int]]:
-    """One block as lists of tokens, told as the paper's appendix tells it: sentence by sentence."""
+    """One block as lists of tokens, as the paper's appendix describes it: sentence by sentence."""
     order = Permutation(len(documents), seed, copy, 1)
     draws = Draws(seed, copy, block.start // packing.BLOCK_DOCUMENTS, 2)
     pairs = []
@@ -170,13 +160,7 @@ def plan_plainly(
 
 @pytest.mark.parametrize("max_length", [8, 32, 128])
 @pytest.mark.parametrize("short_sequence_prob", [0.0, 0.1, 1.0])
-def test_a_plan_is_the_plain_one(
-    make_store: MakeStore,
-    number_tokens: NumberTokens,
-    monkeypatch: pytest.MonkeyPatch,
-    max_length: int,
-    short_sequence_prob: float,
-) -> None:
+def test_a_plan_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, max_length: int, short_sequence_prob: float) -> None:
     monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 16)
     documents = number_tokens(odd_lengths(max_length, 40))
     store = make_store(documents)
@@ -189,7 +173,7 @@ def test_a_plan_is_the_plain_one(
             assert [(tokens_of(store, p.a), tokens_of(store, p.b), p.next_sentence_label) for p in pairs] == expected
 
 
-def test_a_held_out_plan_is_the_plain_one(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+def test_a_held_out_plan_is_the_plain_one() -> None:
     documents = number_tokens(odd_lengths(1, 40))
     hashes = [(number * 0x9E3779B9) % 2**32 for number in range(40)]
     store = make_store(documents, hashes=hashes)
@@ -209,14 +193,7 @@ LENGTHS = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=8), min_siz
 
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, max_length=st.integers(8, 40), short=st.sampled_from([0.0, 0.3, 1.0]), seed=st.integers(0, 99))
-def test_every_pair_is_what_it_says(
-    make_store: MakeStore,
-    number_tokens: NumberTokens,
-    lengths: list[list[int]],
-    max_length: int,
-    short: float,
-    seed: int,
-) -> None:
+def test_every_pair_is_what_it_says(lengths: list[list[int]], max_length: int, short: float, seed: int) -> None:
     documents = number_tokens(lengths)
     store = make_store(documents)
     ends = [np.cumsum([0, *document]).tolist() for document in lengths]
@@ -240,11 +217,11 @@ def test_every_pair_is_what_it_says(
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, max_length=st.integers(8, 40), seed=st.integers(0, 99))
 def test_every_token_is_shown_once_an_epoch_unless_truncated(
-    make_store: MakeStore, number_tokens: NumberTokens, lengths: list[list[int]], max_length: int, seed: int
+    lengths: list[list[int]], max_length: int, seed: int
 ) -> None:
     """Before truncation, the segments A and IsNext B of a document are its tokens, each once. Truncation, which only
     leaves sequences of `max_length`, takes from both ends of a segment; what is NotNext B is shown in addition."""
-    store = make_store(number_tokens(lengths))
+    store = numbered_store(lengths)
     planned = planner(store, seed=seed, max_length=max_length)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_formats, "truncate_pair", lambda a, b, longest, draws: (a, b))
@@ -269,8 +246,8 @@ def own_tokens(pairs: list[Pair]) -> list[tuple[int, int]]:
         pytest.param([[1, 5000, 1], [5000, 1]], id="long among short"),
     ],
 )
-def test_odd_documents_are_packed(make_store: MakeStore, number_tokens: NumberTokens, lengths: list[list[int]]) -> None:
-    store = make_store(number_tokens(lengths))
+def test_odd_documents_are_packed(lengths: list[list[int]]) -> None:
+    store = numbered_store(lengths)
     pairs = plan_pairs(planner(store, max_length=16))
     assert {pair.a.document for pair in pairs} == {0, 1}
     assert all(4 < len(pair.a) + len(pair.b) + 3 <= 16 for pair in pairs)
@@ -280,22 +257,22 @@ def test_odd_documents_are_packed(make_store: MakeStore, number_tokens: NumberTo
     assert kept >= 0.3 * sum(map(sum, lengths))
 
 
-def test_a_one_token_document_is_never_next(make_store: MakeStore, number_tokens: NumberTokens) -> None:
-    store = make_store(number_tokens([[1]] * 30))
+def test_a_one_token_document_is_never_next() -> None:
+    store = numbered_store([[1]] * 30)
     assert {pair.next_sentence_label for pair in plan_pairs(planner(store))} == {NOT_NEXT}
 
 
 @pytest.mark.parametrize("lengths", [[9] * 60, [40] * 12, [500], [3]], ids=["short", "long", "one huge", "one small"])
-def test_half_of_the_pairs_are_next(make_store: MakeStore, number_tokens: NumberTokens, lengths: list[int]) -> None:
-    store = make_store(number_tokens([lengths] * 300), shard_documents=300)
+def test_half_of_the_pairs_are_next(lengths: list[int]) -> None:
+    store = numbered_store([lengths] * 300, shard_documents=300)
     labels = [pair.next_sentence_label for pair in plan_pairs(planner(store, max_length=48))]
     assert len(labels) >= 300
     assert stats.binomtest(sum(labels), len(labels), 0.5).pvalue > IMPROBABLE
 
 
-def test_the_share_and_the_lengths_of_short_sequences(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+def test_the_share_and_the_lengths_of_short_sequences() -> None:
     """With sentences of one token each target is met exactly, but where a random B reaches the end of its document."""
-    store = make_store(number_tokens([[1] * 60_000] * 2))
+    store = numbered_store([[1] * 60_000] * 2)
     pairs = plan_pairs(planner(store, max_length=35, short_sequence_prob=0.2))
     lengths = np.array([len(pair.a) + len(pair.b) for pair in pairs])
     short = lengths[lengths < 32]
@@ -305,10 +282,8 @@ def test_the_share_and_the_lengths_of_short_sequences(make_store: MakeStore, num
     assert stats.chisquare(np.bincount(short)[2:]).pvalue > IMPROBABLE
 
 
-def test_without_short_sequences_only_ends_of_documents_are_short(
-    make_store: MakeStore, number_tokens: NumberTokens
-) -> None:
-    store = make_store(number_tokens([[1] * 2000] * 4))
+def test_without_short_sequences_only_ends_of_documents_are_short() -> None:
+    store = numbered_store([[1] * 2000] * 4)
     pairs = plan_pairs(planner(store, max_length=35, short_sequence_prob=0))
     short = [pair for pair in pairs if len(pair.a) + len(pair.b) < 32]
     assert all(pair.a.end > 2000 - 32 or pair.b.end == 2000 for pair in short)
@@ -317,9 +292,9 @@ def test_without_short_sequences_only_ends_of_documents_are_short(
 # ------------------------------------------------------------------------------------------------------------ held out
 
 
-def test_training_and_held_out_documents_never_mix(make_store: MakeStore, number_tokens: NumberTokens) -> None:
+def test_training_and_held_out_documents_never_mix() -> None:
     hashes = [int.from_bytes(hashlib.sha256(str(number).encode()).digest()[:4], "big") for number in range(200)]
-    store = make_store(number_tokens([[4] * 10] * 200), hashes=hashes)
+    store = numbered_store([[4] * 10] * 200, hashes=hashes)
     held_out = {number for number, text_hash in enumerate(hashes) if text_hash / 2**32 < 0.2}
     seen = {}
     for held in (True, False):
@@ -335,11 +310,9 @@ def test_training_and_held_out_documents_never_mix(make_store: MakeStore, number
 # ------------------------------------------------------------------------------------------------------------ chance
 
 
-def test_a_plan_is_a_function_of_seed_copy_and_block(
-    make_store: MakeStore, number_tokens: NumberTokens, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_a_function_of_seed_copy_and_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 10)
-    store = make_store(number_tokens([[4, 3, 5] * 6] * 30))
+    store = numbered_store([[4, 3, 5] * 6] * 30)
     places = [(seed, copy, block) for seed in (0, 1) for copy in (0, 1) for block in (0, 1, 2)]
     plans = [plan_pairs(planner(store, seed=seed, max_length=20), copy, block) for seed, copy, block in places]
     again = [plan_pairs(planner(store, seed=s, max_length=20), c, b) for s, c, b in reversed(places)][::-1]
@@ -355,8 +328,8 @@ def test_a_plan_is_a_function_of_seed_copy_and_block(
         ]
 
 
-def test_sequences_of_a_block_are_shuffled(make_store: MakeStore, number_tokens: NumberTokens) -> None:
-    store = make_store(number_tokens([[5] * 100] * 20))
+def test_sequences_of_a_block_are_shuffled() -> None:
+    store = numbered_store([[5] * 100] * 20)
     documents = [pair.a.document for pair in plan_pairs(planner(store, max_length=24))]
     neighbours = np.mean(np.array(documents[1:]) == np.array(documents[:-1]))
     assert neighbours < 0.12  # 1 in 20 by chance, nearly all of them in the order of planning
@@ -382,7 +355,7 @@ def test_tokens_go_from_both_ends_as_coins_fall(excess: int) -> None:
     fronts = [truncate_pair(a, Span(1, 0, 1), 1001 - excess, draws)[0].start for _ in range(4000)]
     expected = stats.binom.pmf(np.arange(excess + 1), excess, 0.5) * 4000
     counts = np.bincount(fronts, minlength=excess + 1)
-    common = expected >= 5  # rarer ones are counted together, as the test asks
+    common = expected >= 5  # rarer ones are counted together, as the test requires
     observed, wanted = [*counts[common], counts[~common].sum()], [*expected[common], expected[~common].sum()]
     if not wanted[-1]:
         observed, wanted = observed[:-1], wanted[:-1]

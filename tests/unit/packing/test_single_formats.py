@@ -1,14 +1,15 @@
-"""Formats of one segment against what the papers say of them, told with lists, and every token shown once."""
+"""Formats of one segment against what the papers say of them, with lists, and every token shown once."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.stores import Documents, cut_long_sentences, make_store, number_tokens, numbered_store
 from unmask.chance import Draws
 from unmask.packing import planning as packing
 from unmask.packing.planning import PlannedSequence, Planner, SequenceFormat
@@ -16,25 +17,17 @@ from unmask.packing.single_formats import DocSentences, FullSentences, SingleSeg
 from unmask.packing.split import Split
 from unmask.store.store import TokenStore
 
-Documents = list[list[list[int]]]
-MakeStore = Callable[..., TokenStore]
-NumberTokens = Callable[[Sequence[Sequence[int]]], Documents]
-
 SEPARATOR = -1
 
 
 def tokens_of(sequence: PlannedSequence, store: TokenStore) -> list[int]:
-    """The tokens of a sequence, documents told apart by a separator."""
+    """The tokens of a sequence, documents divided by a separator."""
     [segment] = sequence.segments
     tokens: list[int] = []
     for number, span in enumerate(segment):
         tokens += [SEPARATOR] * (number > 0)
         tokens += store.tokens(span.document, span.start, span.end).tolist()
     return tokens
-
-
-def cut_long_sentences(document: list[list[int]], longest: int) -> list[list[int]]:
-    return [s[i : i + longest] for s in document for i in range(0, len(s), longest)]
 
 
 def full_sentences_plainly(documents: Documents, longest: int) -> list[list[int]]:
@@ -78,8 +71,6 @@ LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), min_siz
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, longest=st.integers(1, 40), data=st.data())
 def test_a_plan_is_the_plain_one(
-    make_store: MakeStore,
-    number_tokens: NumberTokens,
     make_format: Callable[[int], SequenceFormat],
     plainly: Callable[[Documents, int], list[list[int]]],
     lengths: list[list[int]],
@@ -98,8 +89,6 @@ def test_a_plan_is_the_plain_one(
 @settings(max_examples=30)  # each writes a store
 @given(lengths=LENGTHS, longest=st.integers(1, 40), seed=st.integers(0, 99))
 def test_every_token_is_shown_once_an_epoch(
-    make_store: MakeStore,
-    number_tokens: NumberTokens,
     make_format: Callable[[int], SequenceFormat],
     plainly: Callable[[Documents, int], list[list[int]]],
     lengths: list[list[int]],
@@ -124,7 +113,7 @@ def test_every_token_is_shown_once_an_epoch(
         assert crosses_documents or len(segment) == 1
 
 
-def test_sequences_worked_by_hand(make_store: MakeStore) -> None:
+def test_sequences_worked_by_hand() -> None:
     store = make_store([[[1, 2], [3, 4, 5]], [[6]], [[7, 8], [9]]])
     split, order = Split(store, 0, False), range(3)
 
@@ -139,8 +128,8 @@ def test_sequences_worked_by_hand(make_store: MakeStore) -> None:
     assert plan(SingleSegments(4)) == [[1, 2, 3, 4], [5], [6], [7, 8, 9]]
 
 
-def test_the_order_of_an_epoch_decides_which_documents_meet(make_store: MakeStore, number_tokens: NumberTokens) -> None:
-    store = make_store(number_tokens([[3]] * 40))
+def test_the_order_of_an_epoch_decides_which_documents_meet() -> None:
+    store = numbered_store([[3]] * 40)
     planner = Planner(Split(store, 0, False), FullSentences(7), seed=0)
     epochs = [
         {frozenset(span.document for span in sequence.segments[0]) for sequence in planner.plan_block(epoch, 0)}

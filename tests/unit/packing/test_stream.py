@@ -1,9 +1,9 @@
-"""Streams: every lane reads its share of the words in order, forwards and backwards, and goes on anywhere."""
+"""Streams: every lane reads its share of the words in order, forwards and backwards, and can be resumed anywhere."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.stores import make_store, make_word_store
 from unmask.batch import Batch
 from unmask.errors import InputError, StoreError
 from unmask.packing.loader import LoadedStep, Position
@@ -31,7 +32,7 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def store(make_word_store: Callable[..., TokenStore]) -> TokenStore:
+def store() -> TokenStore:
     return make_word_store(TEXTS, TOKENIZER)
 
 
@@ -52,14 +53,6 @@ def slow_text(store: TokenStore, document: int) -> Iterator[tuple[str, str, str,
         forward, backward = ["<S>", *sentence, "</S>"], ["</S>", *sentence[::-1], "<S>"]
         yield from zip(forward[:-1], forward[1:], backward[:-1], backward[1:], strict=True)
         start = end
-
-
-@pytest.mark.parametrize("is_held_out", [False, True])
-def test_the_documents_of_a_split_are_those_in_it(store: TokenStore, is_held_out: bool) -> None:
-    split = Split(store, 0.4, is_held_out)
-    documents = split.documents().tolist()
-    assert documents == [document for document in range(store.num_documents) if document in split]
-    assert 0 < len(documents) == split.num_documents < store.num_documents
 
 
 def ids_of(words: list[str]) -> list[int]:
@@ -169,12 +162,12 @@ def test_the_split_is_kept_to(store: TokenStore) -> None:
     assert shown[0]
 
 
-def test_too_little_text_is_told(store: TokenStore) -> None:
+def test_too_little_text_is_refused(store: TokenStore) -> None:
     with pytest.raises(InputError, match=r"fewer than train\.batch_size 999"):
         next(new_loader(store, batch_size=999).steps())
 
 
-def test_a_store_of_ids_is_refused(make_store: Callable[..., TokenStore]) -> None:
+def test_a_store_of_ids_is_refused() -> None:
     other = make_store([[[3, 4]]])
     with pytest.raises(StoreError, match="without the words' characters"):
         new_loader(other)

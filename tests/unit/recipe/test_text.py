@@ -37,14 +37,14 @@ def test_beside_a_store_a_tokenizer_is_checked_all_the_same(tokenizer: str, tmp_
 
 
 @pytest.mark.parametrize("name", ["continued", "continued_electra", "continued_electra_short"])
-def test_a_recipe_that_goes_on_from_a_model_asks_for_it(name: str) -> None:
+def test_a_recipe_that_continues_from_a_model_requires_it(name: str) -> None:
     for words in ([], ["init_from="], ["init_from=null"]):
-        with pytest.raises(SettingsError, match=rf"^pretrain/{name} goes on from a model: give init_from=MODEL"):
+        with pytest.raises(SettingsError, match=rf"^pretrain/{name} continues from a model: give init_from=MODEL"):
             load_pretrain_recipe(f"pretrain/{name}", ["store=s", *words])
     assert load_pretrain_recipe(f"pretrain/{name}", ["store=s", "init_from=m"]).init_from == "m"
 
 
-def test_settings_of_the_other_program_are_told_apart_from_slips() -> None:
+def test_settings_of_the_other_program_are_not_taken_for_slips() -> None:
     with pytest.raises(SettingsError, match=r"^task is set in recipes of `unmask finetune`, and pretrain/bert_tiny is"):
         load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", "task.max_length=8"])
     with pytest.raises(SettingsError, match=r"^packing is set in recipes of `unmask pretrain`, and finetune/sst2 is"):
@@ -57,8 +57,8 @@ def test_a_phase_of_a_recipe_without_phases_is_refused() -> None:
     for words in ("phases={}", "phases={until: 1}"):
         with pytest.raises(SettingsError, match=r"^pretrain/bert_tiny: phases=.*: expected a list"):
             load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", words])
-    told = r"unknown key phases\.0\.max_lenght; did you mean phases\.0\.max_length\?$"
-    with pytest.raises(SettingsError, match=told):
+    message = r"unknown key phases\.0\.max_lenght; did you mean phases\.0\.max_length\?$"
+    with pytest.raises(SettingsError, match=message):
         load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", "phases=[{until: 0.5, max_lenght: 64}, {until: 1}]"])
 
 
@@ -66,12 +66,12 @@ def test_a_phase_of_a_recipe_without_phases_is_refused() -> None:
     ("recipe", "kind"),
     [("bert_tiny", "wordpiece"), ("electra_tiny", "wordpiece"), ("roberta_tiny", "byte_bpe"), ("gpt1_tiny", "bpe")],
 )
-def test_a_tokenizer_of_another_kind_is_told(recipe: str, kind: str) -> None:
+def test_a_tokenizer_of_another_kind_gets_a_note(recipe: str, kind: str) -> None:
     """The usual kind is the one that the family's own recipes train."""
     settings = load_pretrain_recipe(f"pretrain/{recipe}", ["corpus=a"])
     assert isinstance(settings.tokenizer, TokenizerSettings)
     assert settings.tokenizer.kind == kind
     assert unusual_tokenizer(settings.model.architecture, kind) is None
-    told = unusual_tokenizer(settings.model.architecture, "word")
-    assert told is not None
-    assert told.endswith(f"`unmask tokenizer train --kind {kind}`")
+    note = unusual_tokenizer(settings.model.architecture, "word")
+    assert note is not None
+    assert note.endswith(f"`unmask tokenizer train --kind {kind}`")

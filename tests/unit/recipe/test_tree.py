@@ -198,8 +198,8 @@ def test_another_schedule_leaves_the_keys_of_the_former_behind(tmp_path: Path) -
     schedule = load(tmp_path, text, "schedule.name=cosine").schedule
     assert (schedule.name, schedule.warmup_ratio, schedule.decay_ratio) == ("cosine", 0.05, 0.1)
     assert load(tmp_path, text).schedule.decay_ratio == 0.3
-    told = refusal(tmp_path, text, "schedule.name=cosine", "schedule.decay_ratio=0.2")
-    assert "decay_ratio=0.2 is for wsd, and name is cosine" in told
+    message = refusal(tmp_path, text, "schedule.name=cosine", "schedule.decay_ratio=0.2")
+    assert "decay_ratio=0.2 is for wsd, and name is cosine" in message
 
 
 # ----------------------------------------------------------------------------------------------------------- refused
@@ -228,7 +228,7 @@ def test_another_schedule_leaves_the_keys_of_the_former_behind(tmp_path: Path) -
         ("train.minutes=inf", "train.minutes=inf: expected a finite number"),
     ],
 )
-def test_a_wrong_key_or_value_is_told(tmp_path: Path, word: str, message: str) -> None:
+def test_a_wrong_key_or_value_is_refused(tmp_path: Path, word: str, message: str) -> None:
     assert refusal(tmp_path, PLAIN, word) == message
 
 
@@ -277,7 +277,7 @@ def test_a_wrong_key_or_value_is_told(tmp_path: Path, word: str, message: str) -
         (PLAIN, ["objective.mask_token_prob=.95"], "mask_token_prob 0.95 + random_token_prob 0.1 is over 1"),
     ],
 )
-def test_a_contradiction_is_told(tmp_path: Path, text: str, words: list[str], message: str) -> None:
+def test_a_contradiction_is_refused(tmp_path: Path, text: str, words: list[str], message: str) -> None:
     assert message in refusal(tmp_path, text, *words)
 
 

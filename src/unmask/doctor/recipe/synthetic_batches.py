@@ -39,7 +39,7 @@ def random_batches(settings: PretrainRecipe, vocab_size: int, sequences: int) ->
     Lengths are those of long documents: full, or with `packing.short_sequence_prob` drawn uniformly below that.
     """
     random = np.random.default_rng(settings.seed)
-    sentence_objective = settings.objective.asked_of_pairs
+    sentence_objective = settings.objective.pair_objective
     while True:
         is_short = random.random(sequences) < settings.packing.short_sequence_prob
         short = random.integers(2 + num_specials(settings), settings.packing.max_length, sequences, endpoint=True)

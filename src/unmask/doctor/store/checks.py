@@ -145,7 +145,7 @@ def _check_lengths(statistics: StoreStatistics, packing: PackingSettings, text_l
 def _check_documents(
     num_documents: int, num_single: int, packing: PackingSettings, objective: ObjectiveSettings
 ) -> Iterator[Finding]:
-    sentences = objective.asked_of_pairs
+    sentences = objective.pair_objective
     needed = documents_needed(packing, sentences)
     if num_documents < needed:
         found = f"{num_documents} document" if num_documents else "no document"

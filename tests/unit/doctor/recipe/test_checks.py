@@ -70,8 +70,6 @@ def test_left_to_right_models_may_see_their_text_more_often() -> None:
         (["schedule.warmup_steps=1300", "schedule.name=wsd"], "long-warmup", "warning"),
         (["schedule.warmup_steps=700"], "long-warmup", "warning"),
         (["schedule.warmup_steps=0"], "no-warmup", "warning"),
-        (["objective.mask_token_prob=0", "objective.random_token_prob=0"], "mask-rate-zero", "fault"),
-        (["objective.mask_token_prob=0"], "no-mask-token", "warning"),
         (["objective.target_prob=0.9"], "unusual-mask-rate", "warning"),
         (["train.batch_size=4"], "small-batch", "warning"),
         (["train.batch_size=100000"], "large-batch", "warning"),
@@ -96,11 +94,6 @@ def test_each_of_two_stages_has_a_warm_up_of_its_own() -> None:
     assert told[600]["long-warmup"] == "warning"
     assert not {"warmup-longer-than-run", "long-warmup"} & set(told[200])
     assert "warmup-longer-than-run" not in levels_of("electra_tiny", stages[2], "schedule.warmup_steps=1000")
-
-
-def test_a_generator_that_sees_what_it_is_to_propose() -> None:
-    assert levels_of("electra_tiny", "objective.mask_token_prob=0")["mask-rate-zero"] == "fault"
-    assert "mask-rate-zero" not in levels_of("gpt1_tiny")
 
 
 def test_rates_are_judged_for_optimizers_whose_usual_ones_are_known() -> None:

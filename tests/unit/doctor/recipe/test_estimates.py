@@ -185,7 +185,7 @@ def test_operations_of_every_objective(name: str) -> None:
         beyond = unread(num_targets, 4)  # of the generator, a quarter as wide
     else:
         beyond = unread(
-            num_targets + boundaries + (settings.objective.asked_of_pairs != "none") * batch.num_sequences, hidden
+            num_targets + boundaries + (settings.objective.pair_objective != "none") * batch.num_sequences, hidden
         )
     assert counter.get_total_flops() == pytest.approx(necessary + beyond, rel=1e-9)
 

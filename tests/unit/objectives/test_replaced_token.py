@@ -1,10 +1,8 @@
-"""Replaced-token detection: against the formulas on `transformers`' models, and what becomes of tokens."""
+"""Replaced-token detection: against the formulas on `transformers`' models, and the fate of tokens."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +13,28 @@ import transformers
 from torch import Tensor
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
+from support.electra import (
+    CLS,
+    DISCRIMINATOR,
+    LENGTHS,
+    MASK,
+    SEP,
+    new_module,
+    new_objective,
+    pack_with_specials,
+    random_batch,
+    random_rows,
+)
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.errors import SettingsError
 from unmask.models.electra import ElectraEncoder
-from unmask.models.encoder import new_encoder
 from unmask.models.hub.config import config_of
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.weight_names import hub_names, split
-from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import by_figure
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
-from unmask.objectives.settings import ReplacedTokenSettings
-from unmask.tokenization.vocabulary import Vocabulary
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-
-SIZE, CLS, SEP, MASK = 61, 2, 3, 4
-VOCABULARY = Vocabulary(SIZE, MASK, (0, 1, 2, 3, 4), np.arange(SIZE) >= 40)
-LENGTHS = (16, 9, 12, 5, 16, 7)
 
 TOLERANCE = 1e-5
 """Relative: some hundred roundings of fp32 (6e-8 each) on a loss and on gradients, each taken relative to the largest
@@ -53,14 +54,9 @@ TWO_STAGES: tuple[dict[str, Any], dict[str, Any]] = ({"schedule": "two_stage", "
 
 
 @pytest.mark.parametrize("mask_token_prob", [1.0, 0.85])
-def test_targets_are_masked_or_left_and_never_replaced_at_random(
-    mask_token_prob: float,
-    rows: Callable[..., list[list[int]]],
-    packed: Callable[..., Batch],
-    objective: Callable[..., ReplacedToken],
-) -> None:
-    plain = packed(rows((16,) * 300))
-    batch = objective(mask_token_prob=mask_token_prob, target_prob=0.15).prepare(plain)
+def test_targets_are_masked_or_left_and_never_replaced_at_random(mask_token_prob: float) -> None:
+    plain = pack_with_specials(random_rows((16,) * 300))
+    batch = new_objective(mask_token_prob=mask_token_prob, target_prob=0.15).prepare(plain)
     targets, labels = batch.columns["target_positions"], batch.columns["labels"]
     is_target = labels != IGNORE_INDEX
     assert torch.equal(torch.nonzero(is_target).squeeze(1), targets)
@@ -74,27 +70,28 @@ def test_targets_are_masked_or_left_and_never_replaced_at_random(
     assert abs(share - mask_token_prob) <= spread
 
 
-def test_masks_and_draws_are_the_same_whatever_the_micro_batch(
-    rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], objective: Callable[..., ReplacedToken]
-) -> None:
-    its, sequences = objective(), rows()
-    whole = its.prepare(packed(sequences))
-    parts = [its.prepare(packed(sequences[:2])), its.prepare(packed(sequences[2:], first_key=2))]
+def test_masks_and_draws_are_the_same_whatever_the_micro_batch() -> None:
+    its, sequences = new_objective(), random_rows()
+    whole = its.prepare(pack_with_specials(sequences))
+    parts = [
+        its.prepare(pack_with_specials(sequences[:2])),
+        its.prepare(pack_with_specials(sequences[2:], first_key=2)),
+    ]
     assert torch.equal(whole.input_ids, torch.cat([part.input_ids for part in parts]))
     for name in ("labels", "sample_fractions"):
         assert torch.equal(whole.columns[name], torch.cat([part.columns[name] for part in parts]))
     torch.manual_seed(7)
-    assert torch.equal(its.prepare(packed(sequences)).columns["sample_fractions"], whole.columns["sample_fractions"])
-    other = its.prepare(packed(sequences, first_key=50))
+    assert torch.equal(
+        its.prepare(pack_with_specials(sequences)).columns["sample_fractions"], whole.columns["sample_fractions"]
+    )
+    other = its.prepare(pack_with_specials(sequences, first_key=50))
     assert not torch.equal(other.columns["labels"], whole.columns["labels"])
 
 
-def test_draws_are_uniform_and_other_numbers_than_those_that_masks_come_from(
-    rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], objective: Callable[..., ReplacedToken]
-) -> None:
+def test_draws_are_uniform_and_other_numbers_than_those_that_masks_come_from() -> None:
     from scipy.stats import kstest
 
-    batch = objective(target_prob=0.15).prepare(packed(rows((16,) * 2000)))
+    batch = new_objective(target_prob=0.15).prepare(random_batch((16,) * 2000))
     # The draws are fixed; right ones would be under 0.001 once in a thousand choices of them. Targets are the tokens of
     # the smallest numbers, so those would all be under 0.5 or so.
     assert kstest(batch.columns["sample_fractions"].numpy(), "uniform").pvalue > 0.001
@@ -144,32 +141,27 @@ class Reference:
                 shown[place], marks[place] = drawn, float(drawn != original)
             corrupted.append(shown)
             replaced.append(torch.tensor(marks))
-        told = []
+        judged = []
         for shown, marks in zip(corrupted, replaced, strict=True):
             output = self.discriminator(input_ids=torch.tensor([shown]), labels=marks[None])
             probability = torch.sigmoid(output.logits[0])
-            told.append(-(marks * probability.log() + (1 - marks) * (1 - probability).log()))
-            assert float(told[-1].mean().detach()) == pytest.approx(float(output.loss.detach()), rel=TOLERANCE)
-        return torch.stack(predicted).mean(), torch.cat(told).mean(), torch.cat(replaced)
+            judged.append(-(marks * probability.log() + (1 - marks) * (1 - probability).log()))
+            assert float(judged[-1].mean().detach()) == pytest.approx(float(output.loss.detach()), rel=TOLERANCE)
+        return torch.stack(predicted).mean(), torch.cat(judged).mean(), torch.cat(replaced)
 
 
-@pytest.fixture
-def both(discriminator: EncoderSettings, objective: Callable[..., ReplacedToken]) -> Callable[..., Any]:
+def both(directory: Path, kind: str) -> tuple[ReplacedToken, ReplacedTokenModule, Reference]:
     """An objective, its module, and the reference of the same weights, which go by way of a directory."""
-
-    def make(directory: Path, kind: str) -> tuple[ReplacedToken, ReplacedTokenModule, Reference]:
-        settings, changes = KINDS.get(kind, TWO_STAGES)
-        its = objective(**settings)
-        sizes = discriminator.model_copy(update=changes)
-        is_tied = settings.get("tie_embeddings") != "none" and settings.get("schedule") != "two_stage"
-        reference = Reference(directory, its.build(ElectraEncoder(sizes)), is_tied)
-        encoder = load_encoder(directory).encoder
-        assert encoder.settings.model_copy(update={"embedding_size": sizes.embedding_size}) == sizes
-        module = its.build(encoder)
-        its.restore_heads(module, directory)
-        return its, module.eval(), reference
-
-    return make
+    settings, changes = KINDS.get(kind, TWO_STAGES)
+    its = new_objective(**settings)
+    sizes = DISCRIMINATOR.model_copy(update=changes)
+    is_tied = settings.get("tie_embeddings") != "none" and settings.get("schedule") != "two_stage"
+    reference = Reference(directory, its.build(ElectraEncoder(sizes)), is_tied)
+    encoder = load_encoder(directory).encoder
+    assert encoder.settings.model_copy(update={"embedding_size": sizes.embedding_size}) == sizes
+    module = its.build(encoder)
+    its.restore_heads(module, directory)
+    return its, module.eval(), reference
 
 
 def gradients_of(module: ReplacedTokenModule) -> dict[str, Tensor]:
@@ -201,15 +193,9 @@ def check_gradients(module: ReplacedTokenModule, reference: Reference) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_and_gradients_are_those_of_the_formulas(
-    tmp_path: Path,
-    kind: str,
-    rows: Callable[..., list[list[int]]],
-    packed: Callable[..., Batch],
-    both: Callable[..., Any],
-) -> None:
+def test_losses_and_gradients_are_those_of_the_formulas(tmp_path: Path, kind: str) -> None:
     its, module, reference = both(tmp_path, kind)
-    batch = its.prepare(packed(rows()))
+    batch = its.prepare(random_batch())
     weight = KINDS[kind][0].get("discriminator_weight", 50.0)
     generator_loss, discriminator_loss, replaced = reference.losses(batch)
     (generator_loss + weight * discriminator_loss).backward()
@@ -229,12 +215,10 @@ def test_losses_and_gradients_are_those_of_the_formulas(
     assert all(parameter.grad is not None for parameter in module.parameters())
 
 
-def test_in_two_stages_they_are_those_of_one_mean_after_the_other(
-    tmp_path: Path, rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], both: Callable[..., Any]
-) -> None:
+def test_in_two_stages_they_are_those_of_one_mean_after_the_other(tmp_path: Path) -> None:
     """The second stage's is the discriminator's mean as it is, not fifty times that."""
     its, module, reference = both(tmp_path, "in two stages")
-    batch = its.prepare(packed(rows()))
+    batch = its.prepare(random_batch())
     for stage in (0, 1):
         module.begin_stage(stage)
         if stage == 1:
@@ -250,11 +234,9 @@ def test_in_two_stages_they_are_those_of_one_mean_after_the_other(
         check_gradients(module, reference)
 
 
-def test_the_tolerance_can_fail(
-    tmp_path: Path, rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], both: Callable[..., Any]
-) -> None:
+def test_the_tolerance_can_fail(tmp_path: Path) -> None:
     its, module, reference = both(tmp_path, "tied, a third as wide")
-    batch = its.prepare(packed(rows()))
+    batch = its.prepare(random_batch())
     _, expected, _ = reference.losses(batch)
     fractions = batch.columns["sample_fractions"].clone()
     fractions[0] = 1 - fractions[0]  # one draw is another
@@ -263,11 +245,9 @@ def test_the_tolerance_can_fail(
 
 
 @torch.no_grad()
-def test_scores_are_what_they_are_called(
-    tmp_path: Path, rows: Callable[..., list[list[int]]], packed: Callable[..., Batch], both: Callable[..., Any]
-) -> None:
+def test_scores_are_what_they_are_called(tmp_path: Path) -> None:
     its, module, reference = both(tmp_path, "tied, a third as wide")
-    batch = its.prepare(packed(rows()))
+    batch = its.prepare(random_batch())
     generator_loss, discriminator_loss, replaced = reference.losses(batch)
     logits, _ = module.generator_logits(batch)
     called = (module.discriminator_logits(batch, logits)[0] > 0).double()
@@ -287,13 +267,9 @@ def test_scores_are_what_they_are_called(
 
 
 @torch.no_grad()
-def test_a_draw_equal_to_the_original_counts_as_original(
-    packed: Callable[..., Batch],
-    objective: Callable[..., ReplacedToken],
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
-    its, module = objective(), new_module().eval()
-    same = packed([[CLS, *[9] * 14, SEP]] * 5)
+def test_a_draw_equal_to_the_original_counts_as_original() -> None:
+    its, module = new_objective(), new_module().eval()
+    same = pack_with_specials([[CLS, *[9] * 14, SEP]] * 5)
     batch = its.prepare(same)
     for favourite, share in ((9, 0.0), (10, 5 / 16)):  # 30 % of 16 are 5
         module.generator_head.bias.zero_()
@@ -304,26 +280,16 @@ def test_a_draw_equal_to_the_original_counts_as_original(
     assert torch.equal(torch.nonzero(replaced).squeeze(1), batch.columns["target_positions"])
 
 
-def test_the_discriminator_s_loss_says_nothing_to_the_generator_but_through_what_they_share(
-    discriminator: EncoderSettings,
-    rows: Callable[..., list[list[int]]],
-    packed: Callable[..., Batch],
-    objective: Callable[..., ReplacedToken],
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
-    its, module = objective(tie_embeddings="none"), new_module(tie_embeddings="none")
-    discriminator = next(term for term in module(its.prepare(packed(rows()))) if term.name == "discriminator")
-    discriminator.total.backward()
+def test_the_discriminator_s_loss_says_nothing_to_the_generator_but_through_what_they_share() -> None:
+    its, module = new_objective(tie_embeddings="none"), new_module(tie_embeddings="none")
+    terms = {term.name: term for term in module(its.prepare(random_batch()))}
+    terms["discriminator"].total.backward()
     assert all(p.grad is None for part in (module.generator, module.generator_head) for p in part.parameters())
     assert all(p.grad is not None for part in (module.encoder, module.discriminator_head) for p in part.parameters())
 
 
-def test_a_micro_batch_without_targets_has_a_generator_loss_of_zero(
-    packed: Callable[..., Batch],
-    objective: Callable[..., ReplacedToken],
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
-    batch = objective().prepare(packed([[CLS, SEP]]))
+def test_a_micro_batch_without_targets_has_a_generator_loss_of_zero() -> None:
+    batch = new_objective().prepare(pack_with_specials([[CLS, SEP]]))
     assert len(batch.columns["target_positions"]) == 0
     terms = {term.name: term for term in new_module()(batch)}
     assert (float(terms["generator"].total.detach()), terms["generator"].count) == (0.0, 0)
@@ -333,32 +299,21 @@ def test_a_micro_batch_without_targets_has_a_generator_loss_of_zero(
 # Refusals and figures
 
 
-def test_a_vocabulary_without_a_mask_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"replaced_token needs a tokenizer with a mask token"):
-        ReplacedToken(ReplacedTokenSettings(), replace(VOCABULARY, mask_id=None))
-
-
-def test_another_family_is_refused(discriminator: EncoderSettings, objective: Callable[..., ReplacedToken]) -> None:
-    bert = new_encoder(discriminator.model_copy(update={"architecture": "bert", "embedding_size": None}))
-    with pytest.raises(SettingsError, match=r"objective\.name=replaced_token and model\.architecture=bert"):
-        objective().build(bert)
-
-
-def test_the_floors_are_the_generator_s(objective: Callable[..., ReplacedToken]) -> None:
+def test_the_floors_are_the_generator_s() -> None:
     counts, entropy = np.array([0, 0, 0, 0, 0, 2, 1, 1]), 1.5 * math.log(2)
-    assert by_figure(objective().floors(counts, evaluation={})) == {
+    assert by_figure(new_objective().floors(counts, evaluation={})) == {
         "loss/generator": {"unigram entropy": pytest.approx(entropy)},
         "eval/generator_accuracy": {"no context": pytest.approx(0.5)},
     }
     # What is not masked is kept: it is known.
-    assert by_figure(objective(mask_token_prob=0.85).floors(counts, evaluation={})) == {
+    assert by_figure(new_objective(mask_token_prob=0.85).floors(counts, evaluation={})) == {
         "loss/generator": {"no context": pytest.approx(0.85 * entropy), "unigram entropy": pytest.approx(entropy)},
         "eval/generator_accuracy": {"no context": pytest.approx(0.85 * 0.5 + 0.15)},
     }
 
 
-def test_the_discriminator_s_floors_follow_what_was_replaced(objective: Callable[..., ReplacedToken]) -> None:
+def test_the_discriminator_s_floors_follow_what_was_replaced() -> None:
     counts = np.array([0, 0, 0, 0, 0, 2, 1, 1])
-    floors = by_figure(objective().floors(counts, evaluation={"eval/replaced_share": 0.1}))
+    floors = by_figure(new_objective().floors(counts, evaluation={"eval/replaced_share": 0.1}))
     assert floors["loss/discriminator"]["share entropy"] == pytest.approx(-0.1 * math.log(0.1) - 0.9 * math.log(0.9))
     assert floors["eval/discriminator_accuracy"] == {"always original": pytest.approx(0.9)}

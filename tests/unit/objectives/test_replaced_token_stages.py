@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,16 @@ import torch
 import transformers
 from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
+from support.electra import DISCRIMINATOR, SIZE, new_module, new_objective, random_batch
 from unmask.batch import Batch
 from unmask.errors import ModelError, SettingsError
 from unmask.models.electra import ElectraEncoder
 from unmask.models.hub.directory import load_encoder, save_model
-from unmask.models.settings import EncoderSettings
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.training.steps import set_training_mode
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-
-SIZE = 61
 
 # Two stages
 
@@ -48,14 +45,9 @@ def parts(names: set[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-def test_two_stages_train_the_generator_then_a_discriminator_that_starts_from_it(
-    rows: Callable[..., list[list[int]]],
-    packed: Callable[..., Batch],
-    objective: Callable[..., ReplacedToken],
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
-    its, module = objective(**TWO_STAGE), new_module(**TWO_STAGE)
-    batch = its.prepare(packed(rows()))
+def test_two_stages_train_the_generator_then_a_discriminator_that_starts_from_it() -> None:
+    its, module = new_objective(**TWO_STAGE), new_module(**TWO_STAGE)
+    batch = its.prepare(random_batch())
     assert parts(train_a_step(module, its, batch)) == {"generator", "generator_head"}
     assert set(module.scores(batch)) == {"generator_loss", "generator_accuracy"}
 
@@ -71,7 +63,7 @@ def test_two_stages_train_the_generator_then_a_discriminator_that_starts_from_it
     assert {"generator_loss", "discriminator_loss"} <= module.scores(batch).keys()
 
 
-def test_a_frozen_generator_stays_in_eval_mode(new_module: Callable[..., ReplacedTokenModule]) -> None:
+def test_a_frozen_generator_stays_in_eval_mode() -> None:
     module = new_module(**TWO_STAGE).train()
     assert module.generator.training
     module.begin_stage(1)
@@ -84,7 +76,7 @@ def test_a_frozen_generator_stays_in_eval_mode(new_module: Callable[..., Replace
     assert module.encoder.training
 
 
-def test_a_restored_module_is_in_the_stage_that_it_was_saved_in(new_module: Callable[..., ReplacedTokenModule]) -> None:
+def test_a_restored_module_is_in_the_stage_that_it_was_saved_in() -> None:
     module = new_module(**TWO_STAGE)
     first = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     module.begin_stage(1)
@@ -100,9 +92,7 @@ def test_a_restored_module_is_in_the_stage_that_it_was_saved_in(new_module: Call
     assert resumed.generator.training
 
 
-def test_two_stages_share_nothing_and_start_from_the_given_encoder(
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
+def test_two_stages_share_nothing_and_start_from_the_given_encoder() -> None:
     module = new_module(**TWO_STAGE)
     generator, others = set(module.generator.parameters()), set(module.encoder.parameters())
     assert not generator & others
@@ -113,15 +103,8 @@ def test_two_stages_share_nothing_and_start_from_the_given_encoder(
 # Directories
 
 
-def test_what_is_saved_opens_in_transformers_and_starts_another_run(
-    tmp_path: Path,
-    discriminator: EncoderSettings,
-    rows: Callable[..., list[list[int]]],
-    packed: Callable[..., Batch],
-    objective: Callable[..., ReplacedToken],
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
-    its, module = objective(), new_module().eval()
+def test_what_is_saved_opens_in_transformers_and_starts_another_run(tmp_path: Path) -> None:
+    its, module = new_objective(), new_module().eval()
     for folder, saved in module.saved().items():
         save_model(tmp_path / folder, saved.encoder, **saved.parts)
     discriminator, report = ElectraForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
@@ -133,20 +116,15 @@ def test_what_is_saved_opens_in_transformers_and_starts_another_run(
 
     again = its.build(load_encoder(tmp_path).encoder)
     its.restore_heads(again, tmp_path)
-    batch = its.prepare(packed(rows()))
+    batch = its.prepare(random_batch())
     for first, second in zip(module(batch), again.eval()(batch), strict=True):
         assert torch.equal(first.total, second.total)
     assert again.generator.word_embeddings is again.encoder.word_embeddings
 
 
-def test_without_a_generator_s_folder_the_generator_is_fresh(
-    tmp_path: Path,
-    discriminator: EncoderSettings,
-    objective: Callable[..., ReplacedToken],
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
-    save_model(tmp_path, ElectraEncoder(discriminator))
-    its, module = objective(), new_module()
+def test_without_a_generator_s_folder_the_generator_is_fresh(tmp_path: Path) -> None:
+    save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
+    its, module = new_objective(), new_module()
     before = module.state_dict()
     its.restore_heads(module, tmp_path)
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
@@ -162,45 +140,29 @@ MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("misfit", MISFITS)
-def test_a_generator_of_other_sizes_is_refused_with_the_settings_named(
-    tmp_path: Path,
-    misfit: str,
-    discriminator: EncoderSettings,
-    objective: Callable[..., ReplacedToken],
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
+def test_a_generator_of_other_sizes_is_refused_with_the_settings_named(tmp_path: Path, misfit: str) -> None:
     settings, changes, message = MISFITS[misfit]
-    other = objective(**{"generator_size": 0.4} | settings).build(
-        ElectraEncoder(discriminator.model_copy(update=changes))
+    other = new_objective(**{"generator_size": 0.4} | settings).build(
+        ElectraEncoder(DISCRIMINATOR.model_copy(update=changes))
     )
-    save_model(tmp_path, ElectraEncoder(discriminator))
+    save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
     save_model(tmp_path / "generator", other.generator, masked_lm_head=other.generator_head)
     with pytest.raises(SettingsError, match=message):
-        objective(generator_size=0.4).restore_heads(new_module(generator_size=0.4), tmp_path)
+        new_objective(generator_size=0.4).restore_heads(new_module(generator_size=0.4), tmp_path)
 
 
-def test_other_dropout_is_no_misfit(
-    tmp_path: Path,
-    discriminator: EncoderSettings,
-    objective: Callable[..., ReplacedToken],
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
-    other = objective().build(ElectraEncoder(discriminator.model_copy(update={"hidden_dropout_prob": 0.1})))
+def test_other_dropout_is_no_misfit(tmp_path: Path) -> None:
+    other = new_objective().build(ElectraEncoder(DISCRIMINATOR.model_copy(update={"hidden_dropout_prob": 0.1})))
     for folder, saved in other.saved().items():
         save_model(tmp_path / folder, saved.encoder, **saved.parts)
     module = new_module()
-    objective().restore_heads(module, tmp_path)
+    new_objective().restore_heads(module, tmp_path)
     assert torch.equal(module.generator_head.bias, other.generator_head.bias)
     assert torch.equal(module.generator_head.dense.weight, other.generator_head.dense.weight)
 
 
-def test_a_folder_called_generator_with_another_model_is_refused(
-    tmp_path: Path,
-    discriminator: EncoderSettings,
-    objective: Callable[..., ReplacedToken],
-    new_module: Callable[..., ReplacedTokenModule],
-) -> None:
-    save_model(tmp_path, ElectraEncoder(discriminator))
-    save_model(tmp_path / "generator", ElectraEncoder(discriminator))
+def test_a_folder_called_generator_with_another_model_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
+    save_model(tmp_path / "generator", ElectraEncoder(DISCRIMINATOR))
     with pytest.raises(ModelError, match="is a ElectraModel; expected a generator, an ElectraForMaskedLM"):
-        objective().restore_heads(new_module(), tmp_path)
+        new_objective().restore_heads(new_module(), tmp_path)

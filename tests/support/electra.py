@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from unmask.batch import Batch, pack
@@ -46,36 +44,14 @@ def pack_with_specials(sequences: list[list[int]], first_key: int = 0) -> Batch:
     return batch.with_columns(special_tokens_mask=batch.input_ids < 5)
 
 
+def random_batch(lengths: tuple[int, ...] = LENGTHS) -> Batch:
+    return pack_with_specials(random_rows(lengths))
+
+
 def new_objective(**settings: Any) -> ReplacedToken:
     return ReplacedToken(ReplacedTokenSettings(**{"target_prob": 0.3} | settings), VOCABULARY)
 
 
-def random_module(**settings: Any) -> ReplacedTokenModule:
+def new_module(**settings: Any) -> ReplacedTokenModule:
     torch.manual_seed(0)
     return new_objective(**settings).build(ElectraEncoder(DISCRIMINATOR))
-
-
-@pytest.fixture(scope="session")
-def discriminator() -> EncoderSettings:
-    """Its sizes."""
-    return DISCRIMINATOR
-
-
-@pytest.fixture(scope="session")
-def rows() -> Callable[..., list[list[int]]]:
-    return random_rows
-
-
-@pytest.fixture(scope="session")
-def packed() -> Callable[..., Batch]:
-    return pack_with_specials
-
-
-@pytest.fixture(scope="session")
-def objective() -> Callable[..., ReplacedToken]:
-    return new_objective
-
-
-@pytest.fixture(scope="session")
-def new_module() -> Callable[..., ReplacedTokenModule]:
-    return random_module
