@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.commands import Command, check_last_error, tree_of, write_files
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Check = Callable[[Any, str], None]
-Command = Callable[..., Any]
-Tree = Callable[[Path], dict[str, bytes | None]]
-Write = Callable[[Mapping[str, str | bytes]], None]
 
 BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     # kind, settings, message; t.jsonl is good
@@ -102,22 +99,17 @@ def test_bad_settings_are_refused(
     kind: str,
     words: list[str],
     message: str,
-    tree: Tree,
-    write: Write,
-    check_refused: Check,
 ) -> None:
-    write({"t.jsonl": task_models.examples[kind], "dev.tsv": "text\tlabel\na\todd\nb\teven\n"})
+    write_files({"t.jsonl": task_models.examples[kind], "dev.tsv": "text\tlabel\na\todd\nb\teven\n"})
     given = [word.format(base=task_models.base, runs=task_models.runs) for word in words]
     result = unmask("finetune", f"finetune/{kind}", *task_models.words(kind, "t.jsonl", *given), "--out", "run")
-    check_refused(result, message.format(base=task_models.base, runs=task_models.runs))
-    assert tree(place).keys() == {"t.jsonl", "dev.tsv"}
+    check_last_error(result, message.format(base=task_models.base, runs=task_models.runs))
+    assert tree_of(place).keys() == {"t.jsonl", "dev.tsv"}
 
 
-def test_a_run_that_diverges_says_so(
-    unmask: Command, place: Path, task_models: Any, write: Write, check_refused: Check
-) -> None:
-    write({"t.jsonl": task_models.examples["classification"]})
+def test_a_run_that_diverges_says_so(unmask: Command, place: Path, task_models: Any) -> None:
+    write_files({"t.jsonl": task_models.examples["classification"]})
     changes = ("optimizer.learning_rate=1e30", "train.steps=8", "schedule.warmup_ratio=0", "train.log_every=1")
     words = task_models.words("classification", "t.jsonl", *changes)
     result = unmask("finetune", "finetune/classification", *words, "--out", "run")
-    check_refused(result, "the loss or its gradient is not finite at step ")
+    check_last_error(result, "the loss or its gradient is not finite at step ")

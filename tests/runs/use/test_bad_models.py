@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+from support.commands import Command, tree_of
 
-Command = Callable[..., Any]
-Tree = Callable[[Path], dict[str, bytes | None]]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
@@ -199,13 +198,13 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
 
 @pytest.mark.parametrize(("files", "command", "message"), BAD_USES.values(), ids=BAD_USES)
 def test_bad_uses_are_refused(
-    unmask: Command, place: Path, task_models: Any, files: dict[str, str], command: str, message: str, tree: Tree
+    unmask: Command, place: Path, task_models: Any, files: dict[str, str], command: str, message: str
 ) -> None:
     for name, content in files.items():
         (place / name).write_text(content, encoding="utf-8")
     models = {"base": task_models.base, "runs": task_models.runs}
     check_refused(unmask(*command.format(**models).split()), message.format(**models))
-    assert tree(place).keys() == files.keys()
+    assert tree_of(place).keys() == files.keys()
 
 
 # -------------------------------------------------------------------------------------------------- damaged models

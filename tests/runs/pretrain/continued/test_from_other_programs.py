@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from torch import Tensor
 
+from support.continued import hidden_states, largest_difference, module_of, run_two_steps
 from unmask.models.hub.directory import load_model
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
@@ -56,10 +55,6 @@ def test_a_directory_that_transformers_saved_is_a_start(
     recipe: str,
     tiny_text: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    hidden: Callable[[Any], Tensor],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     kind, config, words = THEIRS[class_name]
     settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
@@ -74,17 +69,17 @@ def test_a_directory_that_transformers_saved_is_a_start(
     for has_tokenizer in (False, True):
         if has_tokenizer:
             transformers.AutoTokenizer.from_pretrained(tmp_path / "tokenizer").save_pretrained(tmp_path / "theirs")
-        ours = start(recipe, words)
+        ours = module_of(recipe, words)
         ids = torch.tensor([list(range(5, 36))])
         with torch.no_grad():
             states = theirs.base_model(input_ids=ids).last_hidden_state[0]
-        assert largest_difference(hidden(ours.encoder)[:31], states) < 1e-5  # two implementations, fp32
-    model = assert_it_runs(recipe, words, tmp_path / "run")
+        assert largest_difference(hidden_states(ours.encoder)[:31], states) < 1e-5  # two implementations, fp32
+    model = run_two_steps(recipe, words, tmp_path / "run")
     assert json.loads((model / "config.json").read_text())["architectures"] == [class_name]
     again = model_class.from_pretrained(model).eval()
     with torch.no_grad():
         states = again.base_model(input_ids=ids).last_hidden_state[0]
-    assert largest_difference(hidden(load_model(model).encoder)[:31], states) < 1e-5
+    assert largest_difference(hidden_states(load_model(model).encoder)[:31], states) < 1e-5
 
 
 def test_tokens_added_to_the_tokenizer_alone_are_new_entries(
@@ -93,9 +88,6 @@ def test_tokens_added_to_the_tokenizer_alone_are_new_entries(
     tiny_text: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    start: Callable[[str, list[str]], Any],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     """As `add_tokens` leaves a directory without `resize_token_embeddings`; a special one starts as the mean of all."""
     shutil.copytree(bert, tmp_path / "theirs")
@@ -108,7 +100,7 @@ def test_tokens_added_to_the_tokenizer_alone_are_new_entries(
     prepare([tiny_text], tmp_path / "theirs", tmp_path / "store")
     assert TokenStore(tmp_path / "store").token_counts()[200:].any()
     words = [f"store={tmp_path / 'store'}", f"init_from={tmp_path / 'theirs'}"]
-    module, rows = start(recipe, words), load_model(bert).encoder.word_embeddings
+    module, rows = module_of(recipe, words), load_model(bert).encoder.word_embeddings
     assert "200 vocabulary entries by its config.json, and the tokenizer beside it 203" in caplog.text
     assert "the 3 that it lacks (morning, gutenberg, [SPEAKER])" in caplog.text
     now = module.encoder.word_embeddings
@@ -116,7 +108,7 @@ def test_tokens_added_to_the_tokenizer_alone_are_new_entries(
         assert len(pieces) > 1
         assert largest_difference(now[place], rows[pieces].mean(0)) < TOLERANCE
     assert largest_difference(now[202], rows.mean(0)) < TOLERANCE
-    assert len(load_model(assert_it_runs(recipe, words, tmp_path / "run")).encoder.word_embeddings) == 203
+    assert len(load_model(run_two_steps(recipe, words, tmp_path / "run")).encoder.word_embeddings) == 203
 
 
 @pytest.mark.parametrize("class_name", THEIRS)
@@ -125,9 +117,6 @@ def test_added_tokens_of_merges_begin_as_the_mean_of_their_pieces(
     recipe: str,
     tiny_text: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     """In a padded model of another program."""
     kind, config, words = THEIRS[class_name]
@@ -143,7 +132,7 @@ def test_added_tokens_of_merges_begin_as_the_mean_of_their_pieces(
     theirs.save_pretrained(tmp_path / "theirs")
     transformers.AutoTokenizer.from_pretrained(tmp_path / "tokenizer").save_pretrained(tmp_path / "theirs")
     words = [f"store={tmp_path / 'store'}", f"init_from={tmp_path / 'theirs'}", *words]
-    rows, now = theirs.get_input_embeddings().weight, start(recipe, words).encoder.word_embeddings
+    rows, now = theirs.get_input_embeddings().weight, module_of(recipe, words).encoder.word_embeddings
     assert len(now) == num_rows + 1
     written = ["serendipity", "Caterpillar" if kind == "byte_bpe" else "caterpillar"]
     for place, pieces in enumerate(before.encode_batch(written), start=before.vocab_size):
@@ -151,5 +140,5 @@ def test_added_tokens_of_merges_begin_as_the_mean_of_their_pieces(
         assert largest_difference(now[place], rows[pieces].mean(0)) < TOLERANCE
     counts = TokenStore(tmp_path / "store").token_counts()
     assert counts[before.vocab_size + 1] > 0, "it occurs in the text"
-    model = assert_it_runs(recipe, words, tmp_path / "run")
+    model = run_two_steps(recipe, words, tmp_path / "run")
     assert len(transformers.AutoTokenizer.from_pretrained(model)) == num_rows + 1

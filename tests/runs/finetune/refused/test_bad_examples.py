@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+from support.commands import Command, check_last_error, tree_of, write_files
 
-Check = Callable[[Any, str], None]
-Command = Callable[..., Any]
-Tree = Callable[[Path], dict[str, bytes | None]]
-Write = Callable[[Mapping[str, str | bytes]], None]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def lines(*rows: Mapping[str, Any]) -> str:
@@ -187,14 +184,11 @@ def test_bad_files_are_refused(
     name: str,
     content: str | bytes,
     message: str,
-    tree: Tree,
-    write: Write,
-    check_refused: Check,
 ) -> None:
-    write({name: content})
+    write_files({name: content})
     words = task_models.words("qa" if kind == "squad1" else kind, name)
-    check_refused(unmask("finetune", f"finetune/{kind}", *words, "--out", "run"), message)
-    assert tree(place).keys() == {name}
+    check_last_error(unmask("finetune", f"finetune/{kind}", *words, "--out", "run"), message)
+    assert tree_of(place).keys() == {name}
 
 
 # ------------------------------------------------------------------------------------------------- repaired and counted
@@ -253,42 +247,39 @@ def test_what_can_be_repaired_is_counted(
     content: str,
     words: list[str],
     told: str,
-    write: Write,
 ) -> None:
-    write({name: content})
+    write_files({name: content})
     given = task_models.words(kind, name, *words)
     code, output, errors = unmask("finetune", f"finetune/{kind}", *given, "--out", "run")
     assert (code, output) == (0, "run/model\nrun/report.html\n"), errors
     assert told in errors
 
 
-def test_broken_tags_may_be_refused(
-    unmask: Command, place: Path, task_models: Any, write: Write, check_refused: Check
-) -> None:
-    write({"t.conll": "Ada B-PER\nran O\nHopper I-LOC\n\n"})
+def test_broken_tags_may_be_refused(unmask: Command, place: Path, task_models: Any) -> None:
+    write_files({"t.conll": "Ada B-PER\nran O\nHopper I-LOC\n\n"})
     words = task_models.words("tagging", "t.conll", "task.repair_tags=false")
     refused = unmask("finetune", "finetune/tagging", *words, "--out", "run")
-    check_refused(refused, "t.conll:3: the tag 'I-LOC' breaks the scheme BIO: nothing begins its entity")
+    check_last_error(refused, "t.conll:3: the tag 'I-LOC' breaks the scheme BIO: nothing begins its entity")
 
 
 # ------------------------------------------------------------------------------------------- runs that are there
 
 
-def test_a_run_outlives_bad_examples(
-    unmask: Command, place: Path, task_models: Any, tree: Tree, write: Write, check_refused: Check
-) -> None:
+def test_a_run_outlives_bad_examples(unmask: Command, place: Path, task_models: Any) -> None:
     """Neither --overwrite nor --resume with a bad or another training file changes anything of it."""
-    write({"t.jsonl": task_models.examples["qa"]})
+    write_files({"t.jsonl": task_models.examples["qa"]})
     words = task_models.words("qa", "t.jsonl", "data.dev=t.jsonl")
     assert unmask("finetune", "finetune/qa", *words, "--out", "run").code == 0
-    before = tree(place / "run")
+    before = tree_of(place / "run")
     bad = lines(question(), *ELSEWHERE)
-    write({"bad.jsonl": bad})
+    write_files({"bad.jsonl": bad})
     others = task_models.words("qa", "bad.jsonl")
-    check_refused(unmask("finetune", "finetune/qa", *others, "--out", "run", "--overwrite"), "bad.jsonl: 2 answers are")
-    assert tree(place / "run") == before
+    check_last_error(
+        unmask("finetune", "finetune/qa", *others, "--out", "run", "--overwrite"), "bad.jsonl: 2 answers are"
+    )
+    assert tree_of(place / "run") == before
     refused = unmask("finetune", "finetune/qa", *others, "--out", "run", "--resume")
-    check_refused(refused, "run was begun with other settings: data.train, data.dev. A resumed run may change its ")
+    check_last_error(refused, "run was begun with other settings: data.train, data.dev. A resumed run may change its ")
     for content, told in (
         (bad, "t.jsonl: 2 answers are not in the passage"),
         (
@@ -296,24 +287,22 @@ def test_a_run_outlives_bad_examples(
             "run: t.jsonl gives other examples than when this run was begun: restore the file, or start",
         ),
     ):
-        write({"t.jsonl": content})
-        check_refused(unmask("finetune", "finetune/qa", *words, "--out", "run", "--resume"), told)
+        write_files({"t.jsonl": content})
+        check_last_error(unmask("finetune", "finetune/qa", *words, "--out", "run", "--resume"), told)
         for name in ("model/model.safetensors", "metrics.jsonl", "results.json", "recipe.yaml"):
-            assert tree(place / "run")[name] == before[name]
+            assert tree_of(place / "run")[name] == before[name]
     refused = unmask("finetune", "finetune/qa", *words, "--out", "run")
-    check_refused(refused, "run exists already and would be overwritten: choose another --out, or pass --resume or")
+    check_last_error(refused, "run exists already and would be overwritten: choose another --out, or pass --resume or")
 
 
-def test_a_search_is_not_resumed_on_bad_examples(
-    unmask: Command, place: Path, task_models: Any, write: Write, check_refused: Check
-) -> None:
-    write({"t.jsonl": task_models.examples["choice"]})
+def test_a_search_is_not_resumed_on_bad_examples(unmask: Command, place: Path, task_models: Any) -> None:
+    write_files({"t.jsonl": task_models.examples["choice"]})
     words = task_models.words("choice", "t.jsonl", "data.dev=t.jsonl", "search.restarts=2")
     command = ("finetune", "finetune/choice", *words, "--out", "run")
     assert unmask(*command).code == 0
     first, second = sorted((place / "run" / "trials").iterdir())
     shutil.rmtree(second)
-    write({"t.jsonl": lines(choice("flew"))})
-    check_refused(unmask(*command, "--resume"), "t.jsonl:1: 1 choice(s) in choices: expected at least two")
+    write_files({"t.jsonl": lines(choice("flew"))})
+    check_last_error(unmask(*command, "--resume"), "t.jsonl:1: 1 choice(s) in choices: expected at least two")
     assert (first / "model" / "config.json").is_file()
     assert (place / "run" / "summary.json").is_file()

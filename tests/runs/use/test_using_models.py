@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+from support.commands import Command
 
-Command = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def succeeded(result: Any) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from support.commands import write_documents
 from support.run_checks import MLM_FLOORS, copy_with_store, faults_of, levels_of
 from unmask.doctor.run.checks import check_run
 from unmask.errors import InputError
@@ -49,9 +49,8 @@ def test_a_run_made_from_a_corpus_finds_its_own_store(
     recipe: str,
     texts: list[str],
     tmp_path: Path,
-    write_text: Callable[[Path, Sequence[str]], Path],
 ) -> None:
-    corpus = write_text(tmp_path / "text.jsonl", texts[:12])
+    corpus = write_documents(tmp_path / "text.jsonl", texts[:12])
     words = [f"corpus={corpus}", "tokenizer.vocab_size=300", "train.steps=20", "train.eval_every=null"]
     pretrain(recipe, words, out=tmp_path / "run")
     told = levels_of(check_run(tmp_path / "run"))

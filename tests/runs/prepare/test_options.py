@@ -18,17 +18,14 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
+from support.commands import Command, check_refused, tree_of, write_files
 from unmask.store.encoding import held_out_hash
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
-FIXTURES = Path(__file__).parents[1] / "unit" / "corpus" / "formats" / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "unit" / "corpus" / "formats" / "fixtures"
 Files = dict[str, str | bytes]
-Command = Callable[..., Any]
-Tree = Callable[[Path], dict[str, bytes | None]]
-Write = Callable[[Files], None]
-Refused = Callable[[Any, str], None]
 
 
 def table(**columns: list[Any]) -> bytes:
@@ -85,9 +82,9 @@ WAYS_IN: dict[str, tuple[Files, list[str]]] = {
 
 @pytest.mark.parametrize(("files", "options"), WAYS_IN.values(), ids=WAYS_IN.keys())
 def test_every_format_becomes_the_same_store(
-    unmask: Command, place: Path, tokenizer: Path, files: Files, options: list[str], write: Write
+    unmask: Command, place: Path, tokenizer: Path, files: Files, options: list[str]
 ) -> None:
-    write(files)
+    write_files(files)
     named = sorted({name.partition("/")[0] for name in files})
     code, output, errors = unmask(
         "prepare", *named, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options
@@ -120,9 +117,7 @@ def test_standard_input(
     assert TokenStore(Path("made")).manifest["sources"] == [{"file": "-", "bytes": 0}]
 
 
-def test_a_pipe_with_a_name_is_read_once_and_whole(
-    unmask: Command, place: Path, tokenizer: Path, write: Write, refused: Refused
-) -> None:
+def test_a_pipe_with_a_name_is_read_once_and_whole(unmask: Command, place: Path, tokenizer: Path) -> None:
     """`<(zcat a.jsonl.gz)`: what looked into it beforehand would lose what it read."""
     os.mkfifo("pipe")
     sender = threading.Thread(target=lambda: Path("pipe").write_bytes(LINES.encode()), daemon=True)
@@ -131,8 +126,8 @@ def test_a_pipe_with_a_name_is_read_once_and_whole(
     code, _, errors = unmask("prepare", "pipe", *words)
     assert code == 0, errors
     assert stored_texts(TokenStore(Path("made"))) == ROWS
-    write({"m.yaml": "corpora: {en: {text: [pipe]}}"})
-    refused(
+    write_files({"m.yaml": "corpora: {en: {text: [pipe]}}"})
+    check_refused(
         unmask("prepare", "m.yaml", "--tokenizer", tokenizer, "--out", "other", "--format", "jsonl"),
         "m.yaml: a mixture is read twice, which pipe cannot be: name files",
     )
@@ -165,8 +160,8 @@ DIRTY = [
 ]
 
 
-def test_every_step_of_cleaning_is_in_the_account(unmask: Command, place: Path, tokenizer: Path, write: Write) -> None:
-    write({"a.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in DIRTY) + "{\n"})
+def test_every_step_of_cleaning_is_in_the_account(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in DIRTY) + "{\n"})
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--on-error", "skip", "--min-characters", 10]
     words += ["--duplicates", "paragraphs", "--near-duplicates", 0.9, "--set", "cleaning.boilerplate_lines=true"]
     code, output, errors = unmask("prepare", "a.jsonl", *words, "--set", "cleaning.min_script_share.Latin=0.5")
@@ -190,14 +185,12 @@ def test_every_step_of_cleaning_is_in_the_account(unmask: Command, place: Path, 
 # ---------------------------------------------------------------------------------------------------------- mixtures
 
 
-def test_documents_of_a_mixture_are_taken_as_often_as_it_says(
-    unmask: Command, place: Path, tokenizer: Path, write: Write
-) -> None:
+def test_documents_of_a_mixture_are_taken_as_often_as_it_says(unmask: Command, place: Path, tokenizer: Path) -> None:
     """Sizes 1 : 9; with exponent 0.5 the shares are 1/4 and 3/4, so 2.5 times and 5/6 of each document."""
     numbers = {"small": range(100), "large": range(1000, 1900)}
     for name, some in numbers.items():
-        write({f"{name}.jsonl": "".join(json.dumps({"text": f"the dog {n:04d} barks"}) + "\n" for n in some)})
-    write({"m.yaml": "exponent: 0.5\ncorpora:\n  small: {text: [small.jsonl]}\n  large: {text: [large.jsonl]}\n"})
+        write_files({f"{name}.jsonl": "".join(json.dumps({"text": f"the dog {n:04d} barks"}) + "\n" for n in some)})
+    write_files({"m.yaml": "exponent: 0.5\ncorpora:\n  small: {text: [small.jsonl]}\n  large: {text: [large.jsonl]}\n"})
     code, output, errors = unmask("prepare", "m.yaml", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
     assert code == 0, errors
     store = TokenStore(Path("made"))
@@ -232,42 +225,39 @@ def test_a_complete_store_is_not_taken_for_one_of_other_settings(
     tokenizer: Path,
     options: list[str],
     different: str,
-    tree: Tree,
-    write: Write,
-    refused: Refused,
 ) -> None:
-    write({"a.txt": GOOD})
+    write_files({"a.txt": GOOD})
     words = ["prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
     assert unmask(*words).code == 0
-    before = tree(place)
+    before = tree_of(place)
     assert unmask(*words).code == 0, "the same command again"
-    refused(unmask(*words, *options), f"made: what is there was made from another {different}")
-    assert tree(place) == before
+    check_refused(unmask(*words, *options), f"made: what is there was made from another {different}")
+    assert tree_of(place) == before
 
 
-def test_a_mixture_of_other_shares_is_another_store(
-    unmask: Command, place: Path, tokenizer: Path, tree: Tree, write: Write, refused: Refused
-) -> None:
-    write({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": "corpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"})
+def test_a_mixture_of_other_shares_is_another_store(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": "corpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"})
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
     assert unmask("prepare", "m.yaml", *words).code == 0
     assert unmask("prepare", "m.yaml", *words).code == 0
-    before = tree(place)
-    refused(unmask("prepare", "a.txt", "b.txt", *words), "made: what is there was made from another mixture")
-    write({"m.yaml": "exponent: 0.5\ncorpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"})
-    refused(unmask("prepare", "m.yaml", *words), "made: what is there was made from another mixture.a and mixture.b")
-    assert {**tree(place), "m.yaml": None} == {**before, "m.yaml": None}
+    before = tree_of(place)
+    check_refused(unmask("prepare", "a.txt", "b.txt", *words), "made: what is there was made from another mixture")
+    write_files({"m.yaml": "exponent: 0.5\ncorpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"})
+    check_refused(
+        unmask("prepare", "m.yaml", *words), "made: what is there was made from another mixture.a and mixture.b"
+    )
+    assert {**tree_of(place), "m.yaml": None} == {**before, "m.yaml": None}
 
 
 def test_a_flipped_byte_in_the_list_of_what_was_passed_over_is_found(
-    unmask: Command, place: Path, tokenizer: Path, write: Write, refused: Refused
+    unmask: Command, place: Path, tokenizer: Path
 ) -> None:
-    write({"a.jsonl": LINES + '{"text": "Fine."}\n'})
+    write_files({"a.jsonl": LINES + '{"text": "Fine."}\n'})
     words = ["prepare", "a.jsonl", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--on-error", "skip"]
     assert unmask(*words).code == 0
     assert unmask("verify", "made").code == 0
-    write({"made/skipped.jsonl": Path("made/skipped.jsonl").read_text().replace("a.jsonl:1", "a.jsonl:3")})
-    refused(unmask("verify", "made"), "made/skipped.jsonl: its checksum is not the manifest's")
+    write_files({"made/skipped.jsonl": Path("made/skipped.jsonl").read_text().replace("a.jsonl:1", "a.jsonl:3")})
+    check_refused(unmask("verify", "made"), "made/skipped.jsonl: its checksum is not the manifest's")
 
 
 # --------------------------------------------------------------------------------------------- words that mean nothing
@@ -332,14 +322,11 @@ def test_mistakes_in_a_mixture_are_told(
     files: Files,
     text: list[str],
     message: str,
-    tree: Tree,
-    write: Write,
-    refused: Refused,
 ) -> None:
-    write({"a.txt": GOOD, **files})
-    before = tree(place)
-    refused(unmask("prepare", *text, "--tokenizer", tokenizer, "--out", "made", "--workers", 1), message)
-    assert tree(place) == before
+    write_files({"a.txt": GOOD, **files})
+    before = tree_of(place)
+    check_refused(unmask("prepare", *text, "--tokenizer", tokenizer, "--out", "made", "--workers", 1), message)
+    assert tree_of(place) == before
 
 
 OPTIONS: dict[str, str] = {
@@ -371,17 +358,14 @@ def test_wrong_options_are_told(
     tokenizer: Path,
     options: str,
     message: str,
-    tree: Tree,
-    write: Write,
-    refused: Refused,
 ) -> None:
-    write({"a.txt": GOOD})
-    before = tree(place)
+    write_files({"a.txt": GOOD})
+    before = tree_of(place)
     finished = unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options.split())
     if options.startswith("--ray"):  # what the store will need was told before the cluster was looked for
         finished = finished._replace(errors=finished.errors.partition("are free\n")[2])
-    refused(finished, message)
-    assert tree(place) == before
+    check_refused(finished, message)
+    assert tree_of(place) == before
 
 
 @pytest.mark.parametrize(
@@ -395,9 +379,7 @@ def test_wrong_options_are_told(
         ("--kind byte_bpe --vocab-size 99", "a vocabulary of 99 entries has no room for the 256 entries of an alphab"),
     ],
 )
-def test_wrong_options_of_a_tokenizer_are_told(
-    unmask: Command, place: Path, options: str, message: str, tree: Tree, write: Write, refused: Refused
-) -> None:
-    write({"a.txt": GOOD})
-    refused(unmask("tokenizer", "train", "a.txt", "--out", "made", *options.split()), message)
-    assert tree(place).keys() == {"a.txt"}
+def test_wrong_options_of_a_tokenizer_are_told(unmask: Command, place: Path, options: str, message: str) -> None:
+    write_files({"a.txt": GOOD})
+    check_refused(unmask("tokenizer", "train", "a.txt", "--out", "made", *options.split()), message)
+    assert tree_of(place).keys() == {"a.txt"}

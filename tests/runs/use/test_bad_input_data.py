@@ -6,18 +6,13 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.commands import Command, tree_of, write_files
+
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n" * 20
-
-
-Command = Callable[..., Any]
-Tree = Callable[[Path], dict[str, bytes | None]]
-Write = Callable[[Mapping[str, str | bytes]], None]
 
 
 @pytest.fixture(scope="module")
@@ -82,27 +77,23 @@ def test_bad_text_is_refused(
     files: dict[str, str | bytes],
     text: list[str],
     message: str,
-    tree: Tree,
-    write: Write,
 ) -> None:
-    write(files)
-    before = tree(place)
+    write_files(files)
+    before = tree_of(place)
     with_tokenizer = ["--tokenizer", tokenizer, "--workers", 1] if command == "prepare" else []
     code, output, errors = unmask(*command.split(), *text, "--out", "made", *with_tokenizer)
     assert code == 2
     assert output == ""
     assert errors.startswith(f"error: {message}")
     assert len(errors.splitlines()) == 1, errors
-    assert tree(place) == before
+    assert tree_of(place) == before
 
 
-def test_text_of_characters_that_are_no_tokens_is_refused(
-    unmask: Command, place: Path, tokenizer: Path, tree: Tree, write: Write
-) -> None:
-    write({"a.txt": "\ufffd\n\n\ufffd\n"})
+def test_text_of_characters_that_are_no_tokens_is_refused(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.txt": "\ufffd\n\n\ufffd\n"})
     code, _, errors = unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
     assert (code, errors) == (2, "error: a.txt: no text with a sentence in it: give text to prepare\n")
-    assert tree(place).keys() == {"a.txt"}
+    assert tree_of(place).keys() == {"a.txt"}
 
 
 @pytest.mark.parametrize(
@@ -113,15 +104,13 @@ def test_text_of_characters_that_are_no_tokens_is_refused(
         ("broken", "broken/tokenizer.json, line 1: not JSON"),
     ],
 )
-def test_a_bad_tokenizer_is_refused(
-    unmask: Command, place: Path, given: str, message: str, tree: Tree, write: Write
-) -> None:
-    write({"a.txt": GOOD, "folder/a.txt": GOOD, "broken/tokenizer.json": "{"})
-    before = tree(place)
+def test_a_bad_tokenizer_is_refused(unmask: Command, place: Path, given: str, message: str) -> None:
+    write_files({"a.txt": GOOD, "folder/a.txt": GOOD, "broken/tokenizer.json": "{"})
+    before = tree_of(place)
     code, _, errors = unmask("prepare", "a.txt", "--tokenizer", given, "--out", "made", "--workers", 1)
     assert code == 2
     assert errors.startswith(f"error: {message}")
-    assert tree(place) == before
+    assert tree_of(place) == before
 
 
 @pytest.mark.parametrize("command", ["prepare", "tokenizer train"])
@@ -152,24 +141,20 @@ def test_what_is_in_the_way_is_left_alone(
     out: str,
     options: list[str],
     message: str,
-    tree: Tree,
-    write: Write,
 ) -> None:
-    write({"a.txt": GOOD, **there})
-    before = tree(place)
+    write_files({"a.txt": GOOD, **there})
+    before = tree_of(place)
     with_tokenizer = ["--tokenizer", tokenizer, "--workers", 1] if command == "prepare" else []
     code, _, errors = unmask(*command.split(), "a.txt", "--out", out, *with_tokenizer, *options)
     assert code == 2
     assert errors.startswith(f"error: {message}")
     assert len(errors.splitlines()) == 1, errors
-    assert tree(place) == before
+    assert tree_of(place) == before
 
 
-def test_in_a_process_of_its_own_there_is_no_traceback_either(
-    place: Path, tokenizer: Path, tree: Tree, write: Write
-) -> None:
+def test_in_a_process_of_its_own_there_is_no_traceback_either(place: Path, tokenizer: Path) -> None:
     """And broken text that workers were reading ahead of ends them all."""
-    write({"a.txt": GOOD.encode() + BROKEN_UTF8})
+    write_files({"a.txt": GOOD.encode() + BROKEN_UTF8})
     words = ["prepare", "a.txt", "--tokenizer", str(tokenizer), "--out", "made", "--workers", "2"]
     done = subprocess.run([sys.executable, "-m", "unmask", *words], capture_output=True, text=True)
     assert done.returncode == 2
@@ -178,16 +163,14 @@ def test_in_a_process_of_its_own_there_is_no_traceback_either(
     assert told.startswith("error: a.txt:")
     assert "not UTF-8 at byte" in told
     assert "Traceback" not in done.stderr
-    assert tree(place).keys() == {"a.txt"}
+    assert tree_of(place).keys() == {"a.txt"}
 
 
 # ----------------------------------------------------------------------------------------------------------- damaged
 
 
-def test_verify_tells_a_sound_store_from_a_damaged_one(
-    unmask: Command, place: Path, tokenizer: Path, write: Write
-) -> None:
-    write({"a.txt": GOOD})
+def test_verify_tells_a_sound_store_from_a_damaged_one(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.txt": GOOD})
     assert unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1).code == 0
     sound = unmask("verify", "made")
     assert (sound.code, sound.errors) == (0, "")
@@ -212,10 +195,10 @@ def test_verify_tells_a_sound_store_from_a_damaged_one(
 # ------------------------------------------------------------------------------------------------------------- handled
 
 
-def test_odd_text_is_read_counted_and_told(unmask: Command, place: Path, tokenizer: Path, write: Write) -> None:
-    write({"a.txt": "A quick\u200b fox\x07 is he\u00adre.\n\n" + "the lazy dog " * 230_770 + "\n\n\u200b\x00\n"})
-    write({"b.txt": ""})
-    write({"c.txt": b"\xef\xbb\xbfIt barks.\r\nFine.\r\n"})
+def test_odd_text_is_read_counted_and_told(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.txt": "A quick\u200b fox\x07 is he\u00adre.\n\n" + "the lazy dog " * 230_770 + "\n\n\u200b\x00\n"})
+    write_files({"b.txt": ""})
+    write_files({"c.txt": b"\xef\xbb\xbfIt barks.\r\nFine.\r\n"})
     code, output, errors = unmask("prepare", "*.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
     assert code == 0, errors
     manifest = json.loads((place / "made" / "manifest.json").read_text())
@@ -235,9 +218,9 @@ def test_odd_text_is_read_counted_and_told(unmask: Command, place: Path, tokeniz
         assert told in output
 
 
-def test_the_tokenizer_tells_what_it_was_trained_on(unmask: Command, place: Path, write: Write) -> None:
-    write({"a.txt": GOOD + "A quick\u200b fox\x07.\n\n" + "the lazy dog " * 230_770})
-    write({"b.txt": ""})
+def test_the_tokenizer_tells_what_it_was_trained_on(unmask: Command, place: Path) -> None:
+    write_files({"a.txt": GOOD + "A quick\u200b fox\x07.\n\n" + "the lazy dog " * 230_770})
+    write_files({"b.txt": ""})
     code, _, errors = unmask("tokenizer", "train", ".", "--out", "made", "--vocab-size", 100)
     assert code == 0, errors
     report = json.loads((place / "made" / "training.json").read_text())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from support.commands import write_documents
 from unmask.batch import Batch, pack
 from unmask.doctor.run.checks import check_run
 from unmask.errors import SettingsError
@@ -31,7 +31,6 @@ from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
-Write = Callable[[Path, Sequence[str]], Path]
 
 CAUSAL = [
     *("objective.name=causal_lm", "model.architecture=gpt1", "packing.format=single_segment", "tokenizer.kind=bpe"),
@@ -50,11 +49,9 @@ WHOLE_WORDS = ["objective.masking=whole_word", "packing.short_sequence_prob=0", 
 
 
 @pytest.mark.parametrize("pairs", [True, False])
-def test_whole_words_of_text_without_spaces_are_refused(
-    tiny_recipe: Path, tmp_path: Path, write_text: Write, pairs: bool
-) -> None:
+def test_whole_words_of_text_without_spaces_are_refused(tiny_recipe: Path, tmp_path: Path, pairs: bool) -> None:
     """Also where each pair of segments has a target of its own."""
-    text = write_text(tmp_path / "text.jsonl", UNSPACED)
+    text = write_documents(tmp_path / "text.jsonl", UNSPACED)
     alone = [] if pairs else ["objective.sentence_objective=none", "packing.format=single_segment"]
     with pytest.raises(
         SettingsError, match=r"nothing would be measured: not one of the \d+ held-out sequences"
@@ -67,18 +64,18 @@ def test_whole_words_of_text_without_spaces_are_refused(
     assert read_metrics(tmp_path / "other" / "metrics.jsonl") == []
 
 
-def test_documents_of_one_token_are_refused(tiny_recipe: Path, tmp_path: Path, write_text: Write) -> None:
-    words = [f"corpus={write_text(tmp_path / 'text.jsonl', LETTERS)}", *CAUSAL]
+def test_documents_of_one_token_are_refused(tiny_recipe: Path, tmp_path: Path) -> None:
+    words = [f"corpus={write_documents(tmp_path / 'text.jsonl', LETTERS)}", *CAUSAL]
     with pytest.raises(SettingsError, match=r"held-out sequences has a target of loss/lm; .*longer documents; if the"):
         pretrain(str(tiny_recipe), words, out=tmp_path / "one")
     with pytest.raises(SettingsError, match=r"the first 4 steps has a target of loss/lm; .*longer documents$"):
         pretrain(str(tiny_recipe), [*words, "held_out=0", "train.steps=4"], out=tmp_path / "other")
 
 
-def test_steps_without_targets_have_rows_without_losses(tiny_recipe: Path, tmp_path: Path, write_text: Write) -> None:
+def test_steps_without_targets_have_rows_without_losses(tiny_recipe: Path, tmp_path: Path) -> None:
     """Every third document has targets, and a step is one document."""
     documents = [text if place % 3 else f"{text} {text} b" for place, text in enumerate(LETTERS)]
-    words = [f"corpus={write_text(tmp_path / 'text.jsonl', documents)}", *CAUSAL, "train.log_every=1"]
+    words = [f"corpus={write_documents(tmp_path / 'text.jsonl', documents)}", *CAUSAL, "train.log_every=1"]
     words += ["train.batch_size=1", "train.micro_batch_size=1", "train.spike_factor=100", "train.steps=30"]
     run = tmp_path / "run"
     pretrain(str(tiny_recipe), words, out=run)
@@ -91,12 +88,12 @@ def test_steps_without_targets_have_rows_without_losses(tiny_recipe: Path, tmp_p
 
 
 def test_spans_at_edges_alone_have_no_boundary_loss(
-    tiny_recipe: Path, tmp_path: Path, write_text: Write, caplog: pytest.LogCaptureFixture
+    tiny_recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run is sound, and says so: a figure that was not measured is left out, in the rows and in the results."""
     documents = [f"{one} {other}" for one, other in zip(LETTERS, reversed(LETTERS), strict=True)]
     span = ["objective.masking=span", "objective.span_boundary=true", "objective.sentence_objective=none"]
-    words = [f"corpus={write_text(tmp_path / 'text.jsonl', documents)}", *span, "packing.format=single_segment"]
+    words = [f"corpus={write_documents(tmp_path / 'text.jsonl', documents)}", *span, "packing.format=single_segment"]
     run = tmp_path / "run"
     pretrain(str(tiny_recipe), words, out=run)
     rows, results = read_metrics(run / "metrics.jsonl"), json.loads((run / "results.json").read_text())

@@ -20,6 +20,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
+from support.commands import Command, check_refused, tree_of, write_files
 from unmask.store.store import TokenStore
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
@@ -30,10 +31,6 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".zst": zstandard.ZstdCompressor().compress,
 }
 Files = dict[str, str | bytes]
-Command = Callable[..., Any]
-Tree = Callable[[Path], dict[str, bytes | None]]
-Write = Callable[[Files], None]
-Refused = Callable[[Any, str], None]
 
 
 def table(**columns: list[Any]) -> bytes:
@@ -143,17 +140,14 @@ def test_bad_records_stop_or_are_passed_over_and_listed(
     message: str,
     left: int,
     listed: list[tuple[str, str]],
-    tree: Tree,
-    write: Write,
-    refused: Refused,
 ) -> None:
-    write(files)
-    before = tree(place)
+    write_files(files)
+    before = tree_of(place)
     words = ["prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options]
     stopped = unmask(*words)
-    refused(stopped, message)
+    check_refused(stopped, message)
     assert stopped.errors.endswith("be read with --on-error skip (in a recipe reading.on_error=skip)\n")
-    assert tree(place) == before
+    assert tree_of(place) == before
 
     code, output, errors = unmask(*words, "--on-error", "skip")
     assert code == 0, errors
@@ -184,15 +178,15 @@ def test_bad_records_stop_or_are_passed_over_and_listed(
     ids=["records", "records and documents", "no column", "numbers", "UTF-16", "cut"],
 )
 def test_where_nothing_is_left_the_reasons_are_told(
-    unmask: Command, place: Path, tokenizer: Path, files: Files, losses: str, tree: Tree, write: Write, refused: Refused
+    unmask: Command, place: Path, tokenizer: Path, files: Files, losses: str
 ) -> None:
-    write(files)
-    before = tree(place)
+    write_files(files)
+    before = tree_of(place)
     finished = unmask(
         "prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--on-error", "skip"
     )
-    refused(finished, f"{next(iter(files))}: no text with a sentence in it ({losses}): give text to prepare")
-    assert tree(place) == before
+    check_refused(finished, f"{next(iter(files))}: no text with a sentence in it ({losses}): give text to prepare")
+    assert tree_of(place) == before
 
 
 # -------------------------------------------------------------------------------------------------------- bad files
@@ -250,14 +244,13 @@ def test_bad_files_are_refused(
     files: Files,
     options: list[str],
     message: str,
-    tree: Tree,
-    write: Write,
-    refused: Refused,
 ) -> None:
-    write(files)
-    before = tree(place)
-    refused(unmask("prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options), message)
-    assert tree(place) == before
+    write_files(files)
+    before = tree_of(place)
+    check_refused(
+        unmask("prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options), message
+    )
+    assert tree_of(place) == before
 
 
 @pytest.mark.parametrize(
@@ -272,47 +265,41 @@ def test_bad_files_are_refused(
     ids=["no name", "a name too long", "a pattern", "a link to nothing", "a folder with a file's name"],
 )
 def test_names_that_are_no_files_are_refused(
-    unmask: Command, place: Path, tokenizer: Path, text: str, message: str, write: Write, refused: Refused
+    unmask: Command, place: Path, tokenizer: Path, text: str, message: str
 ) -> None:
-    write({"precious.txt": GOOD})
+    write_files({"precious.txt": GOOD})
     Path("link.txt").symlink_to("nowhere")
     Path("empty.jsonl").mkdir()
-    refused(unmask("prepare", text, "--tokenizer", tokenizer, "--out", "made", "--workers", 1), message)
+    check_refused(unmask("prepare", text, "--tokenizer", tokenizer, "--out", "made", "--workers", 1), message)
     assert not Path("made").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize(("text", "named"), [("shut/a.txt", "shut/a.txt"), ("shut", "shut"), ("b.txt", "b.txt")])
-def test_what_may_not_be_read_is_told(
-    unmask: Command, place: Path, tokenizer: Path, text: str, named: str, write: Write, refused: Refused
-) -> None:
-    write({"shut/a.txt": GOOD, "b.txt": GOOD})
+def test_what_may_not_be_read_is_told(unmask: Command, place: Path, tokenizer: Path, text: str, named: str) -> None:
+    write_files({"shut/a.txt": GOOD, "b.txt": GOOD})
     Path("b.txt").chmod(0)
     Path("shut").chmod(0)
     finished = unmask("prepare", text, "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
     Path("shut").chmod(0o700)
-    refused(finished, named)
+    check_refused(finished, named)
     assert "Permission denied" in finished.errors
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a file that opens and cannot be read needs Linux")
-def test_a_file_that_fails_under_the_reader_is_told(
-    unmask: Command, place: Path, tokenizer: Path, write: Write, refused: Refused
-) -> None:
+def test_a_file_that_fails_under_the_reader_is_told(unmask: Command, place: Path, tokenizer: Path) -> None:
     words = ["prepare", "/proc/self/mem", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--format", "txt"]
-    refused(unmask(*words), "/proc/self/mem: cannot be read: Input/output error")
-    write({"a.txt": GOOD})
+    check_refused(unmask(*words), "/proc/self/mem: cannot be read: Input/output error")
+    write_files({"a.txt": GOOD})
     assert unmask(*words, "a.txt", "--on-error", "skip").code == 0
     assert Path("made", "skipped.jsonl").read_text() == '{"source": "/proc/self/mem", "reason": "unreadable file"}\n'
 
 
-def test_a_name_that_is_not_utf8_is_kept_as_it_is(
-    unmask: Command, place: Path, tokenizer: Path, refused: Refused
-) -> None:
+def test_a_name_that_is_not_utf8_is_kept_as_it_is(unmask: Command, place: Path, tokenizer: Path) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     Path(name).write_text(GOOD + "\n\n\xe9\n", encoding="latin-1")
     words = ["prepare", name, "--tokenizer", tokenizer, "--out", "made", "--workers", 1]
-    refused(unmask(*words), "caf")
+    check_refused(unmask(*words), "caf")
     code, _, errors = unmask(*words, "--on-error", "skip")
     assert code == 0, errors
     assert TokenStore(Path("made")).manifest["sources"][0]["file"] == name
@@ -328,12 +315,14 @@ def test_standard_input_that_is_closed_is_told(place: Path, tokenizer: Path) -> 
 
 
 def test_standard_input_cut_in_its_archive_is_told(
-    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, tree: Tree, refused: Refused
+    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(GOOD.encode())[:-9])))
     finished = unmask("prepare", "-", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
-    refused(finished, "standard input: the compressed data are damaged or cut short (the last frame is incomplete)")
-    assert tree(place) == {}
+    check_refused(
+        finished, "standard input: the compressed data are damaged or cut short (the last frame is incomplete)"
+    )
+    assert tree_of(place) == {}
 
 
 # --------------------------------------------------------------------------------------------------- missing packages
@@ -358,12 +347,10 @@ EXTRAS: dict[str, tuple[Files, list[str], str, str]] = {
 
 
 @pytest.mark.parametrize("package", EXTRAS)
-def test_a_missing_extra_is_named_with_the_line_that_installs_it(
-    place: Path, tokenizer: Path, package: str, tree: Tree, write: Write
-) -> None:
+def test_a_missing_extra_is_named_with_the_line_that_installs_it(place: Path, tokenizer: Path, package: str) -> None:
     files, options, message, extra = EXTRAS[package]
-    write(files)
-    before = tree(place)
+    write_files(files)
+    before = tree_of(place)
     words = ["prepare", *files, "--tokenizer", str(tokenizer), "--out", "made", "--workers", "1", *options]
     code = f"import sys; sys.modules[{package!r}] = None; from unmask.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
@@ -372,7 +359,7 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(
     assert told.startswith(f"error: {message}")
     assert f"pip install 'unmask[{extra}]'" in told
     assert "Traceback" not in done.stderr
-    assert tree(place) == before
+    assert tree_of(place) == before
 
 
 @pytest.mark.parametrize("kind", ["word", "wordpiece", "bpe"])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers
-from torch import Tensor
 
+from support.continued import hidden_states, largest_difference, module_of, run_two_steps
 from unmask.errors import SettingsError
 from unmask.models.hub.directory import load_model
 from unmask.pretraining.run import pretrain
@@ -50,14 +48,12 @@ def test_new_entries_are_known_to_a_boundary_head(
     bert: Path,
     wider_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     words = [f"store={wider_store}", f"init_from={bert}", "objective.masking=span", "objective.span_boundary=true"]
     words += ["objective.sentence_objective=none"]
-    module = start(recipe, words)
+    module = module_of(recipe, words)
     assert len(module.span_boundary_head.bias) == len(module.encoder.word_embeddings)
-    assert_it_runs(recipe, words, tmp_path / "run")
+    run_two_steps(recipe, words, tmp_path / "run")
 
 
 def test_a_run_tells_of_new_entries_at_its_start(
@@ -81,13 +77,9 @@ def test_new_entries_begin_as_the_mean_of_their_pieces(
     bert: Path,
     wider_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    hidden: Callable[[Any], Tensor],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     words = [f"store={wider_store}", f"init_from={bert}"]
-    module, before = start(recipe, words), load_model(bert)
+    module, before = module_of(recipe, words), load_model(bert)
     assert before.masked_lm_head is not None
     rows, bias = before.encoder.word_embeddings, before.masked_lm_head.bias
     words_now = module.encoder.word_embeddings
@@ -102,12 +94,12 @@ def test_new_entries_begin_as_the_mean_of_their_pieces(
     for place, pieces in enumerate(pieces_of.values()):
         assert len(pieces) > 1
         assert largest_difference(words_now[size + place], rows[pieces].mean(0)) < TOLERANCE
-    assert largest_difference(hidden(module.encoder), hidden(before.encoder)) < TOLERANCE
+    assert largest_difference(hidden_states(module.encoder), hidden_states(before.encoder)) < TOLERANCE
     head_bias = module.masked_lm_head.bias
     assert torch.equal(head_bias[:size], bias)
     [pieces] = tokenizer.encode_batch(["morning"])
     assert largest_difference(head_bias[size + 1], bias[pieces].mean()) < TOLERANCE
-    model = assert_it_runs(recipe, words, tmp_path / "run")
+    model = run_two_steps(recipe, words, tmp_path / "run")
     theirs = transformers.AutoModel.from_pretrained(model)
     assert theirs.get_input_embeddings().weight.shape == (size + 3, 32)
     assert len(transformers.AutoTokenizer.from_pretrained(model)) == size + 3
@@ -130,13 +122,10 @@ def test_new_entries_take_the_padding_of_a_bert(
     bert: Path,
     wider_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     """Of three new entries all or two have rows already."""
     padded = resized(bert, "BertForPreTraining", num_rows, tmp_path / "padded")
-    module, before = start(recipe, [f"store={wider_store}", f"init_from={padded}"]), load_model(bert)
+    module, before = module_of(recipe, [f"store={wider_store}", f"init_from={padded}"]), load_model(bert)
     assert before.masked_lm_head is not None
     rows, now = before.encoder.word_embeddings, module.encoder.word_embeddings
     assert len(now) == len(module.masked_lm_head.bias) == max(num_rows, 203)
@@ -148,7 +137,7 @@ def test_new_entries_take_the_padding_of_a_bert(
             largest_difference(module.masked_lm_head.bias[place], before.masked_lm_head.bias[entry].mean()) < TOLERANCE
         )
     words = [f"store={wider_store}", f"init_from={padded}"]
-    model = assert_it_runs(recipe, words, tmp_path / "run")
+    model = run_two_steps(recipe, words, tmp_path / "run")
     assert transformers.AutoModel.from_pretrained(model).get_input_embeddings().weight.shape == (len(now), 32)
 
 
@@ -160,16 +149,13 @@ def test_new_entries_take_the_padding_of_both_halves_of_an_electra(
     tiny_store: Path,
     wider_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     objective = [*RTD, f"objective.tie_embeddings={tied}"]
-    first = assert_it_runs(recipe, [f"store={tiny_store}", f"init_from={bert}", *objective], tmp_path / "first")
+    first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *objective], tmp_path / "first")
     padded = resized(first, "ElectraForPreTraining", 256, tmp_path / "padded")
     resized(first / "generator", "ElectraForMaskedLM", 256, padded / "generator")
     words = [f"store={wider_store}", f"init_from={padded}", *objective]
-    module = start(recipe, words)
+    module = module_of(recipe, words)
     [pieces] = load_tokenizer(bert).encode_batch(["morning"])
     for encoder in (module.encoder, module.generator):
         rows = encoder.word_embeddings
@@ -178,7 +164,7 @@ def test_new_entries_take_the_padding_of_both_halves_of_an_electra(
     bias = module.generator_head.bias
     assert len(bias) == 256
     assert largest_difference(bias[201], bias[pieces].mean()) < TOLERANCE
-    assert_it_runs(recipe, words, tmp_path / "second")
+    run_two_steps(recipe, words, tmp_path / "second")
 
 
 def test_so_they_do_in_both_halves_of_an_electra(
@@ -187,21 +173,18 @@ def test_so_they_do_in_both_halves_of_an_electra(
     tiny_store: Path,
     wider_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
-    first = assert_it_runs(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
+    first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     for origin in (bert, first):
         words = [f"store={wider_store}", f"init_from={origin}", *RTD]
-        module = start(recipe, words)
+        module = module_of(recipe, words)
         assert module.generator.word_embeddings is module.encoder.word_embeddings
         rows = load_model(origin).encoder.word_embeddings
         [pieces] = load_tokenizer(origin).encode_batch(["morning"])
         assert largest_difference(module.encoder.word_embeddings[len(rows) + 1], rows[pieces].mean(0)) < TOLERANCE
         assert len(module.generator_head.bias) == len(rows) + 3
         assert {module.encoder.settings.vocab_size, module.generator.settings.vocab_size} == {len(rows) + 3}
-    assert_it_runs(recipe, words, tmp_path / "second")
+    run_two_steps(recipe, words, tmp_path / "second")
 
 
 def test_so_they_do_left_to_right(
@@ -210,9 +193,6 @@ def test_so_they_do_left_to_right(
     tiny_store: Path,
     wider_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     causal = ["objective={name: causal_lm}"]
     origin = pretrain(
@@ -221,12 +201,12 @@ def test_so_they_do_left_to_right(
         out=tmp_path / "first",
     )
     words = [f"store={wider_store}", f"init_from={origin}", *causal]
-    before, module = load_model(origin), start(recipe, words)
+    before, module = load_model(origin), module_of(recipe, words)
     assert before.masked_lm_head is not None
     [pieces] = load_tokenizer(origin).encode_batch(["morning"])
     bias = module.masked_lm_head.bias
     assert largest_difference(bias[201], before.masked_lm_head.bias[pieces].mean()) < TOLERANCE
-    assert_it_runs(recipe, words, tmp_path / "second")
+    run_two_steps(recipe, words, tmp_path / "second")
 
 
 def test_a_tokenizer_of_a_larger_model_is_refused(recipe: str, bert: Path, wider_store: Path, tmp_path: Path) -> None:

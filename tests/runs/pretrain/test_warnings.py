@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from support.commands import write_documents
 from unmask.pretraining.inputs import tell_beforehand
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
@@ -88,9 +88,8 @@ def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
     words: tuple[str, list[str]],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    write_text: Callable[[Path, Sequence[str]], Path],
 ) -> None:
-    text = write_text(tmp_path / "a.jsonl", [f"{SENTENCE} Она пошла домой. {SENTENCE}" * 3] * 40)
+    text = write_documents(tmp_path / "a.jsonl", [f"{SENTENCE} Она пошла домой. {SENTENCE}" * 3] * 40)
     prepare([text], Path(words[1][0].removeprefix("store=")) / "tokenizer", tmp_path / "store")
     told = told_at_the_start((words[0], [f"store={tmp_path / 'store'}"]), tmp_path / "run", caplog)
     [line] = [line for line in told if "are unknown to its tokenizer" in line]
@@ -139,14 +138,13 @@ def test_held_out_text_that_is_shorter_than_a_window_is_told(
     is_told: bool,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    write_text: Callable[[Path, Sequence[str]], Path],
 ) -> None:
     """Not too few documents: one is held out, and one is needed."""
     drawn = (f"{'so ' * (num_words - 1)}{number}" for number in range(10_000))
     held_out = next(document for document in drawn if held_out_hash(document) < 0.01 * 2**32)
     documents = [SENTENCE * 3 + str(number) for number in range(40)]
     documents = [document for document in documents if held_out_hash(document) >= 0.01 * 2**32]
-    text = write_text(tmp_path / "a.jsonl", [*documents, held_out])
+    text = write_documents(tmp_path / "a.jsonl", [*documents, held_out])
     recipe = tmp_path / "elmo.yaml"
     recipe.write_text(
         "device: cpu\nprecision: fp32\nheld_out: 0.01\ntokenizer: {kind: word, vocab_size: 30}\n"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from support.commands import write_documents
 from support.run_checks import MLM_FLOORS, faults_of, levels_of
 from unmask.doctor.run.checks import check_run
 from unmask.pretraining.run import pretrain
@@ -53,9 +53,8 @@ def test_faults_of_another_objective(
     texts: list[str],
     store: Path,
     tmp_path: Path,
-    write_text: Callable[[Path, Sequence[str]], Path],
 ) -> None:
-    text = write_text(tmp_path / "text.jsonl", texts[:20] * 10)
+    text = write_documents(tmp_path / "text.jsonl", texts[:20] * 10)
     prepare([text], store / "tokenizer", tmp_path / "store")
     words = [f"store={tmp_path / 'store'}", *OTHERS["causal_lm"], "train.steps=20"]
     pretrain(recipe, words, out=tmp_path / "run")

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from support.commands import Command
 from unmask.training.session import Session
 
 pytestmark = [
@@ -21,7 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*no current event loop.*:DeprecationWarning"),
 ]
 
-Command = Callable[..., Any]
 
 KINDS = ("classification", "regression", "qa", "choice", "tagging")
 VARIANTS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {

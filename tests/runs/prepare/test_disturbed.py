@@ -22,6 +22,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
+from support.commands import Command, check_refused, tree_of, write_files
 from unmask.corpus.cleaning import duplicates
 from unmask.errors import InputError, Interrupted
 from unmask.store import preparation
@@ -36,10 +37,6 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".zst": zstandard.ZstdCompressor().compress,
 }
 Files = dict[str, str | bytes]
-Command = Callable[..., Any]
-Tree = Callable[[Path], dict[str, bytes | None]]
-Write = Callable[[Files], None]
-Refused = Callable[[Any, str], None]
 
 
 def table(**columns: list[Any]) -> bytes:
@@ -59,8 +56,8 @@ def dump(*titles: str) -> str:
 # ------------------------------------------------------------------------------------------------- odd, but text
 
 
-def test_one_line_of_20_megabytes_without_a_space(unmask: Command, place: Path, tokenizer: Path, write: Write) -> None:
-    write({"a.jsonl": '{"text": "The dog barks."}\n{"text": "' + "abcdefghij" * 2_000_000 + '"}\n'})
+def test_one_line_of_20_megabytes_without_a_space(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.jsonl": '{"text": "The dog barks."}\n{"text": "' + "abcdefghij" * 2_000_000 + '"}\n'})
     code, output, errors = unmask("prepare", "a.jsonl", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
     assert code == 0, errors
     assert "met 1 line of more than a megabyte\n" in output
@@ -70,8 +67,8 @@ def test_one_line_of_20_megabytes_without_a_space(unmask: Command, place: Path, 
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte_bpe"])
-def test_a_vocabulary_larger_than_the_text_gives_is_told(unmask: Command, place: Path, kind: str, write: Write) -> None:
-    write({"a.txt": GOOD * 3})
+def test_a_vocabulary_larger_than_the_text_gives_is_told(unmask: Command, place: Path, kind: str) -> None:
+    write_files({"a.txt": GOOD * 3})
     words = ["tokenizer", "train", "a.txt", "--kind", kind, "--vocab-size", 5000, "--out", "made"]
     code, output, errors = unmask(*words)
     assert code == 0, errors
@@ -103,17 +100,15 @@ def test_a_file_that_vanishes_after_the_estimate(
     place: Path,
     tokenizer: Path,
     between: Callable[[Callable[[], object]], None],
-    tree: Tree,
-    write: Write,
 ) -> None:
-    write({"a.txt": GOOD, "b.txt": GOOD})
+    write_files({"a.txt": GOOD, "b.txt": GOOD})
     between(lambda: Path("b.txt").unlink(missing_ok=True))
     words = ["prepare", "a.txt", "b.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1]
     stopped = unmask(*words)
     assert stopped.code == 2
     assert stopped.errors.splitlines()[-1].startswith("error: b.txt: cannot be read: No such file or directory")
-    assert tree(place).keys() == {"a.txt"}
-    write({"b.txt": GOOD})
+    assert tree_of(place).keys() == {"a.txt"}
+    write_files({"b.txt": GOOD})
     code, output, errors = unmask(*words, "--on-error", "skip")
     assert code == 0, errors
     assert "passed over 1 record: unreadable file\n" in output
@@ -125,11 +120,8 @@ def test_a_file_that_vanishes_before_the_estimate(
     place: Path,
     tokenizer: Path,
     monkeypatch: pytest.MonkeyPatch,
-    tree: Tree,
-    write: Write,
-    refused: Refused,
 ) -> None:
-    write({"a.txt": GOOD, "b.txt": GOOD})
+    write_files({"a.txt": GOOD, "b.txt": GOOD})
     find = preparation.find_corpora
 
     def find_and_lose(*arguments: Any) -> Any:
@@ -139,14 +131,14 @@ def test_a_file_that_vanishes_before_the_estimate(
 
     monkeypatch.setattr(preparation, "find_corpora", find_and_lose)
     finished = unmask("prepare", "a.txt", "b.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
-    refused(finished, "b.txt: cannot be read: No such file or directory")
-    assert tree(place).keys() == {"a.txt"}
+    check_refused(finished, "b.txt: cannot be read: No such file or directory")
+    assert tree_of(place).keys() == {"a.txt"}
 
 
 def test_a_file_that_changes_after_the_estimate_is_stored_as_it_is_then(
-    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None], write: Write
+    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None]
 ) -> None:
-    write({"a.txt": GOOD * 20, "b.txt": "Something else."})
+    write_files({"a.txt": GOOD * 20, "b.txt": "Something else."})
     assert unmask("prepare", "b.txt", "--tokenizer", tokenizer, "--out", "expected", "--workers", 1).code == 0
     between(lambda: shutil.copy("b.txt", "a.txt"))
     assert unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1).code == 0
@@ -213,9 +205,7 @@ def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_what_a_killed_preparation_left_is_gone_when_resumed(
-    tiny_text: Path, tokenizer: Path, tmp_path: Path, tree: Tree
-) -> None:
+def test_what_a_killed_preparation_left_is_gone_when_resumed(tiny_text: Path, tokenizer: Path, tmp_path: Path) -> None:
     """Hashes half sorted, a shard half written, a list of what was passed over."""
     out, whole = tmp_path / "store", tmp_path / "whole"
     prepare([tiny_text], tokenizer, whole, shard_bytes=4000)
@@ -225,7 +215,7 @@ def test_what_a_killed_preparation_left_is_gone_when_resumed(
     for name in (".unfinished-hashes/run-00000.first", ".unfinished-tokens-00001.bin", "skipped.jsonl"):
         (out / name).write_bytes(b"x")
     prepare([tiny_text], tokenizer, out, shard_bytes=4000, resume=True)
-    assert tree(out) == tree(whole)
+    assert tree_of(out) == tree_of(whole)
 
 
 @pytest.fixture
@@ -305,11 +295,9 @@ def test_a_disk_that_is_full_of_sorted_hashes_is_told(
     assert list(tiny_disk.iterdir()) == []
 
 
-def test_no_room_to_unpack_a_parquet_is_no_fault_of_the_file(
-    place: Path, tokenizer: Path, tiny_disk: Path, write: Write
-) -> None:
+def test_no_room_to_unpack_a_parquet_is_no_fault_of_the_file(place: Path, tokenizer: Path, tiny_disk: Path) -> None:
     rows = [os.urandom(40).hex() for _ in range(2000)]
-    write({"a.parquet.gz": gzip.compress(table(text=rows))})
+    write_files({"a.parquet.gz": gzip.compress(table(text=rows))})
     words = ["--tokenizer", str(tokenizer), "--out", "made", "--workers", "1", "--on-error", "skip"]
     command = [sys.executable, "-m", "unmask", "prepare", "a.parquet.gz", *words]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tiny_disk)})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from support.commands import write_documents
 from support.run_checks import RUN_RECIPE
 from unmask.pretraining.run import pretrain
 from unmask.store.preparation import prepare
@@ -31,24 +31,20 @@ def texts(samples_dir: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def store(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], write_text: Callable[[Path, Sequence[str]], Path]
-) -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
     directory = tmp_path_factory.mktemp("store")
-    text = write_text(directory / "text.jsonl", texts)
+    text = write_documents(directory / "text.jsonl", texts)
     train_tokenizer([text], directory / "tokenizer", TokenizerSettings(vocab_size=600))
     prepare([text], directory / "tokenizer", directory / "store")
     return directory / "store"
 
 
 @pytest.fixture(scope="session")
-def other_tokenizer(
-    tmp_path_factory: pytest.TempPathFactory, samples_dir: Path, write_text: Callable[[Path, Sequence[str]], Path]
-) -> Path:
+def other_tokenizer(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Path:
     """One of as many entries, learnt from other text."""
     directory = tmp_path_factory.mktemp("other")
     lines = (samples_dir / "tasks" / "snli" / "train.jsonl").read_text(encoding="utf-8").splitlines()
-    text = write_text(directory / "text.jsonl", [json.loads(line)["premise"] for line in lines])
+    text = write_documents(directory / "text.jsonl", [json.loads(line)["premise"] for line in lines])
     train_tokenizer([text], directory / "tokenizer", TokenizerSettings(vocab_size=600))
     return directory / "tokenizer"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from support.commands import write_documents
 from support.run_checks import RUN_RECIPE, copy_with_store, faults_of, levels_of
 from unmask.doctor.run.checks import check_run
 from unmask.finetuning.run import finetune
@@ -34,9 +34,8 @@ def test_a_store_replaced_by_one_of_another_vocabulary(
     texts: list[str],
     other_tokenizer: Path,
     tmp_path: Path,
-    write_text: Callable[[Path, Sequence[str]], Path],
 ) -> None:
-    text = write_text(tmp_path / "text.jsonl", texts)
+    text = write_documents(tmp_path / "text.jsonl", texts)
     prepare([text], other_tokenizer, tmp_path / "store")
     run = tmp_path / "run"
     copy_with_store(sound, run, store=tmp_path / "store")
@@ -57,10 +56,9 @@ def test_a_run_begun_from_a_model_of_another_vocabulary(
     texts: list[str],
     other_tokenizer: Path,
     tmp_path: Path,
-    write_text: Callable[[Path, Sequence[str]], Path],
 ) -> None:
     """Without its tokenizer a model of as many entries is not refused."""
-    text = write_text(tmp_path / "text.jsonl", texts)
+    text = write_documents(tmp_path / "text.jsonl", texts)
     prepare([text], other_tokenizer, tmp_path / "store")
     recipe_without_sizes = tmp_path / "recipe.yaml"
     lines = RUN_RECIPE.splitlines(keepends=True)
@@ -79,9 +77,8 @@ def test_a_corpus_repeated_ten_times(
     texts: list[str],
     store: Path,
     tmp_path: Path,
-    write_text: Callable[[Path, Sequence[str]], Path],
 ) -> None:
-    text = write_text(tmp_path / "text.jsonl", texts[:20] * 10)
+    text = write_documents(tmp_path / "text.jsonl", texts[:20] * 10)
     prepare([text], store / "tokenizer", tmp_path / "store")
     pretrain(recipe, [f"store={tmp_path / 'store'}", "train.steps=60"], out=tmp_path / "run")
     assert faults_of(tmp_path / "run") == {"repeated-corpus"}
@@ -94,10 +91,9 @@ def test_a_few_copies_are_no_fault(
     texts: list[str],
     store: Path,
     tmp_path: Path,
-    write_text: Callable[[Path, Sequence[str]], Path],
 ) -> None:
     for name, num_copies in (("few", 2), ("some", 12)):
-        text = write_text(tmp_path / f"{name}.jsonl", [*texts, *texts[:num_copies]])
+        text = write_documents(tmp_path / f"{name}.jsonl", [*texts, *texts[:num_copies]])
         prepare([text], store / "tokenizer", tmp_path / name)
         pretrain(recipe, [f"store={tmp_path / name}", "train.steps=20"], out=tmp_path / f"run-{name}")
     assert faults_of(tmp_path / "run-few") == set()

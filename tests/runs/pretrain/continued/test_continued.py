@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
+from support.continued import hidden_states, largest_difference, module_of, run_two_steps
 from unmask.errors import SettingsError
 from unmask.models.electra import ElectraEncoder
 from unmask.models.encoder import new_encoder
@@ -37,36 +35,30 @@ def test_another_masking_goes_on_with_encoder_and_head(
     bert: Path,
     tiny_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    hidden: Callable[[Any], Tensor],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     words = [
         *(f"store={tiny_store}", f"init_from={bert}", "objective.masking=span", "objective.span_boundary=true"),
         *("objective.sentence_objective=none", SINGLE),
     ]
-    module, before = start(recipe, words), load_model(bert)
-    assert largest_difference(hidden(module.encoder), hidden(before.encoder)) < TOLERANCE
+    module, before = module_of(recipe, words), load_model(bert)
+    assert largest_difference(hidden_states(module.encoder), hidden_states(before.encoder)) < TOLERANCE
     assert before.masked_lm_head is not None
     for name, weight in before.masked_lm_head.state_dict().items():
         assert torch.equal(module.masked_lm_head.state_dict()[name], weight), name
-    model = assert_it_runs(recipe, words, tmp_path / "run")
+    model = run_two_steps(recipe, words, tmp_path / "run")
     assert json.loads((model / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     store, _, *others = words
-    boundary = start(recipe, [store, f"init_from={model}", *others]).span_boundary_head.state_dict()
+    boundary = module_of(recipe, [store, f"init_from={model}", *others]).span_boundary_head.state_dict()
     saved = load_file(model / SPAN_BOUNDARY_WEIGHTS)
     assert all(any(torch.equal(weight, kept) for kept in boundary.values()) for weight in saved.values())
 
 
-def test_a_head_for_the_other_sentence_objective_begins_anew(
-    recipe: str, bert: Path, tiny_store: Path, start: Callable[[str, list[str]], Any]
-) -> None:
+def test_a_head_for_the_other_sentence_objective_begins_anew(recipe: str, bert: Path, tiny_store: Path) -> None:
     words = [f"store={tiny_store}", f"init_from={bert}"]
     before = load_model(bert).next_sentence_head
     assert before is not None
     for objective, is_kept in (("nsp", True), ("sop", False)):
-        module = start(recipe, [*words, f"objective.sentence_objective={objective}"])
+        module = module_of(recipe, [*words, f"objective.sentence_objective={objective}"])
         weights = module.next_sentence_head.state_dict()
         assert all(torch.equal(weight, weights[name]) for name, weight in before.state_dict().items()) == is_kept
 
@@ -78,26 +70,22 @@ def test_a_bert_begins_an_electra_with_the_same_hidden_states(
     bert: Path,
     tiny_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    hidden: Callable[[Any], Tensor],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     words = [f"store={tiny_store}", f"init_from={bert}", *RTD, *stages]
-    module = start(recipe, words)
+    module = module_of(recipe, words)
     before = load_model(bert).encoder
     assert isinstance(module.encoder, ElectraEncoder)
-    assert largest_difference(hidden(module.encoder), hidden(before)) < TOLERANCE
+    assert largest_difference(hidden_states(module.encoder), hidden_states(before)) < TOLERANCE
     shared = module.generator.word_embeddings is module.encoder.word_embeddings
     assert shared == (not stages)
     if stages:  # the one that is trained first is that masked LM
         masked_lm = load_model(bert).masked_lm_head
         assert masked_lm is not None
-        states = hidden(before)
-        assert largest_difference(hidden(module.generator), states) < TOLERANCE
+        states = hidden_states(before)
+        assert largest_difference(hidden_states(module.generator), states) < TOLERANCE
         logits = module.generator_head(states, module.generator.word_embeddings)
         assert largest_difference(logits, masked_lm(states, before.word_embeddings)) < TOLERANCE
-    model = assert_it_runs(recipe, words, tmp_path / "run")
+    model = run_two_steps(recipe, words, tmp_path / "run")
     assert json.loads((model / "config.json").read_text())["architectures"] == ["ElectraForPreTraining"]
 
 
@@ -107,16 +95,13 @@ def test_a_generator_of_the_same_size_is_that_masked_lm(
     recipe: str,
     bert: Path,
     tiny_store: Path,
-    start: Callable[[str, list[str]], Any],
-    hidden: Callable[[Any], Tensor],
-    largest_difference: Callable[[Tensor, Tensor], float],
 ) -> None:
     """Trained together too; from a generator as from a BERT. Of another size it is fresh."""
     words = [f"store={tiny_store}", *RTD, f"objective.tie_embeddings={tied}", f"init_from={bert}"]
     before = load_model(bert)
     assert before.masked_lm_head is not None
-    same, other = start(recipe, [*words, "objective.generator_size=1"]), start(recipe, words)
-    assert largest_difference(hidden(same.generator), hidden(before.encoder)) < TOLERANCE
+    same, other = module_of(recipe, [*words, "objective.generator_size=1"]), module_of(recipe, words)
+    assert largest_difference(hidden_states(same.generator), hidden_states(before.encoder)) < TOLERANCE
     assert torch.equal(same.generator_head.dense.weight, before.masked_lm_head.dense.weight)
     assert torch.equal(same.generator_head.bias, before.masked_lm_head.bias)
     assert (same.generator.word_embeddings is same.encoder.word_embeddings) == (tied == "all")
@@ -128,18 +113,17 @@ def test_an_electra_goes_on_under_masked_words(
     bert: Path,
     tiny_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    hidden: Callable[[Any], Tensor],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
-    electra = assert_it_runs(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
+    electra = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     words = [f"store={tiny_store}", f"init_from={electra}", "objective.sentence_objective=none", SINGLE]
-    assert largest_difference(hidden(start(recipe, words).encoder), hidden(load_model(electra).encoder)) < TOLERANCE
-    model = assert_it_runs(recipe, words, tmp_path / "second")
+    assert (
+        largest_difference(hidden_states(module_of(recipe, words).encoder), hidden_states(load_model(electra).encoder))
+        < TOLERANCE
+    )
+    model = run_two_steps(recipe, words, tmp_path / "second")
     assert json.loads((model / "config.json").read_text())["architectures"] == ["ElectraForMaskedLM"]
-    again = start(recipe, [f"store={tiny_store}", f"init_from={model}", *RTD, "objective.generator_size=1"])
-    assert largest_difference(hidden(again.generator), hidden(load_model(model).encoder)) < TOLERANCE
+    again = module_of(recipe, [f"store={tiny_store}", f"init_from={model}", *RTD, "objective.generator_size=1"])
+    assert largest_difference(hidden_states(again.generator), hidden_states(load_model(model).encoder)) < TOLERANCE
 
 
 def test_an_electra_goes_on_with_its_generator(
@@ -147,19 +131,15 @@ def test_an_electra_goes_on_with_its_generator(
     bert: Path,
     tiny_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    hidden: Callable[[Any], Tensor],
-    largest_difference: Callable[[Tensor, Tensor], float],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
-    first = assert_it_runs(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
+    first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     words = [f"store={tiny_store}", f"init_from={first}", *RTD]
-    module = start(recipe, words)
+    module = module_of(recipe, words)
     generator = load_model(first / "generator")
-    assert largest_difference(hidden(module.generator), hidden(generator.encoder)) < TOLERANCE
-    assert largest_difference(hidden(module.encoder), hidden(load_model(first).encoder)) < TOLERANCE
+    assert largest_difference(hidden_states(module.generator), hidden_states(generator.encoder)) < TOLERANCE
+    assert largest_difference(hidden_states(module.encoder), hidden_states(load_model(first).encoder)) < TOLERANCE
     with pytest.raises(SettingsError, match=r"hidden_size 8, expected 16.*objective\.generator_size=0\.5"):
-        start(recipe, [*words, "objective.generator_size=.5"])
+        module_of(recipe, [*words, "objective.generator_size=.5"])
 
 
 @pytest.mark.parametrize(
@@ -177,9 +157,8 @@ def test_a_generator_that_does_not_fit_its_discriminator_is_refused(
     bert: Path,
     tiny_store: Path,
     tmp_path: Path,
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
-    first = assert_it_runs(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
+    first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     sizes = load_model(first / "generator").encoder.settings.model_copy(update=changes)
     save_model(first / "generator", new_encoder(sizes), masked_lm_head=new_masked_lm_head(sizes))
     with pytest.raises(SettingsError, match=told):
@@ -192,10 +171,9 @@ def test_a_generator_of_other_words_is_refused(
     bert: Path,
     tiny_store: Path,
     tmp_path: Path,
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     """As many of them: sizes do not tell."""
-    first = assert_it_runs(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
+    first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     definition = json.loads((first / "generator" / "tokenizer.json").read_text("utf-8"))
     entries = sorted(definition["model"]["vocab"], key=definition["model"]["vocab"].get)
     swapped = [*entries[:-2], entries[-1], entries[-2]]
@@ -206,10 +184,8 @@ def test_a_generator_of_other_words_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_sizes_that_are_the_models_may_be_given(
-    recipe: str, bert: Path, tiny_store: Path, start: Callable[[str, list[str]], Any]
-) -> None:
-    module = start(recipe, [f"store={tiny_store}", f"init_from={bert}", "model.hidden_size=32"])
+def test_sizes_that_are_the_models_may_be_given(recipe: str, bert: Path, tiny_store: Path) -> None:
+    module = module_of(recipe, [f"store={tiny_store}", f"init_from={bert}", "model.hidden_size=32"])
     assert module.encoder.settings.hidden_size == 32
 
 

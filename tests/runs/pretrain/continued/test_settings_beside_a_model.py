@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
 
+from support.continued import module_of, run_two_steps
 from unmask.errors import SettingsError
 from unmask.models.hub.directory import load_model
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
@@ -87,12 +86,10 @@ def test_dropout_is_no_size(
     bert: Path,
     tiny_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     words = [f"store={tiny_store}", f"init_from={bert}"]
     other = [*words, "model.hidden_dropout_prob=.3", "model.attention_probs_dropout_prob=0"]
-    before, module = start(recipe, words), start(recipe, other)
+    before, module = module_of(recipe, words), module_of(recipe, other)
     sizes = module.encoder.settings
     assert (sizes.hidden_dropout_prob, sizes.attention_probs_dropout_prob) == (0.3, 0)
     weights = before.state_dict()
@@ -100,7 +97,7 @@ def test_dropout_is_no_size(
     assert all(torch.equal(weight, weights[name]) for name, weight in module.state_dict().items())
     states = [each.train().encoder.embeddings for each in (before, module)]
     assert [embeddings.dropout_prob for embeddings in states] == [0.1, 0.3]
-    model = assert_it_runs(recipe, [*other, "train.save_every=1"], tmp_path / "run")
+    model = run_two_steps(recipe, [*other, "train.save_every=1"], tmp_path / "run")
     config = json.loads((model / "config.json").read_text())
     assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.3, 0)
     assert load_model(save_checkpoint_model(tmp_path / "run", tmp_path / "model")).encoder.settings == sizes
@@ -113,19 +110,17 @@ def test_a_generator_gets_the_same_dropout(
     bert: Path,
     tiny_store: Path,
     tmp_path: Path,
-    start: Callable[[str, list[str]], Any],
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     words = [f"store={tiny_store}", *RTD, f"objective.tie_embeddings={tied}"]
-    first = assert_it_runs(recipe, [*words, f"init_from={bert}"], tmp_path / "first")
+    first = run_two_steps(recipe, [*words, f"init_from={bert}"], tmp_path / "first")
     other = [*words, f"init_from={first}", "model.hidden_dropout_prob=.3"]
-    before, module = start(recipe, [*words, f"init_from={first}"]), start(recipe, other)
+    before, module = module_of(recipe, [*words, f"init_from={first}"]), module_of(recipe, other)
     for encoder in (module.encoder, module.generator):
         assert encoder.settings.hidden_dropout_prob == encoder.embeddings.narrow.dropout_prob == 0.3
     assert (module.generator.embeddings.narrow is module.encoder.embeddings.narrow) == (tied == "all")
     weights = before.state_dict()
     assert all(torch.equal(weight, weights[name]) for name, weight in module.state_dict().items())
-    assert_it_runs(recipe, other, tmp_path / "second")
+    run_two_steps(recipe, other, tmp_path / "second")
 
 
 def test_a_dropout_that_a_family_has_not_is_refused(

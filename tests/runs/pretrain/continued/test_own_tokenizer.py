@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from support.continued import run_two_steps
 from unmask.errors import SettingsError
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
@@ -138,12 +138,11 @@ def test_an_extended_tokenizer_may_be_given_for_raw_text(
     bert: Path,
     tiny_text: Path,
     tmp_path: Path,
-    assert_it_runs: Callable[[str, list[str], Path], Path],
 ) -> None:
     (tmp_path / "words.txt").write_text("gutenberg\n")
     extend_tokenizer(bert, tmp_path / "words.txt", tmp_path / "wider")
     words = [f"corpus={tiny_text}", f"init_from={bert}", f"tokenizer={tmp_path / 'wider'}"]
-    model = assert_it_runs(recipe, words, tmp_path / "run")
+    model = run_two_steps(recipe, words, tmp_path / "run")
     assert load_tokenizer(model).token_strings[200:] == ("gutenberg",)
 
 

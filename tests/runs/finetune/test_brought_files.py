@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from support.commands import Command, write_files
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Command = Callable[..., Any]
-Write = Callable[[Mapping[str, str | bytes]], None]
 
 KOREAN = '문장;평가\r\n"moth; ran";좋다\r\nAda;나쁘다\r\nthe moth;좋다\r\n'
 EXCEL = ("--encoding", "cp949")
@@ -27,9 +26,9 @@ def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_korean_table_of_excel_from_training_to_a_table_of_answers(
-    unmask: Command, place: Path, task_models: Any, write: Write
+    unmask: Command, place: Path, task_models: Any
 ) -> None:
-    write({"t.csv": KOREAN.encode("cp949")})
+    write_files({"t.csv": KOREAN.encode("cp949")})
     words = [*task_models.words("classification", "t.csv"), "data.columns.text=문장", "data.columns.label=평가"]
     refused = unmask("finetune", "finetune/classification", *words, "--out", "run")
     assert refused.code == 2
@@ -53,14 +52,14 @@ def test_a_korean_table_of_excel_from_training_to_a_table_of_answers(
     assert (place / "parts" / "train.csv").read_text("utf-8").startswith("문장;평가\n")
 
 
-def test_shards_several_files_and_other_columns_of_dev(
-    unmask: Command, place: Path, task_models: Any, write: Write
-) -> None:
+def test_shards_several_files_and_other_columns_of_dev(unmask: Command, place: Path, task_models: Any) -> None:
     (place / "shards").mkdir()
     for number in range(2):
         table = pyarrow.table({"text": [f"moth {number}", "Ada"], "label": ["y", "n"]})
         parquet.write_table(table, place / "shards" / f"train-{number}.parquet")
-    write({"a.csv": "text,label\nmoth,y\n", "b.tsv": "text\tlabel\nAda\tn\n", "dev.tsv": "review\tstars\nmoth\ty\n"})
+    write_files(
+        {"a.csv": "text,label\nmoth,y\n", "b.tsv": "text\tlabel\nAda\tn\n", "dev.tsv": "review\tstars\nmoth\ty\n"}
+    )
     dev = ["data.dev=dev.tsv", "data.dev_columns.text=review", "data.dev_columns.label=stars"]
     for train, count in (("shards", 4), ("shards/*.parquet", 4), ("[a.csv, b.tsv]", 2)):
         words = task_models.words("classification", train, *dev)
@@ -73,8 +72,8 @@ def test_shards_several_files_and_other_columns_of_dev(
     assert len(unmask("predict", "run", "shards/*.parquet").output.splitlines()) == 4
 
 
-def test_a_table_without_a_header(unmask: Command, place: Path, task_models: Any, write: Write) -> None:
-    write({"t.dat": "y:moth\nn:Ada\n"})
+def test_a_table_without_a_header(unmask: Command, place: Path, task_models: Any) -> None:
+    write_files({"t.dat": "y:moth\nn:Ada\n"})
     words = task_models.words("classification", "t.dat", "data.separator=:", "data.header=none")
     named = ["data.columns.text=2", "data.columns.label=1"]
     done = unmask("finetune", "finetune/classification", *words, *named, "--out", "run")
@@ -85,11 +84,9 @@ def test_a_table_without_a_header(unmask: Command, place: Path, task_models: Any
     assert [json.loads(line)["input"]["2"] for line in answers] == ["moth", "Ada"]
 
 
-def test_a_quoted_tsv_is_told(
-    unmask: Command, place: Path, task_models: Any, write: Write, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_quoted_tsv_is_told(unmask: Command, place: Path, task_models: Any, caplog: pytest.LogCaptureFixture) -> None:
     rows = "".join(f'"the moth {number}"\t{label}\n' for number, label in enumerate("ynyn"))
-    write({"t.tsv": f"text\tlabel\n{rows}"})
+    write_files({"t.tsv": f"text\tlabel\n{rows}"})
     words = task_models.words("classification", "t.tsv")
     told = unmask("finetune", "finetune/classification", *words, "--out", "run").errors
     assert told.count("stand in quotation marks, which belong to the text in a .tsv: give data.quoted=true") == 1
@@ -103,11 +100,11 @@ def test_a_quoted_tsv_is_told(
     )
 
 
-def test_a_corpus_in_another_encoding(unmask: Command, place: Path, write: Write) -> None:
+def test_a_corpus_in_another_encoding(unmask: Command, place: Path) -> None:
     text = "본문;번호\r\n" + "".join(
         f'"나는 오늘 {number}번째 영화를 보았다; 좋았다.";{number}\r\n' for number in range(50)
     )
-    write({"t.csv": text.encode("cp949"), "t.txt": "나는 오늘 영화를 보았다.\r\n".encode("utf-16")})
+    write_files({"t.csv": text.encode("cp949"), "t.txt": "나는 오늘 영화를 보았다.\r\n".encode("utf-16")})
     words = ["tokenizer", "train", "t.csv", "--column", "본문", "--vocab-size", 60, "--out", "made"]
     refused = unmask(*words)
     assert refused.code == 2

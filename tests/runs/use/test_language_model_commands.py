@@ -5,16 +5,14 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import unmask as package
+from support.commands import Command
 from unmask.pretraining.run import pretrain
-
-Run = Callable[..., Any]
 
 GPT1 = ("objective.name=causal_lm", "model.architecture=gpt1", "tokenizer.kind=bpe", "packing.format=single_segment")
 
@@ -35,7 +33,7 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-def test_a_text_goes_on_behind_its_prompt(unmask: Run, gpt1: Path) -> None:
+def test_a_text_goes_on_behind_its_prompt(unmask: Command, gpt1: Path) -> None:
     drawn = unmask("generate", gpt1, "the man", "--tokens", 12, "--seed", 3, "--top-k", 40, "--temperature", 0.9)
     assert drawn.code == 0, drawn.errors
     new_text = package.generate(gpt1, "the man", 12, seed=3, top_k=40, temperature=0.9)
@@ -47,7 +45,7 @@ def test_a_text_goes_on_behind_its_prompt(unmask: Run, gpt1: Path) -> None:
     assert likeliest[0] == likeliest[1] == unmask("generate", gpt1, "the man", "--temperature", 0).output
 
 
-def test_a_prompt_comes_from_standard_input(unmask: Run, gpt1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_comes_from_standard_input(unmask: Command, gpt1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def given(content: bytes) -> Any:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         return unmask("generate", gpt1, "-", "--tokens", 5)
@@ -73,13 +71,13 @@ def test_a_prompt_comes_from_standard_input(unmask: Run, gpt1: Path, monkeypatch
         (("--precision", "fp8"), "precision 'fp8': expected fp32 or bf16"),
     ],
 )
-def test_values_out_of_range_are_told(unmask: Run, gpt1: Path, words: tuple[str, ...], told: str) -> None:
+def test_values_out_of_range_are_told(unmask: Command, gpt1: Path, words: tuple[str, ...], told: str) -> None:
     finished = unmask("generate", gpt1, "the man", *words)
     assert finished.code == 2
     assert told in finished.errors
 
 
-def test_labels_are_scored(unmask: Run, gpt1: Path, tmp_path: Path) -> None:
+def test_labels_are_scored(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
     rows = [{"id": "a", "sentence": "a warm day", "label": 1}, {"id": "b", "sentence": "a dull day", "label": 0}]
     data = write(tmp_path / "dev.jsonl", *rows)
     printed = unmask("score", gpt1, data, "--task", "sst2")
@@ -103,7 +101,7 @@ def test_labels_are_scored(unmask: Run, gpt1: Path, tmp_path: Path) -> None:
     assert json.loads(unmask(*named).output) == figures
 
 
-def test_half_of_a_character_in_what_no_model_reads_comes_back(unmask: Run, gpt1: Path, tmp_path: Path) -> None:
+def test_half_of_a_character_in_what_no_model_reads_comes_back(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
     row = {"text": "the man", "label": "a", "note": "\ud800"}
     data = write(tmp_path / "x.jsonl", row, {"text": "the day", "label": "b"})
     printed = unmask("score", gpt1, data)
@@ -112,7 +110,7 @@ def test_half_of_a_character_in_what_no_model_reads_comes_back(unmask: Run, gpt1
     assert (tmp_path / "out.jsonl").read_text("utf-8") == printed.output
 
 
-def test_columns_labels_and_words_of_ones_own(unmask: Run, gpt1: Path, tmp_path: Path) -> None:
+def test_columns_labels_and_words_of_ones_own(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
     data = write(tmp_path / "mine.jsonl", {"body": "the day", "sort": "w"}, {"body": "the man", "sort": "d"})
     options = ("--column", "text=body", "--column", "label=sort", "--words", "w=warm", "--words", "d=dull = cold")
     printed = unmask("score", gpt1, data, *options, "--template", "{text}: {label}")
@@ -130,7 +128,7 @@ def _columns(**named: str) -> Any:
     return ColumnSettings(**named)
 
 
-def test_a_threshold_is_given_or_chosen_on_dev(unmask: Run, gpt1: Path, tmp_path: Path) -> None:
+def test_a_threshold_is_given_or_chosen_on_dev(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
     data = write(
         tmp_path / "dev.jsonl", {"sentence": "the man is in the day", "label": 1}, {"sentence": "qz zq xj", "label": 0}
     )
@@ -142,7 +140,7 @@ def test_a_threshold_is_given_or_chosen_on_dev(unmask: Run, gpt1: Path, tmp_path
     assert (neither.code, "give a dev file" in neither.errors) == (2, True)
 
 
-def test_what_has_no_label_is_judged_by_a_dev_file_that_has(unmask: Run, gpt1: Path, tmp_path: Path) -> None:
+def test_what_has_no_label_is_judged_by_a_dev_file_that_has(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
     dev = write(
         tmp_path / "dev.jsonl", {"text": "the man is in the day", "label": "b"}, {"text": "qz xj", "label": "a"}
     )
@@ -154,7 +152,7 @@ def test_what_has_no_label_is_judged_by_a_dev_file_that_has(unmask: Run, gpt1: P
 
 
 def test_choices_are_ranked_and_what_is_cut_is_told(
-    unmask: Run, gpt1: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    unmask: Command, gpt1: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = {"context": "the man " * 40, "choices": ["is here", "qz"], "label": 0}
     data = write(tmp_path / "choices.jsonl", row)
@@ -184,7 +182,7 @@ def test_choices_are_ranked_and_what_is_cut_is_told(
         (("--column", "texts=a"), "texts"),
     ],
 )
-def test_what_cannot_be_is_told(unmask: Run, gpt1: Path, tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_is_told(unmask: Command, gpt1: Path, tmp_path: Path, words: tuple[str, ...], told: str) -> None:
     data = write(tmp_path / "x.jsonl", {"text": "a", "label": 1}, {"text": "b", "label": 0})
     finished = unmask("score", gpt1, data, *words)
     assert finished.code == 2
@@ -192,7 +190,7 @@ def test_what_cannot_be_is_told(unmask: Run, gpt1: Path, tmp_path: Path, words: 
     assert not finished.output
 
 
-def test_a_model_of_another_kind_is_told_its_command(unmask: Run, gpt1: Path, task_models: Any) -> None:
+def test_a_model_of_another_kind_is_told_its_command(unmask: Command, gpt1: Path, task_models: Any) -> None:
     assert "no such directory" in unmask("generate", gpt1.parent / "absent", "a").errors
     wrong = unmask("fill-mask", gpt1, "the [MASK]")
     assert wrong.code == 2
@@ -206,7 +204,7 @@ def test_a_model_of_another_kind_is_told_its_command(unmask: Run, gpt1: Path, ta
     assert "is an encoder without a head" in bare.errors
 
 
-def test_info_tells_what_it_is(unmask: Run, gpt1: Path) -> None:
+def test_info_tells_what_it_is(unmask: Command, gpt1: Path) -> None:
     described = json.loads(unmask("info", gpt1 / "model", "--json").output)
     assert described["is"] == "a left-to-right language model"
     assert described["commands"][:2] == ["generate", "score"]
