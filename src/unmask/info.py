@@ -19,6 +19,7 @@ from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
 from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import use_of
+from unmask.objectives.settings import GENERATOR
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name, read_manifest
@@ -31,8 +32,7 @@ SIZES = (
     *("projection_size", "cell_size"),  # ELMo's
 )
 SPAN_BOUNDARY = "span_boundary.safetensors"
-GENERATOR = "generator"
-"""Names in a model directory of SpanBERT and of ELECTRA; the modules that write them import torch."""
+"""SpanBERT's file in a model directory; the module that writes it imports torch."""
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _describe_store(path: Path) -> dict[str, Any]:
             "complete": False,
             "finished_shards": len(records),
             **{name: sum(int(record.get(name, 0)) for record in records) for name in names},
-            "next": "`unmask prepare` with the same words and --resume goes on with it",
+            "next": "`unmask prepare` with the same words and --resume continues it",
         }
     manifest = read_manifest(path)
     text = manifest["text"]

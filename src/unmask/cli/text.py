@@ -61,7 +61,7 @@ def tokenizer_extend(
     out: Annotated[Path, typer.Option("--out", help="the new tokenizer's directory")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Add whole words to a tokenizer, behind its entries, for pre-training to go on in a new domain."""
+    """Add whole words to a tokenizer, behind its entries, for pre-training to continue in a new domain."""
     from unmask.tokenization.learning.extension import extend_tokenizer
 
     extension = extend_tokenizer(source, words, out, overwrite=overwrite)
@@ -128,7 +128,7 @@ def prepare_command(
     ] = None,
     sentences: Annotated[str, typer.Option("--sentences", help="found by built-in rules, or by kiwi")] = "rules",
     settings: Set = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted preparation in --out")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted preparation in --out")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Tokenize text once, into a store that every pre-training run reads; a .yaml is a mixture of corpora."""

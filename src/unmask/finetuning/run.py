@@ -20,7 +20,7 @@ from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.lengths import within_trained_length
 from unmask.finetuning.search.search import run_trials
-from unmask.inference.evaluation import tell_degenerate
+from unmask.inference.evaluation import warn_if_degenerate
 from unmask.inference.windows import ExampleSet, measure, predict_window
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
@@ -159,7 +159,7 @@ class Measurement:
     def __call__(self) -> dict[str, float]:
         """The module's loss and the task's metrics."""
         loss, self.score = measure(self.task, self.module, self.windows, self.compute)
-        tell_degenerate(self.score, self.name)
+        warn_if_degenerate(self.score, self.name)
         self.figures = {"loss": loss, **self.score.metrics()}
         return self.figures
 

@@ -209,7 +209,7 @@ class TrainSettings(Settings):
 
 
 class SearchSettings(Settings):
-    """Several fine-tuning runs in place of one: every combination of what is listed, each `restarts` times."""
+    """Several fine-tuning runs in place of one: every configuration of what is listed, each `restarts` times."""
 
     learning_rates: list[Annotated[float, Field(gt=0)]] = Field(default_factory=list)
     """In place of optimizer.learning_rate; empty: that one."""
@@ -222,10 +222,10 @@ class SearchSettings(Settings):
     checkpoints: list[str] = Field(default_factory=list)
     """Models to start from, in place of init_from."""
     restarts: int = Field(1, ge=1)
-    """Runs of each combination: the same checkpoint, new shuffling and head (Devlin et al. 2019, section 4.1), seeds
+    """Runs of each configuration: the same checkpoint, new shuffling and head (Devlin et al. 2019, section 4.1), seeds
     counted up from `seed`."""
     ensemble: bool = False
-    """True: the runs of the best combination of learning rate, batch size, epochs and layers, from every checkpoint,
+    """True: the runs of the best configuration of learning rate, batch size, epochs and layers, from every checkpoint,
     answer together as well."""
     parallel: int = Field(1, ge=1)
     """Runs at a time, at most, each in a process of its own with its share of the processor's threads."""
@@ -237,7 +237,7 @@ class SearchSettings(Settings):
             if twice := [value for place, value in enumerate(listed) if value in listed[:place]]:
                 raise ValueError(f"{name} holds {twice[0]} twice: keep one")
         if self.ensemble and self.restarts * max(1, len(self.checkpoints)) == 1:
-            raise ValueError("ensemble needs several runs of one combination: set restarts, or list checkpoints")
+            raise ValueError("ensemble needs several runs of one configuration: set restarts, or list checkpoints")
         return self
 
     @property

@@ -91,4 +91,4 @@ def test_a_place_that_cannot_be_used_is_the_users(
     (place / "text.txt").write_text("some words\n")
     left = unmask("prepare", "text.txt", "--tokenizer", "t", "--out", "here")
     assert (left.code, left.output) == (2, "")
-    assert left.errors == "error: here: Permission denied: read or write somewhere else, or mend the place\n"
+    assert left.errors == "error: here: Permission denied: read or write somewhere else, or fix the place\n"

@@ -101,7 +101,7 @@ class SubmissionSummary:
         for name, counts in self.predictions.items():
             if len(counts) == 1:
                 logger.warning(
-                    "%s: the answer is %s in all %s rows: the model of %s tells nothing apart; try another seed, a "
+                    "%s: the answer is %s in all %s rows: the model of %s has learned nothing; try another seed, a "
                     "lower learning rate or more epochs",
                     *(name, next(iter(counts)), f"{sum(counts.values()):,}", TABLES[name].task),
                 )
@@ -190,10 +190,10 @@ def _sort_by_task(runs: Sequence[Path]) -> dict[str, Path]:
         remembered = config.get("unmask_task")
         task = remembered.get("name") if isinstance(remembered, dict) else None
         if task not in wanted:
-            said = (
+            found = (
                 f"its config.json says that it was fine-tuned for {task!r}" if task else "its config.json names no task"
             )
-            raise SettingsError(f"{run}: {said} (unmask_task.name); expected a run of {', '.join(wanted)}")
+            raise SettingsError(f"{run}: {found} (unmask_task.name); expected a run of {', '.join(wanted)}")
         if task in by_task:
             raise SettingsError(
                 f"{by_task[task]} and {run} are both for {task}: name one of them, or make an ensemble of them"
@@ -220,7 +220,7 @@ def _check_labels(run: Path, name: str, table: SubmissionTable) -> None:
     if table.labels and set(map(str, labels.values())) != set(table.labels):
         raise ModelError(
             f"{run}: its labels are {', '.join(map(str, labels.values()))}; expected {', '.join(table.labels)} for "
-            f"{name}: fine-tune with these labels in the data, or mend id2label of its config.json where you know what "
+            f"{name}: fine-tune with these labels in the data, or fix id2label of its config.json where you know what "
             "its numbers mean"
         )
 

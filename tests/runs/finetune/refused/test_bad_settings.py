@@ -73,7 +73,7 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     "two lengths of a search": ("classification", ["search.epochs=[1, 2]", "data.dev=t.jsonl"],
      "search.epochs and train.steps=1 both set the length of a run: leave out one of them"),
     "an ensemble of one": ("classification", ["search.ensemble=true", "data.dev=t.jsonl"],
-     "finetune/classification: search: ensemble needs several runs of one combination: set restarts"),
+     "finetune/classification: search: ensemble needs several runs of one configuration: set restarts"),
     "a rate twice": ("qa", ["search.learning_rates=[1e-3, 1e-3]"],
      "finetune/qa: search: learning_rates holds 0.001 twice"),
     "layers of a search": ("qa", ["search.transfer_layers=[0, 5]", "data.dev=t.jsonl"],
