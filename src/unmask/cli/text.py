@@ -34,7 +34,7 @@ def tokenizer_train(
     overwrite: Overwrite = False,
 ) -> None:
     """Train a tokenizer on text; AutoTokenizer opens what it saves, unless it is of the kind word."""
-    from unmask.corpus.statistics import format_account
+    from unmask.corpus.statistics import format_statistics
     from unmask.recipe.loading import read_tokenizer_options
     from unmask.tokenization.learning.from_files import train_tokenizer
 
@@ -51,7 +51,7 @@ def tokenizer_train(
         cleaning=options.cleaning,
     )
     print(f"{out}: {report.summary()}")
-    print(format_account(json.loads((out / "training.json").read_text("utf-8"))["text"]))
+    print(format_statistics(json.loads((out / "training.json").read_text("utf-8"))["text"]))
 
 
 @tokenizer_app.command("extend")
@@ -132,7 +132,7 @@ def prepare_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Tokenize text once, into a store that every pre-training run reads; a .yaml is a mixture of corpora."""
-    from unmask.corpus.statistics import format_account
+    from unmask.corpus.statistics import format_statistics
     from unmask.io.progress import human_bytes
     from unmask.recipe.loading import read_corpus_options
     from unmask.store.preparation import describe_annotations, prepare
@@ -156,7 +156,7 @@ def prepare_command(
     for name, times in store.manifest.get("mixture", {}).items():
         print(f"the mixture takes {name} {times:.2f} times: {'some' if times < 1 else 'all'} of its documents")
     written = ("documents", "sentences", "tokens", "unknown_tokens", "documents_without_tokens")
-    print(format_account(store.manifest["text"], {name: store.manifest[name] for name in written}))
+    print(format_statistics(store.manifest["text"], {name: store.manifest[name] for name in written}))
     if store.manifest["text"]["annotations"] or store.manifest["text"]["annotations_removed"]:
         print(describe_annotations(store))
 

@@ -34,7 +34,7 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
 from unmask.store.preparation import SKIPPED, describe_annotations, prepare
 from unmask.store.store import TokenStore
-from unmask.store.unknown_tokens import tell_unknown
+from unmask.store.unknown_tokens import unknown_warning
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -106,7 +106,7 @@ def tell_beforehand(start: Start, store: TokenStore, tokenizer: Tokenizer) -> No
     if (told := unasked_pairs(settings.objective, settings.packing)) is not None:
         logger.info(told)
     is_own = settings.corpus is not None and isinstance(settings.tokenizer, TokenizerSettings)
-    if (told := tell_unknown(store, is_own=is_own, goes_on=settings.init_from is not None)) is not None:
+    if (told := unknown_warning(store, is_own=is_own, is_continued=settings.init_from is not None)) is not None:
         logger.warning(told)
     batch_sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
     if (told := batch_too_small(settings.optimizer, max(batch_sizes, default=settings.train.batch_size))) is not None:

@@ -82,7 +82,7 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
         num_kept = remove_unfinished(out)
         if not num_kept and not existed:
             out.rmdir()
-        kept = f"{num_kept} finished shard(s) are kept: the same command with --resume goes on"
+        kept = f"{num_kept} finished shard(s) are kept: the same command with --resume continues"
         if isinstance(error, Interrupted):
             message = f"{error}; {kept if num_kept else 'no shard was finished, so nothing is kept'}"
             raise Interrupted(message, error.signal_number) from error

@@ -197,7 +197,7 @@ def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
     *_, told, kept = errors.splitlines()
     assert told == "error: a worker process was killed (out of memory?): try fewer --workers"
     # What the workers were asked before one was killed may have been answered: then shard 2 was finished too.
-    assert kept in [f"{n} finished shard(s) are kept: the same command with --resume goes on" for n in (2, 3)]
+    assert kept in [f"{n} finished shard(s) are kept: the same command with --resume continues" for n in (2, 3)]
     assert "Traceback" not in errors
     assert all(path.name.rpartition("-")[0] in ("tokens", "sentences", "documents", "shard") for path in out.iterdir())
     prepare([tiny_text], tokenizer, out, resume=True, shard_bytes=4000)

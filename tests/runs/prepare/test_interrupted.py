@@ -131,9 +131,9 @@ def test_killed_and_resumed_gives_the_same_bytes(folder: Path, whole: Path, tmp_
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert set(shard_files(0, 1)) < set(names(out))
-    with pytest.raises(StoreError, match=r"an unfinished store .*--resume` goes on with it"):
+    with pytest.raises(StoreError, match=r"an unfinished store .*--resume` continues it"):
         TokenStore(out)
-    with pytest.raises(OutputError, match=r"exists already .*pass --resume to go on with it, or --overwrite"):
+    with pytest.raises(OutputError, match=r"exists already .*pass --resume to continue it, or --overwrite"):
         prepare_here(folder, out)
     kept = (out / "tokens-00000.bin").stat().st_ino
     prepare_here(folder, out, resume=True)
@@ -151,7 +151,7 @@ def test_a_signal_keeps_finished_shards_and_says_so(
     out = tmp_path / "store"
     with preparing(folder, out, 2, "in a shard") as (process, _):
         process.send_signal(number)
-        told = f"{message}; 2 finished shard(s) are kept: the same command with --resume goes on"
+        told = f"{message}; 2 finished shard(s) are kept: the same command with --resume continues"
         assert finished(process) == (code, told)
     assert names(out) == shard_files(0, 1)
     prepare_here(folder, out, resume=True)
@@ -342,7 +342,7 @@ def test_a_full_disk_keeps_finished_shards_only(
     if not num_kept:
         assert names(tmp_path) == more == []
         return
-    assert more == [f"{num_kept} finished shard(s) are kept: the same command with --resume goes on"]
+    assert more == [f"{num_kept} finished shard(s) are kept: the same command with --resume continues"]
     assert names(out) == shard_files(*range(num_kept))
     prepare_here(folder, out, resume=True)
     assert contents(out) == contents(whole)
