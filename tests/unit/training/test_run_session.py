@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from support.sessions import Whole, sit
 from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import Interrupted
 from unmask.packing.loader import LoadedStep, Position
@@ -48,66 +49,56 @@ class Toy(nn.Module):
         return [LossTerm("task", self.dropout(hidden).pow(2).sum(), batch.num_tokens)]
 
 
-Run = Callable[..., list[int]]
-
-
-@pytest.fixture
-def run(sit: Callable[..., Any]) -> Run:
+def run(
+    directory: Path,
+    *,
+    schedule: ScheduleSettings = ScheduleSettings(warmup_steps=2),  # noqa: B008  frozen
+    stop_after: int | None = None,
+    stage_at: float | None = None,
+    optimizer: str = "adamw",
+    **settings: Any,
+) -> list[int]:
     """A run, resumed where it has been begun; it returns the tokens of each batch that it was given."""
+    module, seen = Toy(), list[int]()
+    settings = {"log_every": 1, **settings}
 
-    def run(
-        directory: Path,
-        *,
-        schedule: ScheduleSettings = ScheduleSettings(warmup_steps=2),  # noqa: B008  frozen
-        stop_after: int | None = None,
-        stage_at: float | None = None,
-        optimizer: str = "adamw",
-        **settings: Any,
-    ) -> list[int]:
-        module, seen = Toy(), list[int]()
-        settings = {"log_every": 1, **settings}
+    def before_step(state: TrainState, schedule: Schedule) -> bool:
+        share = state.progress(TrainSettings.model_validate(settings))
+        if stage_at is None or share < stage_at:
+            return False
+        module.is_second_stage = True
+        if schedule.stage is not None:
+            return False
+        with torch.no_grad():
+            module.second.weight.copy_(module.first.weight)
+        schedule.begin_stage(state.done)
+        return True
 
-        def before_step(state: TrainState, schedule: Schedule) -> bool:
-            share = state.progress(TrainSettings.model_validate(settings))
-            if stage_at is None or share < stage_at:
-                return False
-            module.is_second_stage = True
-            if schedule.stage is not None:
-                return False
-            with torch.no_grad():
-                module.second.weight.copy_(module.first.weight)
-            schedule.begin_stage(state.done)
-            return True
+    def stops(batch: Batch) -> bool:
+        seen.append(batch.num_tokens)
+        return len(seen) == stop_after
 
-        def stops(batch: Batch) -> bool:
-            seen.append(batch.num_tokens)
-            return len(seen) == stop_after
-
-        sit(
-            directory,
-            module,
-            phases,
-            settings,
-            stops=stops,
-            before_step=before_step,
-            optimizer=OptimizerSettings.model_validate({"name": optimizer, "learning_rate": 0.1}),
-            schedule=schedule,
-        )
-        return seen
-
-    return run
+    sit(
+        directory,
+        module,
+        Whole(phases),
+        settings,
+        stops=stops,
+        before_step=before_step,
+        optimizer=OptimizerSettings.model_validate({"name": optimizer, "learning_rate": 0.1}),
+        schedule=schedule,
+    )
+    return seen
 
 
 @pytest.mark.parametrize("budget", [{"steps": 10}, {"tokens": 20}, {"epochs": 1}], ids=str)
-def test_batches_follow_the_share_done(run: Run, tmp_path: Path, budget: dict[str, float]) -> None:
+def test_batches_follow_the_share_done(tmp_path: Path, budget: dict[str, float]) -> None:
     assert run(tmp_path, **budget) == [*[2] * 7, *[6] * (1 if "tokens" in budget else 3)]
 
 
 @pytest.mark.parametrize("stop_after", range(1, 10))
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_phases_and_stages_resume_bit_for_bit_at_any_step(
-    run: Run, tmp_path: Path, stop_after: int, optimizer: str
-) -> None:
+def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_after: int, optimizer: str) -> None:
     changes: dict[str, Any] = {"steps": 10, "stage_at": 0.5, "optimizer": optimizer}
     run(tmp_path / "whole", **changes)
     with pytest.raises(Interrupted):
@@ -135,9 +126,7 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stop_after", range(1, 10))
-def test_no_step_is_without_a_row_and_a_resumed_run_has_the_same_rows(
-    run: Run, tmp_path: Path, stop_after: int
-) -> None:
+def test_no_step_is_without_a_row_and_a_resumed_run_has_the_same_rows(tmp_path: Path, stop_after: int) -> None:
     """At the end of the run, of its first stage, and where it is stopped."""
     changes: dict[str, Any] = {"steps": 10, "stage_at": 0.5, "log_every": 4}
     run(tmp_path / "whole", **changes)
@@ -149,9 +138,7 @@ def test_no_step_is_without_a_row_and_a_resumed_run_has_the_same_rows(
     assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
-def test_a_run_that_is_done_says_so_and_how_to_go_on(
-    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_is_done_says_so_and_how_to_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(tmp_path, tokens=9)
     rows = rows_of(tmp_path)
     with caplog.at_level(logging.INFO, "unmask"):
@@ -165,7 +152,7 @@ def test_a_run_that_is_done_says_so_and_how_to_go_on(
 
 
 def test_a_run_by_time_has_each_steps_rate_and_says_that_it_cannot_be_repeated(
-    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = "run under train.minutes is not repeatable bit for bit"
     with caplog.at_level(logging.INFO, "unmask"):
@@ -188,7 +175,7 @@ def test_a_run_by_time_has_each_steps_rate_and_says_that_it_cannot_be_repeated(
     ids=str,
 )
 def test_a_warm_up_longer_than_the_run_is_told(
-    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: dict[str, float], told: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: dict[str, float], told: str
 ) -> None:
     with caplog.at_level(logging.WARNING, "unmask"):
         run(tmp_path, schedule=ScheduleSettings(warmup_steps=1000), **budget)

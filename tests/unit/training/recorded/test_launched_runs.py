@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from support.captured_toy import assert_same_runs, endless_steps, new_run
 from unmask.errors import Interrupted
 from unmask.training.run.best import Best, copy_weights
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint, restore, save_checkpoint
@@ -21,23 +21,19 @@ from unmask.training.state import TrainState
 @pytest.mark.parametrize(
     "budget", [{"steps": 30}, {"tokens": 3000}, {"epochs": 1.7}], ids=["steps", "tokens", "epochs"]
 )
-def test_a_budget_ends_a_run_that_launches_ahead_where_it_ends_any_other(
-    budget: dict[str, float], begin: Callable[..., Any], check_same: Callable[..., None]
-) -> None:
+def test_a_budget_ends_a_run_that_launches_ahead_where_it_ends_any_other(budget: dict[str, float]) -> None:
     runs = []
     for kind in ("eager", "recorded"):
-        run = begin(kind, schedule=ScheduleSettings(warmup_steps=5))
+        run = new_run(kind, schedule=ScheduleSettings(warmup_steps=5))
         run.train(budget, log_every=8)
         runs.append(run)
-    check_same(*runs)
+    assert_same_runs(*runs)
     assert runs[0].shown == runs[1].shown  # none is asked for after the last step
 
 
-def test_a_device_is_not_ahead_of_what_is_known_without_end(
-    monkeypatch: pytest.MonkeyPatch, begin: Callable[..., Any]
-) -> None:
+def test_a_device_is_not_ahead_of_what_is_known_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many steps the loop looks, whether one is due or not."""
-    plain, looking = begin("recorded"), begin("recorded")
+    plain, looking = new_run("recorded"), new_run("recorded")
     plain.train({"steps": 20}, log_every=10)
     monkeypatch.setattr("unmask.training.recorded.stepper._MOST_LAUNCHED", 3)
     known: list[int] = []
@@ -47,25 +43,21 @@ def test_a_device_is_not_ahead_of_what_is_known_without_end(
     assert torch.equal(looking.weights(), plain.weights())
 
 
-def test_a_run_without_batches_left_reads_what_it_has_launched(
-    begin: Callable[..., Any], make_steps: Callable[..., Any], check_same: Callable[..., None]
-) -> None:
+def test_a_run_without_batches_left_reads_what_it_has_launched() -> None:
     runs = []
     for kind in ("eager", "recorded"):
-        run = begin(kind)
-        run.train({"steps": 100}, islice(make_steps(), 10), log_every=7)
+        run = new_run(kind)
+        run.train({"steps": 100}, islice(endless_steps(), 10), log_every=7)
         runs.append(run)
     assert runs[0].state.step == runs[1].state.step == 10
     assert runs[0].state.counts == runs[1].state.counts
-    check_same(*runs)
+    assert_same_runs(*runs)
 
 
-def test_patience_ends_a_run_at_the_evaluation_that_ended_it(
-    begin: Callable[..., Any], check_same: Callable[..., None]
-) -> None:
+def test_patience_ends_a_run_at_the_evaluation_that_ended_it() -> None:
     runs = []
     for kind in ("eager", "recorded"):
-        run = begin(kind)
+        run = new_run(kind)
 
         def evaluate(state: TrainState, run: Any = run) -> None:
             if state.step % 5 == 0:
@@ -73,13 +65,13 @@ def test_patience_ends_a_run_at_the_evaluation_that_ended_it(
 
         run.train({"steps": 100, "patience": 3, "eval_every": 5}, log_every=5, on_step=evaluate)
         runs.append(run)
-    check_same(*runs)
+    assert_same_runs(*runs)
     assert runs[1].state.step == 20
 
 
-def test_a_signal_in_the_middle_of_an_interval_stops_after_what_has_been_launched(begin: Callable[..., Any]) -> None:
+def test_a_signal_in_the_middle_of_an_interval_stops_after_what_has_been_launched() -> None:
     """As `Session` does: a step is due once a signal has come, and the hook raises."""
-    run, plain = begin("recorded"), begin("recorded")
+    run, plain = new_run("recorded"), new_run("recorded")
     asked: list[int] = []
 
     def is_due(state: TrainState) -> bool:
@@ -99,9 +91,9 @@ def test_a_signal_in_the_middle_of_an_interval_stops_after_what_has_been_launche
     assert torch.equal(run.weights(), plain.weights())
 
 
-def test_minutes_are_looked_at_after_every_step(monkeypatch: pytest.MonkeyPatch, begin: Callable[..., Any]) -> None:
+def test_minutes_are_looked_at_after_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Session.is_due` says so; a clock that moves a second at each look."""
-    run = begin("recorded")
+    run = new_run("recorded")
     seconds = iter(range(10**6))
     monkeypatch.setattr("unmask.training.loop.time.monotonic", lambda: float(next(seconds)))
     run.train({"minutes": 0.1}, is_due=lambda state: True)
@@ -117,14 +109,12 @@ def save(directory: Path, run: Any) -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 6, 13])
-def test_a_run_that_goes_on_from_a_checkpoint_is_bit_for_bit_one_that_never_stopped(
-    tmp_path: Path, stop: int, begin: Callable[..., Any], make_steps: Callable[..., Any]
-) -> None:
+def test_a_run_that_goes_on_from_a_checkpoint_is_bit_for_bit_one_that_never_stopped(tmp_path: Path, stop: int) -> None:
     """With dropout, whose numbers depend on the shapes of filled batches, and so must not on those seen before."""
     schedule = ScheduleSettings(warmup_steps=4)
-    whole = begin("recorded", dropout_prob=0.2, schedule=schedule)
+    whole = new_run("recorded", dropout_prob=0.2, schedule=schedule)
     whole.train({"steps": 20}, log_every=10, is_due=lambda state: state.step == stop)
-    first = begin("recorded", dropout_prob=0.2, schedule=schedule)
+    first = new_run("recorded", dropout_prob=0.2, schedule=schedule)
 
     def leave(state: TrainState) -> None:
         if state.step == stop:
@@ -133,26 +123,26 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_bit_for_bit_one_that_never_stop
 
     with pytest.raises(Interrupted):
         first.train({"steps": 20}, log_every=10, on_step=leave, is_due=lambda state: state.step == stop)
-    second = begin("recorded", dropout_prob=0.2, schedule=schedule)
+    second = new_run("recorded", dropout_prob=0.2, schedule=schedule)
     torch.manual_seed(99)
     checkpoint = find_checkpoint(tmp_path)
     assert checkpoint is not None
     second.state = restore(checkpoint, second.module, second.optimizer, second.schedule)
-    second.train({"steps": 20}, make_steps(stop), log_every=10)
+    second.train({"steps": 20}, endless_steps(stop), log_every=10)
     assert torch.equal(whole.weights(), second.weights())
     assert torch.equal(whole.moments(), second.moments())
     assert whole.state.recent_losses == second.state.recent_losses
     assert whole.rows[-1][5] == second.rows[-1][5]
-    other = begin("recorded", dropout_prob=0.2, schedule=schedule)
+    other = new_run("recorded", dropout_prob=0.2, schedule=schedule)
     torch.manual_seed(99)
     other.train({"steps": 20}, log_every=10)
     assert not torch.equal(whole.weights(), other.weights())  # dropout is drawn
 
 
-def test_a_checkpoint_of_flat_parameters_holds_each_once(tmp_path: Path, begin: Callable[..., Any]) -> None:
+def test_a_checkpoint_of_flat_parameters_holds_each_once(tmp_path: Path) -> None:
     sizes = []
     for kind in ("eager", "recorded"):
-        run = begin(kind)
+        run = new_run(kind)
         run.train({"steps": 2})
         save(tmp_path / kind, run)
         directory = tmp_path / kind / "step-00000002"

@@ -9,18 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from support.captured_toy import count_targets, new_batch, new_run, read_all
 from unmask.batch import Batch, LossTerm
 from unmask.training.recorded.recording import Recorder
 from unmask.training.recorded.stepper import RecordedStepper
 from unmask.training.settings import ScheduleSettings
-from unmask.training.stepper import StepFigures
 
 LONGEST = 12
 """Of the sequences of these batches."""
-
-
-def always(place: int, figures: StepFigures) -> bool:
-    return True
 
 
 ROUNDING = 1e-5
@@ -33,19 +29,15 @@ ROUNDING = 1e-5
     ids=["one token", "no target of a term", "one sequence", "length 1", "none again", "large", "a round number"],
 )
 def test_the_loss_and_the_gradient_of_a_filled_batch_are_those_of_the_batch(
-    lengths: list[int],
-    labelled: float,
-    begin: Callable[..., Any],
-    make_batch: Callable[..., Batch],
-    count: Callable[[Batch], dict[str, int]],
+    lengths: list[int], labelled: float
 ) -> None:
-    runs = [begin(kind, max_grad_norm=None) for kind in ("eager", "recorded")]
-    batch = make_batch(lengths, labelled=labelled)
+    runs = [new_run(kind, max_grad_norm=None) for kind in ("eager", "recorded")]
+    batch = new_batch(lengths, labelled=labelled)
     figures = []
     for run in runs:
         run.stepper.restart([])
-        run.stepper.launch([batch], count(batch))
-        [told] = run.stepper.read(always)
+        run.stepper.launch([batch], count_targets(batch))
+        [told] = run.stepper.read(read_all)
         figures.append(told)
     assert figures[0].sums == pytest.approx(figures[1].sums, rel=ROUNDING)
     assert figures[0].gradient_norm == pytest.approx(figures[1].gradient_norm, rel=ROUNDING)
@@ -56,11 +48,11 @@ def test_the_loss_and_the_gradient_of_a_filled_batch_are_those_of_the_batch(
 
 
 @pytest.mark.parametrize("bias_correction", [True, False])
-def test_a_run_is_that_of_steps_computed_as_they_come(bias_correction: bool, begin: Callable[..., Any]) -> None:
+def test_a_run_is_that_of_steps_computed_as_they_come(bias_correction: bool) -> None:
     """Sixty steps with a warm-up and clipping that binds, logged every seven."""
     runs = []
     for kind in ("eager", "recorded"):
-        run = begin(
+        run = new_run(
             kind,
             max_grad_norm=0.5,
             bias_correction=bias_correction,
@@ -87,8 +79,8 @@ def test_a_run_is_that_of_steps_computed_as_they_come(bias_correction: bool, beg
     assert 3 <= recorded.stepper.num_recordings < 20  # of 90 batches
 
 
-def test_what_is_frozen_or_of_no_use_stays_as_it_is(begin: Callable[..., Any]) -> None:
-    run, before = begin("recorded"), begin("recorded").module
+def test_what_is_frozen_or_of_no_use_stays_as_it_is() -> None:
+    run, before = new_run("recorded"), new_run("recorded").module
     run.train({"steps": 5})
     for name in ("frozen", "pooler"):
         for one, other in zip(getattr(run.module, name).parameters(), getattr(before, name).parameters(), strict=True):
@@ -98,18 +90,13 @@ def test_what_is_frozen_or_of_no_use_stays_as_it_is(begin: Callable[..., Any]) -
 
 
 @pytest.mark.parametrize("fits_alone", [True, False])
-def test_a_step_that_does_not_fit_leaves_nothing(
-    fits_alone: bool,
-    begin: Callable[..., Any],
-    make_batch: Callable[..., Batch],
-    count: Callable[[Batch], dict[str, int]],
-) -> None:
+def test_a_step_that_does_not_fit_leaves_nothing(fits_alone: bool) -> None:
     """In its first or its second micro-batch, in the first step or a later one: taken again, it is taken as if that
     were the first try, and no recording is kept, since theirs is the memory that is wanted. It is tried again at once,
     without them, so that nobody is told where that suffices."""
-    batch = make_batch([5, 7, 2])
+    batch = new_batch([5, 7, 2])
     for place in range(1, 5):
-        run, plain = begin("recorded", dropout_prob=0.5), begin("recorded", dropout_prob=0.5)
+        run, plain = new_run("recorded", dropout_prob=0.5), new_run("recorded", dropout_prob=0.5)
         calls = iter(range(100))
         forward = run.module.forward
         failing = {place} if fits_alone else {place, place + 1 + (place - 1) % 2}  # the same micro-batch once more
@@ -130,7 +117,7 @@ def test_a_step_that_does_not_fit_leaves_nothing(
         while taken < 2:
             random_state = torch.get_rng_state()
             try:
-                run.stepper.launch([batch, batch], count(batch))
+                run.stepper.launch([batch, batch], count_targets(batch))
             except torch.OutOfMemoryError:
                 assert torch.equal(torch.get_rng_state(), random_state)
                 assert isinstance(run.stepper, RecordedStepper)
@@ -139,24 +126,20 @@ def test_a_step_that_does_not_fit_leaves_nothing(
                 continue
             taken += 1
         assert told == (0 if fits_alone else 1)
-        first = run.stepper.read(always)
+        first = run.stepper.read(read_all)
         torch.manual_seed(1)
         for _ in range(2):
-            plain.stepper.launch([batch, batch], count(batch))
-        assert first == plain.stepper.read(always)
+            plain.stepper.launch([batch, batch], count_targets(batch))
+        assert first == plain.stepper.read(read_all)
         assert torch.equal(run.weights(), plain.weights())
 
 
 def test_recordings_that_do_not_fit_together_are_not_made_again_at_every_step(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    begin: Callable[..., Any],
-    make_batch: Callable[..., Batch],
-    count: Callable[[Batch], dict[str, int]],
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The memory has room for one recording. The second shape pushes the first out, once; then smaller batches are
     asked for, by an error, until a hundred steps have been taken."""
-    run = begin("recorded")
+    run = new_run("recorded")
     run.stepper.restart([])
     record = Recorder.record
 
@@ -166,24 +149,19 @@ def test_recordings_that_do_not_fit_together_are_not_made_again_at_every_step(
         return record(self, *arguments)
 
     monkeypatch.setattr(Recorder, "record", only_one)
-    small, large = make_batch([5]), make_batch([12] * 6)
+    small, large = new_batch([5]), new_batch([12] * 6)
     with caplog.at_level(logging.INFO, logger="unmask"):
-        run.stepper.launch([small], count(small))
-        run.stepper.launch([large], count(large))
+        run.stepper.launch([small], count_targets(small))
+        run.stepper.launch([large], count_targets(large))
     assert caplog.text.count("they are made again") == 1
     with pytest.raises(torch.OutOfMemoryError):
-        run.stepper.launch([small], count(small))
+        run.stepper.launch([small], count_targets(small))
     for _ in range(100):
-        run.stepper.launch([large], count(large))
-    run.stepper.launch([small], count(small))
+        run.stepper.launch([large], count_targets(large))
+    run.stepper.launch([small], count_targets(small))
 
 
-def test_a_step_that_does_not_fit_without_recordings_is_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-    begin: Callable[..., Any],
-    make_batch: Callable[..., Batch],
-    count: Callable[[Batch], dict[str, int]],
-) -> None:
+def test_a_step_that_does_not_fit_without_recordings_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
     def fails(self: Recorder, body: Callable[[], None]) -> Callable[[], None]:
@@ -191,16 +169,16 @@ def test_a_step_that_does_not_fit_without_recordings_is_not_tried_again(
         raise torch.OutOfMemoryError("told by a test")
 
     monkeypatch.setattr(Recorder, "_record", fails)
-    run = begin("recorded")
+    run = new_run("recorded")
     run.stepper.restart([])
-    batch = make_batch([5, 7, 2])
+    batch = new_batch([5, 7, 2])
     with pytest.raises(torch.OutOfMemoryError):
-        run.stepper.launch([batch], count(batch))
+        run.stepper.launch([batch], count_targets(batch))
     assert len(tries) == 1
 
 
-def test_what_is_released_between_steps_is_recorded_again(begin: Callable[..., Any]) -> None:
-    runs = [begin("recorded", dropout_prob=0.1) for _ in range(2)]
+def test_what_is_released_between_steps_is_recorded_again() -> None:
+    runs = [new_run("recorded", dropout_prob=0.1) for _ in range(2)]
     for number, run in enumerate(runs):
         assert isinstance(run.stepper, RecordedStepper)
         torch.manual_seed(1)

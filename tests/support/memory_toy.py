@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -81,13 +80,3 @@ class Tagger(nn.Module):
     def _fail(self, _: Tensor | None = None) -> None:
         self.num_failures += 1
         raise torch.OutOfMemoryError(self.error)
-
-
-@pytest.fixture(scope="session")
-def sequences() -> type[Sequences]:
-    return Sequences
-
-
-@pytest.fixture(scope="session")
-def tagger() -> type[Tagger]:
-    return Tagger
