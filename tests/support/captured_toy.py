@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -147,12 +148,13 @@ class Run:
         steps: Iterator[Step] | None = None,
         *,
         log_every: int = 1,
-        on_bad_step: Callable[[TrainState, BadStep], None] | None = None,
+        on_bad_step: Callable[[TrainState, BadStep], None] = lambda state, bad: None,
         on_step: Callable[[TrainState], None] = lambda state: None,
         is_due: Callable[[TrainState], bool] = lambda state: False,
     ) -> None:
         def note_bad(state: TrainState, bad: BadStep) -> None:
             self.bad_steps.append(bad)
+            on_bad_step(state, bad)
 
         def prepare(batch: Batch) -> Batch:
             self.shown.append(batch.input_ids.tolist())
@@ -174,7 +176,7 @@ class Run:
             Hooks(
                 note,
                 is_due=lambda state: state.step % log_every == 0 or is_due(state),
-                on_bad_step=on_bad_step or note_bad,
+                on_bad_step=note_bad,
             ),
         )
 
@@ -219,6 +221,24 @@ def assert_same_runs(eager: Run, recorded: Run) -> None:
     assert (eager.state.step, eager.state.tokens) == (recorded.state.step, recorded.state.tokens)
     assert eager.state.position == recorded.state.position
     torch.testing.assert_close(eager.weights(), recorded.weights(), rtol=0, atol=1e-4)
+
+
+def train_both(
+    settings: dict[str, Any],
+    steps: Callable[[], Iterator[Step]] = endless_steps,
+    *,
+    log_every: int,
+    on_step: Callable[[Run, TrainState], None] = lambda run, state: None,
+    on_bad_step: Callable[[Run, TrainState, BadStep], None] = lambda run, state, bad: None,
+    **options: Any,
+) -> tuple[Run, Run]:
+    """A run by eager steps and one by captured ones, which have to be the same."""
+    eager, captured = new_run("eager", **options), new_run("recorded", **options)
+    for run in (eager, captured):
+        hooks = {"on_step": partial(on_step, run), "on_bad_step": partial(on_bad_step, run)}
+        run.train(settings, steps(), log_every=log_every, **hooks)
+    assert_same_runs(eager, captured)
+    return eager, captured
 
 
 def read_all(place: int, figures: StepFigures) -> bool:

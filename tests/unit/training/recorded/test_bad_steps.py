@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from support.captured_toy import assert_same_runs, count_targets, endless_steps, new_batch, new_run, read_all
+from support.captured_toy import Run, count_targets, endless_steps, new_batch, new_run, read_all, train_both
 from unmask.training.divergence import WINDOW, BadStep, RecentLosses, divergence_fault
 from unmask.training.settings import ScheduleSettings
 from unmask.training.state import TrainState
@@ -90,71 +90,43 @@ def test_a_median_of_steps_without_targets_is_held_against_no_step(num_without_t
     assert (divergence_fault(51, 50.0, 1.0, losses, 2.0) is not None) == is_spike
 
 
-@dataclass
-class Saved:
-    """What a hook that rolls back returns to."""
-
-    weights: dict[str, Tensor]
-    optimizer: Any
-    state: TrainState
-
-
 @pytest.mark.parametrize("poison", list(POISON.values())[:3], ids=list(POISON)[:3])
 @pytest.mark.parametrize("number", [8, 10, 13])
 def test_a_bad_step_in_the_middle_of_an_interval_is_as_if_it_had_been_seen_at_once(
     poison: dict[str, float], number: int
 ) -> None:
     """With the steps launched after it: they have been halted, and are taken anew."""
-    runs = []
-    for kind in ("eager", "recorded"):
-        run = new_run(kind, schedule=ScheduleSettings(warmup_steps=3))
-        run.train({"steps": 20}, endless_steps(bad={number: poison}), log_every=7)
-        runs.append(run)
-    assert_same_runs(*runs)
-    [bad] = runs[1].bad_steps
+    schedule = ScheduleSettings(warmup_steps=3)
+    steps = partial(endless_steps, bad={number: poison})
+    eager, captured = train_both({"steps": 20}, steps, log_every=7, schedule=schedule)
+    [bad] = captured.bad_steps
     assert bad.step == number + 1
     assert len(bad.recent_losses) == number
-    assert runs[1].state.step == 20
-    assert runs[1].shown[-1] == runs[0].shown[-1]
+    assert captured.state.step == 20
+    assert captured.shown[-1] == eager.shown[-1]
 
 
 def test_two_bad_steps_in_one_interval() -> None:
-    runs = []
-    for kind in ("eager", "recorded"):
-        run = new_run(kind)
-        bad = {9: {"add": math.nan}, 10: {"steep": 1e38}, 12: {"add": math.inf}}
-        run.train({"steps": 25}, endless_steps(bad=bad), log_every=20)
-        runs.append(run)
-    assert_same_runs(*runs)
-    assert len(runs[1].bad_steps) == 3
+    bad = {9: {"add": math.nan}, 10: {"steep": 1e38}, 12: {"add": math.inf}}
+    _, captured = train_both({"steps": 25}, partial(endless_steps, bad=bad), log_every=20)
+    assert len(captured.bad_steps) == 3
 
 
-def test_a_run_that_rolls_back_goes_on_from_there() -> None:
+def test_a_run_that_rolls_back_continues_from_there() -> None:
     """The hook gives weights and moments of an earlier step back, in other tensors than they were in."""
-    runs = []
-    for kind in ("eager", "recorded"):
-        run = new_run(kind)
-        kept: list[Saved] = []
+    kept: dict[int, tuple[Any, Any, TrainState]] = {}
 
-        def save(state: TrainState, run: Any = run, kept: list[Saved] = kept) -> None:
-            if state.step == 7:
-                weights = {name: value.clone() for name, value in run.module.state_dict().items()}
-                states = run.optimizer.state_dict()["state"]
-                copied = {number: {name: v.clone() for name, v in s.items()} for number, s in states.items()}
-                earlier = TrainState(step=7, tokens=state.tokens, recent_losses=list(state.recent_losses))
-                kept.append(Saved(weights, copied, earlier))
+    def save(run: Run, state: TrainState) -> None:
+        if state.step == 7:
+            earlier = TrainState(step=7, tokens=state.tokens, recent_losses=list(state.recent_losses))
+            kept[id(run)] = copy.deepcopy((run.module.state_dict(), run.optimizer.state_dict()["state"], earlier))
 
-        def roll_back(state: TrainState, bad: BadStep, run: Any = run, kept: list[Saved] = kept) -> None:
-            run.bad_steps.append(bad)
-            [saved] = kept
-            run.module.load_state_dict(saved.weights)
-            groups = run.optimizer.state_dict()["param_groups"]
-            run.optimizer.load_state_dict({"state": saved.optimizer, "param_groups": groups})
-            state.roll_back_to(saved.state)
+    def roll_back(run: Run, state: TrainState, bad: BadStep) -> None:
+        weights, moments, earlier = kept[id(run)]
+        run.module.load_state_dict(weights)
+        run.optimizer.load_state_dict({"state": moments, "param_groups": run.optimizer.state_dict()["param_groups"]})
+        state.roll_back_to(earlier)
 
-        run.train(
-            {"steps": 20}, endless_steps(bad={10: {"add": math.nan}}), log_every=7, on_step=save, on_bad_step=roll_back
-        )
-        runs.append(run)
-    assert_same_runs(*runs)
-    assert runs[1].state.roll_backs == 1
+    steps = partial(endless_steps, bad={10: {"add": math.nan}})
+    _, captured = train_both({"steps": 20}, steps, log_every=7, on_step=save, on_bad_step=roll_back)
+    assert captured.state.roll_backs == 1

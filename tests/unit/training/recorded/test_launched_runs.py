@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from support.captured_toy import assert_same_runs, endless_steps, new_run
+from support.captured_toy import Run, endless_steps, new_run, train_both
 from unmask.errors import Interrupted
 from unmask.training.run.best import Best, copy_weights
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint, restore, save_checkpoint
@@ -22,13 +22,8 @@ from unmask.training.state import TrainState
     "budget", [{"steps": 30}, {"tokens": 3000}, {"epochs": 1.7}], ids=["steps", "tokens", "epochs"]
 )
 def test_a_budget_ends_a_run_that_launches_ahead_where_it_ends_any_other(budget: dict[str, float]) -> None:
-    runs = []
-    for kind in ("eager", "recorded"):
-        run = new_run(kind, schedule=ScheduleSettings(warmup_steps=5))
-        run.train(budget, log_every=8)
-        runs.append(run)
-    assert_same_runs(*runs)
-    assert runs[0].shown == runs[1].shown  # none is asked for after the last step
+    eager, captured = train_both(budget, log_every=8, schedule=ScheduleSettings(warmup_steps=5))
+    assert eager.shown == captured.shown  # none is asked for after the last step
 
 
 def test_a_device_is_not_ahead_of_what_is_known_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,29 +39,19 @@ def test_a_device_is_not_ahead_of_what_is_known_without_end(monkeypatch: pytest.
 
 
 def test_a_run_without_batches_left_reads_what_it_has_launched() -> None:
-    runs = []
-    for kind in ("eager", "recorded"):
-        run = new_run(kind)
-        run.train({"steps": 100}, islice(endless_steps(), 10), log_every=7)
-        runs.append(run)
-    assert runs[0].state.step == runs[1].state.step == 10
-    assert runs[0].state.counts == runs[1].state.counts
-    assert_same_runs(*runs)
+    eager, captured = train_both({"steps": 100}, lambda: islice(endless_steps(), 10), log_every=7)
+    assert captured.state.step == 10
+    assert eager.state.counts == captured.state.counts
 
 
 def test_patience_ends_a_run_at_the_evaluation_that_ended_it() -> None:
-    runs = []
-    for kind in ("eager", "recorded"):
-        run = new_run(kind)
+    def evaluate(run: Run, state: TrainState) -> None:
+        if state.step % 5 == 0:
+            state.best = Best(5, {"loss": 1.0}, copy_weights(run.module), evaluations_since=state.step // 5 - 1)
 
-        def evaluate(state: TrainState, run: Any = run) -> None:
-            if state.step % 5 == 0:
-                state.best = Best(5, {"loss": 1.0}, copy_weights(run.module), evaluations_since=state.step // 5 - 1)
-
-        run.train({"steps": 100, "patience": 3, "eval_every": 5}, log_every=5, on_step=evaluate)
-        runs.append(run)
-    assert_same_runs(*runs)
-    assert runs[1].state.step == 20
+    settings = {"steps": 100, "patience": 3, "eval_every": 5}
+    _, captured = train_both(settings, log_every=5, on_step=evaluate)
+    assert captured.state.step == 20
 
 
 def test_a_signal_in_the_middle_of_an_interval_stops_after_what_has_been_launched() -> None:
