@@ -29,7 +29,7 @@ HeadStyle = Literal[
     "deep_normalised",
     "layers",
 ]
-"""How a head of fine-tuning is built: see `unmask.models.heads.heads.BUILDERS`. `layers` reads those of ELMo."""
+"""How a head of fine-tuning is built: see `unmask.models.heads.heads.new_head`. `layers` reads those of ELMo."""
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "mish", "tanh"]
 """The names in `unmask.models.layers.ACTIVATIONS`: `gelu` is exact, `gelu_new` and `gelu_pytorch_tanh` approximate it

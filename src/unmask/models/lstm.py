@@ -32,9 +32,9 @@ class LstmEmbeddings(nn.Module):
         self.word = new_embedding(settings.vocab_size, settings.hidden_size)
         self.dropout_prob = settings.hidden_dropout_prob
 
-    def forward(self, input_ids: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """(tokens, hidden)."""
-        return dropout(to_autocast(self.word(input_ids)), self.dropout_prob, self.training)
+        return dropout(to_autocast(self.word(batch.input_ids)), self.dropout_prob, self.training)
 
 
 class LstmLayer(nn.Module):
@@ -96,7 +96,7 @@ class LstmEncoder(nn.Module):
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each layer's; each (tokens, hidden)."""
         check_lengths(batch, self.settings)
-        states = [self.embeddings(batch.input_ids)]
+        states = [self.embeddings(batch)]
         for layer in self.blocks:
             states.append(layer(states[-1], batch.lengths))
         return states

@@ -308,11 +308,7 @@ class ModelSettings(BaseModel):
             SettingsError: `vocab_size` here is not the tokenizer's, the hidden size cannot be divided among the heads,
                 or the padding token is not in the vocabulary.
         """
-        if self.vocab_size not in (None, vocab_size):
-            raise SettingsError(
-                f"model.vocab_size is {self.vocab_size} but the tokenizer has {vocab_size} entries: "
-                "leave model.vocab_size out, or use the tokenizer that it was meant for"
-            )
+        check_vocab_size(self.vocab_size, vocab_size)
         given = self.model_dump(exclude={"preset", "vocab_size"}, exclude_none=True)
         sizes = {**self.family.presets[self.preset], **given}
         if self.family.positions_after_padding and pad_token_id is not None:
@@ -321,10 +317,24 @@ class ModelSettings(BaseModel):
         try:
             return EncoderSettings(vocab_size=vocab_size, pad_token_id=pad_token_id, **sizes)
         except ValidationError as error:
-            raise SettingsError(
-                f"the model settings contradict each other (preset {self.preset!r}): {reasons(error)}: "
-                "change one of them under `model:`"
-            ) from error
+            raise contradiction(self.preset, error) from error
+
+
+def check_vocab_size(given: int | None, found: int) -> None:
+    """Raises SettingsError if a recipe names another size than its tokenizer has."""
+    if given not in (None, found):
+        raise SettingsError(
+            f"model.vocab_size is {given} but the tokenizer has {found} entries: "
+            "leave model.vocab_size out, or use the tokenizer that it was meant for"
+        )
+
+
+def contradiction(preset: str, error: ValidationError) -> SettingsError:
+    """The error for sizes that do not fit each other."""
+    return SettingsError(
+        f"the model settings contradict each other (preset {preset!r}): {reasons(error)}: "
+        "change one of them under `model:`"
+    )
 
 
 def reasons(error: ValidationError, keys: Mapping[str, str] | None = None) -> str:

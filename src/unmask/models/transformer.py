@@ -5,6 +5,8 @@ Post-norm, as in BERT and GPT-1: each sublayer's output goes through dropout, is
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from torch import Tensor, nn
 
 from unmask.batch import Batch
@@ -30,8 +32,7 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
         """(rows, hidden), or (positions, hidden) where only those are asked for."""
         parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (rows, 3, heads, head_size)
-        context = attend(parts, layout, self.dropout_prob, self.training, self.causal)
-        context = context.flatten(1)  # (rows, hidden)
+        context = attend(parts, layout, self.dropout_prob, self.training, self.causal).flatten(1)  # (rows, hidden)
         output: Tensor = self.output(context if positions is None else context[positions])
         return output
 
@@ -82,20 +83,29 @@ def check_lengths(batch: Batch, settings: EncoderSettings) -> None:
     assert longest <= limit, f"a sequence of {longest} tokens, and {limit} positions"
 
 
-def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions: Tensor | None) -> Tensor:
+class Stack(Protocol):
+    """An encoder: embeddings, which take a batch to (tokens, hidden), and blocks."""
+
+    @property
+    def settings(self) -> EncoderSettings: ...
+    @property
+    def embeddings(self) -> nn.Module: ...
+    @property
+    def blocks(self) -> nn.ModuleList: ...
+
+
+def run_blocks(encoder: Stack, batch: Batch, positions: Tensor | None) -> Tensor:
     """The last hidden states.
 
     Args:
-        embedded: (tokens, hidden) float, the embeddings' output.
         positions: (positions,) int64: the tokens whose hidden states are wanted; None: all. The last block then
             computes only those, with the same result (which saves a tenth of a pre-training step of BERT-Small).
 
     Returns:
         (tokens, hidden), or (positions, hidden).
     """
-    *lower, last = blocks
-    layout = layout_for(batch, embedded)
-    hidden = layout.enter(embedded)
+    hidden, layout = _embed(encoder, batch)
+    *lower, last = encoder.blocks
     for block in lower:
         hidden = block(hidden, layout)
     if positions is None:
@@ -104,10 +114,17 @@ def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions:
     return output[: len(positions)]
 
 
-def every_hidden_state(blocks: nn.ModuleList, embedded: Tensor, batch: Batch) -> list[Tensor]:
+def every_hidden_state(encoder: Stack, batch: Batch) -> list[Tensor]:
     """The embeddings' output, then each block's, the last one the same as `run_blocks`'; each (tokens, hidden)."""
-    layout = layout_for(batch, embedded)
-    states = [layout.enter(embedded)]
-    for block in blocks:
+    hidden, layout = _embed(encoder, batch)
+    states = [hidden]
+    for block in encoder.blocks:
         states.append(block(states[-1], layout))
     return [layout.leave(state) for state in states]
+
+
+def _embed(encoder: Stack, batch: Batch) -> tuple[Tensor, Layout]:
+    check_lengths(batch, encoder.settings)
+    embedded = encoder.embeddings(batch)
+    layout = layout_for(batch, embedded)
+    return layout.enter(embedded), layout

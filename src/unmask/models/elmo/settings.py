@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from unmask.errors import SettingsError
 from unmask.models.families.elmo import ELMO
 from unmask.models.family import Family
-from unmask.models.settings import Count, ModelSettings, Probability, Scale, reasons
+from unmask.models.settings import Count, ModelSettings, Probability, Scale, check_vocab_size, contradiction
 
 NUM_CHARACTERS = 261
 """The 256 bytes, the start and the end of a sentence, the start and the end of a word, padding."""
@@ -168,19 +167,12 @@ class ElmoModelSettings(BaseModel):
         Raises:
             SettingsError: `vocab_size` here is not the tokenizer's, or sizes contradict each other.
         """
-        if self.vocab_size not in (None, vocab_size):
-            raise SettingsError(
-                f"model.vocab_size is {self.vocab_size} but the tokenizer has {vocab_size} entries: "
-                "leave model.vocab_size out, or use the tokenizer that it was meant for"
-            )
+        check_vocab_size(self.vocab_size, vocab_size)
         given = self.model_dump(exclude={"preset", "vocab_size"}, exclude_none=True)
         try:
             return ElmoSettings(**ELMO_PRESETS[self.preset].model_dump() | given | {"vocab_size": vocab_size})
         except ValidationError as error:
-            raise SettingsError(
-                f"the model settings contradict each other (preset {self.preset!r}): {reasons(error)}: "
-                "change one of them under `model:`"
-            ) from error
+            raise contradiction(self.preset, error) from error
 
 
 def _kind_of(given: Any) -> str:

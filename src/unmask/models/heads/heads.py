@@ -6,14 +6,11 @@ needs. The heads of fine-tuning are those of `transformers`, family by family, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from unmask.models.dropout import dropout
 from unmask.models.family import HeadKind as HeadKind
-from unmask.models.family import HeadStyle
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
 from unmask.models.layers import ACTIVATIONS, draw_truncated_normal, initialise
@@ -203,60 +200,6 @@ class DeepClassifier(nn.Module):
 Head = Classifier | DeepClassifier
 """What `new_head` builds."""
 
-HeadBuilder = Callable[[Sizes, int, float], Head]
-"""From the encoder's sizes, the number of labels and the dropout."""
-
-
-def _linear(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range)
-
-
-def _linear_without_bias(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range, bias=False)
-
-
-def _linear_without_dropout(settings: Sizes, num_labels: int, _: float) -> Head:
-    return Classifier(settings.hidden_size, num_labels, 0.0, settings.initializer_range)
-
-
-def _deep_with_tanh(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return DeepClassifier(settings.hidden_size, num_labels, "tanh", prob, prob, settings.initializer_range)
-
-
-def _deep_with_gelu(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return DeepClassifier(settings.hidden_size, num_labels, "gelu", prob, prob, settings.initializer_range)
-
-
-def _gelu_summary(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return DeepClassifier(settings.hidden_size, num_labels, "gelu", 0.0, prob, settings.initializer_range)
-
-
-def _deep_normalised(settings: Sizes, num_labels: int, prob: float) -> Head:
-    assert isinstance(settings, EncoderSettings), "ELMo has heads of its own"
-    return DeepClassifier(
-        settings.hidden_size,
-        num_labels,
-        settings.classifier_activation or settings.hidden_act,
-        0.0,
-        prob,
-        settings.initializer_range,
-        nn.LayerNorm(settings.hidden_size, settings.layer_norm_eps, bias=settings.norm_bias),
-        settings.classifier_bias,
-    )
-
-
-BUILDERS: dict[HeadStyle, HeadBuilder] = {
-    "linear": _linear,
-    "linear_without_bias": _linear_without_bias,
-    "linear_without_dropout": _linear_without_dropout,
-    "deep_tanh": _deep_with_tanh,
-    "deep_gelu": _deep_with_gelu,
-    "deep_gelu_summary": _gelu_summary,
-    "deep_normalised": _deep_normalised,
-}
-"""How the heads are built that a `Family` names. Texts read by ELMo have an `ElmoClassifier`. Question answering has no
-dropout, as in the released code of BERT."""
-
 
 def needs_pooler(settings: Sizes, kind: HeadKind) -> bool:
     """Whether an encoder of these settings must have a pooler for this kind of head; else it must have none."""
@@ -271,11 +214,31 @@ def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: flo
             (sequences, 1); `token_classification` takes `encoder(batch)` to (tokens, num_labels), `question_answering`
             to (tokens, 2), start and end.
         num_labels: 1 for multiple choice, 2 for question answering.
-        dropout_prob: None takes the encoder's.
+        dropout_prob: None takes the encoder's; question answering has none, as in the released code of BERT.
     """
     prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
     assert kind in settings.family.heads, f"{settings.family.title} has no head for {kind}"
-    return BUILDERS[settings.family.heads[kind]](settings, num_labels, prob)
+    width, std = settings.hidden_size, settings.initializer_range
+    match settings.family.heads[kind]:
+        case "linear":
+            return Classifier(width, num_labels, prob, std)
+        case "linear_without_bias":
+            return Classifier(width, num_labels, prob, std, bias=False)
+        case "linear_without_dropout":
+            return Classifier(width, num_labels, 0.0, std)
+        case "deep_tanh":
+            return DeepClassifier(width, num_labels, "tanh", prob, prob, std)
+        case "deep_gelu":
+            return DeepClassifier(width, num_labels, "gelu", prob, prob, std)
+        case "deep_gelu_summary":
+            return DeepClassifier(width, num_labels, "gelu", 0.0, prob, std)
+        case "deep_normalised":
+            assert isinstance(settings, EncoderSettings), "ELMo has heads of its own"
+            activation = settings.classifier_activation or settings.hidden_act
+            norm = nn.LayerNorm(width, settings.layer_norm_eps, bias=settings.norm_bias)
+            return DeepClassifier(width, num_labels, activation, 0.0, prob, std, norm, settings.classifier_bias)
+        case "layers":
+            raise AssertionError("texts read by ELMo have an `ElmoClassifier`")
 
 
 def new_masked_lm_head(settings: EncoderSettings) -> MaskedLMHead:

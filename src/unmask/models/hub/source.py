@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.errors import ModelError
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
-from unmask.models.family import Family, HeadKind, ModelClass
+from unmask.models.family import Family, HeadKind, ModelClass, Part
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
 from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, class_named, elmo_settings_of, find_class, settings_of
 from unmask.models.hub.files import CONFIG, read_config, read_weights
@@ -127,6 +127,18 @@ class LoadedModel:
     config: Mapping[str, Any] | None = None
     unused: tuple[str, ...] = ()
     fresh: tuple[str, ...] = ()
+
+    @property
+    def heads(self) -> dict[Part, nn.Module]:
+        """Those with weights of their own, by part."""
+        found: dict[Part, nn.Module | None] = {
+            "masked_lm_head": self.masked_lm_head,
+            "next_sentence_head": self.next_sentence_head,
+            "discriminator_head": self.discriminator_head,
+        }
+        if self.head_kind is not None:
+            found[self.head_kind] = self.head
+        return {part: head for part, head in found.items() if head is not None}
 
     @property
     def is_causal_lm(self) -> bool:

@@ -73,12 +73,8 @@ def test_weights_and_names_are_those_of_transformers(released: Path, folder: str
 def test_what_is_none(released: Path, tmp_path: Path) -> None:
     for folder in (released / "transformers", released / "kinds", tmp_path / "missing"):
         assert not is_google_checkpoint(folder)
-    with pytest.raises(ModelError, match=r"bert_config.json: cannot be read \(No such file"):
-        read_google_checkpoint(released / "kinds")
     (released / "bert_model.ckpt.index").unlink()
     assert not is_google_checkpoint(released)
-    with pytest.raises(ModelError, match=r"no \*.index: expected a TensorFlow checkpoint"):
-        read_google_checkpoint(released)
 
 
 def test_damage_is_never_taken_for_weights(released: Path) -> None:

@@ -78,14 +78,7 @@ def edit_weights(directory: Path, edit: Callable[[dict[str, Tensor]], dict[str, 
 
 
 def weights_in(model: LoadedModel) -> dict[str, Tensor]:
-    return weights_of(
-        model.encoder,
-        model.masked_lm_head,
-        model.next_sentence_head,
-        model.discriminator_head,
-        model.head,
-        model.head_kind,
-    )
+    return weights_of(model.encoder, model.heads)
 
 
 def assert_equal_weights(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -123,7 +116,7 @@ def test_masked_lm_without_pooler_round_trip(tmp_path: Path) -> None:
     model = load_masked_lm(tmp_path / "model")
     assert model.architecture == "BertForMaskedLM"
     assert model.encoder.pooler is None
-    assert_equal_weights(weights_in(model), weights_of(encoder, head))
+    assert_equal_weights(weights_in(model), weights_of(encoder, {"masked_lm_head": head}))
 
 
 @pytest.mark.parametrize("pooler", [True, False])
