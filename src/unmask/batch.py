@@ -7,7 +7,9 @@ the step was cut into micro-batches. (A run is one process today; sums over seve
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,19 +93,25 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on `device`; copies from pinned memory are asynchronous."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=True)
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same batch with each of its tensors changed."""
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
+        columns = {name: changed.pop(f"columns.{name}") for name in self.columns}
+        return replace(self, **changed, columns=columns)
 
-        return replace(
-            self,
-            input_ids=move(self.input_ids),
-            token_type_ids=move(self.token_type_ids),
-            position_ids=move(self.position_ids),
-            bounds=move(self.bounds),
-            keys=None if self.keys is None else move(self.keys),
-            columns={name: move(column) for name, column in self.columns.items()},
-        )
+    def tensors(self) -> dict[str, Tensor]:
+        """All of its tensors by name, a column's as `columns.NAME`."""
+        keys = {} if self.keys is None else {"keys": self.keys}
+        return {
+            "input_ids": self.input_ids,
+            "token_type_ids": self.token_type_ids,
+            "position_ids": self.position_ids,
+            "bounds": self.bounds,
+            **keys,
+            **{f"columns.{name}": column for name, column in self.columns.items()},
+        }
 
 
 def pack(sequences: list[list[int]], segments: list[list[int]] | None = None, keys: list[int] | None = None) -> Batch:

@@ -19,9 +19,8 @@ from unmask.batch import Batch
 from unmask.models.dropout import dropout
 from unmask.models.kernels.lstm_sequences import read_sequences
 from unmask.models.kernels.products import Linear, to_autocast
-from unmask.models.layers import initialise, new_embedding
+from unmask.models.layers import check_lengths, initialise, new_embedding
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import check_lengths
 
 
 class LstmEmbeddings(nn.Module):

@@ -5,8 +5,6 @@ Post-norm, as in BERT and GPT-1: each sublayer's output goes through dropout, is
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from torch import Tensor, nn
 
 from unmask.batch import Batch
@@ -14,7 +12,7 @@ from unmask.models.attention import attend
 from unmask.models.dropout import add_dropout
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.row_layout import Layout, layout_for
-from unmask.models.layers import FeedForward
+from unmask.models.layers import FeedForward, Stack, check_lengths
 from unmask.models.settings import EncoderSettings
 
 
@@ -75,23 +73,6 @@ class Block(nn.Module):
 def new_blocks(settings: EncoderSettings, causal: bool = False) -> nn.ModuleList:
     """The blocks of an encoder of these sizes; `initialise` gives them their weights."""
     return nn.ModuleList(Block(settings, causal) for _ in range(settings.num_hidden_layers))
-
-
-def check_lengths(batch: Batch, settings: EncoderSettings) -> None:
-    """Asserts that no sequence is longer than the positions: longer texts are cut or refused where they are read."""
-    longest, limit = batch.max_length, settings.num_positions
-    assert longest <= limit, f"a sequence of {longest} tokens, and {limit} positions"
-
-
-class Stack(Protocol):
-    """An encoder: embeddings, which take a batch to (tokens, hidden), and blocks."""
-
-    @property
-    def settings(self) -> EncoderSettings: ...
-    @property
-    def embeddings(self) -> nn.Module: ...
-    @property
-    def blocks(self) -> nn.ModuleList: ...
 
 
 def run_blocks(encoder: Stack, batch: Batch, positions: Tensor | None) -> Tensor:

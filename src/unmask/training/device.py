@@ -65,10 +65,12 @@ class Compute:
         """One line for the log of a run: the device and its present state, the precision and why, versions."""
         about = describe_gpu(look_at_gpu(self.device)) if self.device.type == "cuda" else describe_cpu()
         precision = str(self.dtype).removeprefix("torch.")
+        num_threads = torch.get_num_threads()
+        threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
         versions = f"torch {torch.__version__}"
         if self.device.type == "cuda" and torch.version.cuda is not None:
             versions += f" for CUDA {torch.version.cuda}"
-        return f"{about}, {precision} ({self.reason}), {_counted_threads(torch.get_num_threads())}, {versions}"
+        return f"{about}, {precision} ({self.reason}), {threads}, {versions}"
 
 
 def without_free_memory(description: str) -> str:
@@ -294,7 +296,3 @@ def _computes_bf16(gpu: Gpu | None) -> tuple[bool, str]:
 def _warn(message: str) -> None:
     """Logs a warning, once per process: many runs may follow each other."""
     logger.warning(message)
-
-
-def _counted_threads(number: int) -> str:
-    return "1 thread" if number == 1 else f"{number} threads"

@@ -142,7 +142,7 @@ def keep_bad_step(directory: Path, bad: BadStep, num_before: int) -> Path:
     tensors = {
         f"{number}.{name}": tensor.clone(memory_format=torch.contiguous_format)  # none may share memory in a file
         for number, batch in enumerate(bad.batches)
-        for name, tensor in _columns(batch).items()
+        for name, tensor in batch.tensors().items()
     }
     figures: dict[str, Any] = {
         "step": bad.step,
@@ -162,19 +162,6 @@ def keep_bad_step(directory: Path, bad: BadStep, num_before: int) -> Path:
             raise OutputError(f"cannot write the batches of step {bad.step:,} to {directory}: {error}") from error
         write_json(unfinished / FIGURES, figures)
     return target
-
-
-def _columns(batch: Batch) -> dict[str, Tensor]:
-    """All tensors of a batch, by name."""
-    keys = {} if batch.keys is None else {"keys": batch.keys}
-    return {
-        "input_ids": batch.input_ids,
-        "token_type_ids": batch.token_type_ids,
-        "position_ids": batch.position_ids,
-        "bounds": batch.bounds,
-        **keys,
-        **{f"columns.{name}": column for name, column in batch.columns.items()},
-    }
 
 
 def _finite(value: float) -> float | None:

@@ -58,6 +58,9 @@ class Cut:
     size_key: str = "train.micro_batch_size"
     length_key: str = "packing.max_length"
 
+    def __str__(self) -> str:
+        return f"{self.micro_batch_size:,} of {self.batch_size:,} sequences"
+
     def at_most(self, tokens: int | None) -> Cut:
         """The same steps in micro-batches of at most so many tokens (every sequence counted as long as the longest) or
         of one sequence, all of about the same size.
@@ -195,17 +198,12 @@ class MicroBatches:
         """
         whole = self._source.cut(state.position, None)
         if self._memory is None:
-            logger.info("train.micro_batch_size: %s of %s sequences, on the CPU", *_counted(whole))
+            logger.info("train.micro_batch_size: %s, on the CPU", whole)
             return
         free = self._memory.free
         state.micro_batch_tokens, measured = self._find_fitting(state.position, whole, free)
         cut = self._source.cut(state.position, state.micro_batch_tokens)
-        logger.info(
-            "train.micro_batch_size: %s of %s sequences: %s free, %s",
-            *_counted(cut),
-            human_bytes(free),
-            measured,
-        )
+        logger.info("train.micro_batch_size: %s: %s free, %s", cut, human_bytes(free), measured)
 
     def _find_fitting(self, position: Any, whole: Cut, free: int) -> tuple[int, str]:
         """Tokens of the largest micro-batch, and what was measured, in words."""
@@ -285,10 +283,6 @@ def _copy_buffers(module: nn.Module) -> _Buffers:
 def _restore_buffers(copies: _Buffers) -> None:
     for part, name, buffer in copies:
         setattr(part, name, buffer)  # its size may have changed
-
-
-def _counted(cut: Cut) -> tuple[str, str]:
-    return f"{cut.micro_batch_size:,}", f"{cut.batch_size:,}"
 
 
 def _first_sentences(reason: str) -> str:

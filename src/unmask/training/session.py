@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -331,7 +332,9 @@ class Session:
             return
         module = self.learner.module
         module.eval()
-        measured = self._try_to_evaluate()
+        measured = None
+        with suppress(torch.OutOfMemoryError):  # an error that is kept would keep some of the memory
+            measured = self.evaluate()
         if measured is None:  # memory held for steps may be in its way
             self.stepper.release()
             gc.collect()
@@ -355,14 +358,6 @@ class Session:
                     f"{state.best.step:,}",
                     state.best.evaluations_since,
                 )
-
-    def _try_to_evaluate(self) -> dict[str, float] | None:
-        """The figures; None if memory runs out. The error is not kept: it would keep some of the memory."""
-        assert self.evaluate is not None
-        try:
-            return self.evaluate()
-        except torch.OutOfMemoryError:
-            return None
 
     def _save(self, state: TrainState) -> None:
         save_checkpoint(

@@ -38,10 +38,7 @@ class OptimizerSettings(Settings):
 
     @model_validator(mode="after")
     def _keys_belong_to_the_name(self) -> OptimizerSettings:
-        for key, names in ONLY_OF_OPTIMIZERS.items():
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and self.name not in names:
-                raise ValueError(f"{key}={value} is for {' and '.join(names)}, and name is {self.name}: leave one out")
+        _refuse_keys_of_others(self, ONLY_OF_OPTIMIZERS)
         if self.name == "adagrad" and self.weight_decay != 0:
             raise ValueError(f"adagrad has no weight decay, and weight_decay is {self.weight_decay}: set it to 0")
         return self
@@ -56,6 +53,13 @@ ONLY_OF_OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "initial_accumulator": ("adagrad",),
 }
 """Keys of `optimizer` that mean something only under some names."""
+
+
+def _refuse_keys_of_others(settings: OptimizerSettings | ScheduleSettings, table: dict[str, tuple[str, ...]]) -> None:
+    for key, names in table.items():
+        value = getattr(settings, key)
+        if value != type(settings).model_fields[key].default and settings.name not in names:
+            raise ValueError(f"{key}={value} is for {' and '.join(names)}, and name is {settings.name}: leave one out")
 
 
 _LEAST_FOR_LAMB = 512
@@ -96,10 +100,7 @@ class ScheduleSettings(Settings):
             raise ValueError("warmup_steps and warmup_ratio say the same thing twice: keep one")
         if self.name == "inverse_sqrt" and not self.warmup_steps and not self.warmup_ratio:
             raise ValueError("inverse_sqrt is counted from the end of the warm-up: give warmup_steps or warmup_ratio")
-        for key, names in ONLY_OF_SCHEDULES.items():
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and self.name not in names:
-                raise ValueError(f"{key}={value} is for {' and '.join(names)}, and name is {self.name}: leave one out")
+        _refuse_keys_of_others(self, ONLY_OF_SCHEDULES)
         if self.name == "wsd" and (self.warmup_ratio or 0) + self.decay_ratio > 1:
             raise ValueError(
                 f"warmup_ratio {self.warmup_ratio} + decay_ratio {self.decay_ratio} is over 1: lower one of them"

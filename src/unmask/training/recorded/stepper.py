@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -274,9 +274,7 @@ class RecordedStepper:
 
     def _record_batch(self, filled: Batch) -> _Recording:
         assert self._flat is not None
-        batch = filled.to(self._compute.device)
-        if not self._is_cuda:  # where `to` has made no copy
-            batch = _apart(batch)
+        batch = filled.map(lambda tensor: tensor.to(self._compute.device, copy=True))
         kept = [self._flat.gradients, self._totals]
         # A pass that breaks off leaves rounded gradients too: they are not in `kept`, and `zero` clears them.
         return _Recording(batch, self._recorder.record(lambda: self._accumulate(batch), kept, self._flat.zero))
@@ -303,24 +301,5 @@ class RecordedStepper:
 
 def _copy(source: Batch, target: Batch, pins: bool) -> None:
     """Copies a batch from the CPU into the tensors of another of the same shape."""
-    pairs = [
-        (source.input_ids, target.input_ids),
-        (source.token_type_ids, target.token_type_ids),
-        (source.position_ids, target.position_ids),
-        (source.bounds, target.bounds),
-        *((column, target.columns[name]) for name, column in source.columns.items()),
-    ]
-    for tensor, place in pairs:
+    for tensor, place in zip(source.tensors().values(), target.tensors().values(), strict=True):
         place.copy_(tensor.pin_memory() if pins else tensor, non_blocking=True)
-
-
-def _apart(batch: Batch) -> Batch:
-    """A copy of a batch that shares no tensor with it."""
-    return replace(
-        batch,
-        input_ids=batch.input_ids.clone(),
-        token_type_ids=batch.token_type_ids.clone(),
-        position_ids=batch.position_ids.clone(),
-        bounds=batch.bounds.clone(),
-        columns={name: column.clone() for name, column in batch.columns.items()},
-    )

@@ -15,11 +15,12 @@ A checkpoint is written under another name and then renamed, and is used only if
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -98,21 +99,9 @@ def save_checkpoint(
         _write_tensors(directory / RANDOM, dict(_generators()))
         best = {} if state.best is None else {"best": _write_best(directory / BEST, state.best)}
         saved = {
-            "step": state.step,
-            "tokens": state.tokens,
-            "epochs": state.epochs,
-            "seconds": state.seconds,
+            **{name: value for name, value in vars(state).items() if name != "best"},
             "position": position,
             "newest": None if state.newest is None else asdict(state.newest),
-            "totals": state.totals,
-            "counts": state.counts,
-            "logged_tokens": state.logged_tokens,
-            "logged_seconds": state.logged_seconds,
-            "recent_losses": state.recent_losses,
-            "roll_backs": state.roll_backs,
-            "micro_batch_tokens": state.micro_batch_tokens,
-            "evaluation": state.evaluation,
-            "evaluated_step": state.evaluated_step,
             "warmup_end": schedule.warmup_end,
             "stage": None if schedule.stage is None else asdict(schedule.stage),
             **best,
@@ -197,26 +186,13 @@ def restore(
     _restore_random(load_file(checkpoint.directory / RANDOM))
     saved = checkpoint.state
     schedule.warmup_end = saved["warmup_end"]
-    stage, newest = saved.get("stage"), saved.get("newest")  # old checkpoints lack what is read with `get`
+    stage, newest = saved.get("stage"), saved.get("newest")  # old checkpoints lack some keys
     schedule.stage = None if stage is None else Stage(**stage)
-    return TrainState(
-        step=saved["step"],
-        tokens=saved["tokens"],
-        epochs=saved["epochs"],
-        seconds=saved["seconds"],
-        position=saved["position"],
-        newest=None if newest is None else StepResult(**newest),
-        totals=dict(saved["totals"]),
-        counts=dict(saved["counts"]),
-        logged_tokens=saved.get("logged_tokens", saved["tokens"]),
-        logged_seconds=saved.get("logged_seconds", saved["seconds"]),
-        recent_losses=list(saved.get("recent_losses", [])),
-        roll_backs=saved.get("roll_backs", 0),
-        micro_batch_tokens=saved.get("micro_batch_tokens"),
-        evaluation=dict(saved["evaluation"]),
-        evaluated_step=saved["evaluated_step"],
-        best=_read_best(checkpoint, module),
-    )
+    values = {"logged_tokens": saved["tokens"], "logged_seconds": saved["seconds"], **copy.deepcopy(saved)}
+    state = TrainState(**{each.name: values[each.name] for each in fields(TrainState) if each.name in values})
+    state.newest = None if newest is None else StepResult(**newest)
+    state.best = _read_best(checkpoint, module)
+    return state
 
 
 def remove_later(checkpoints: Path, step: int) -> None:
@@ -249,11 +225,7 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def _write_best(path: Path, best: Best) -> dict[str, Any]:
     """Writes its weights, and returns the rest of what is kept of it."""
     _write_tensors(path, _once(best.weights))
-    return {
-        "step": best.step,
-        "evaluation": dict(best.evaluation),
-        "evaluations_since": best.evaluations_since,
-    }
+    return {"step": best.step, "evaluation": dict(best.evaluation), "evaluations_since": best.evaluations_since}
 
 
 def _read_best(checkpoint: Checkpoint, module: nn.Module) -> Best | None:

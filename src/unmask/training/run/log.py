@@ -160,30 +160,26 @@ class RunLog:
         """Adds an evaluation row; `metrics` by name without `eval/`."""
         self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
 
-    def rewind(self, step: int, *, is_open: bool = False) -> int:
+    def rewind(self, step: int, *, is_open: bool = False) -> None:
         """Removes, atomically, the rows after `step`, which a run that goes on from there writes again.
 
         Args:
             is_open: True removes the training row of `step` itself too: it was written at a stop, and its steps belong
                 to the resumed run's next row. (Its TensorBoard events stay.)
-
-        Returns:
-            How many rows were removed.
         """
         self._close_events()
-        kept, taken = [], 0
-        for line, row in _rows(self._path):
-            if row["step"] > step or (is_open and row["step"] == step and is_of_training(row)):
-                taken += 1
-            else:
-                kept.append(line)
-        if taken:
+        rows = _rows(self._path)
+        kept = [
+            line
+            for line, row in rows
+            if row["step"] < step or (row["step"] == step and not (is_open and is_of_training(row)))
+        ]
+        if len(kept) < len(rows):
             with writing(self._path) as file:
                 file.writelines(kept)
             self._metrics.close()
             self._metrics = _open_to_append(self._path)
         self._purge_step = step + 1
-        return taken
 
     def _write(self, place: dict[str, int], scalars: dict[str, float]) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
@@ -192,9 +188,8 @@ class RunLog:
             if self._events is None:
                 from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-                self._events = SummaryWriter(
-                    str(self._directory / TENSORBOARD), purge_step=self._purge_step, flush_secs=30
-                )
+                directory = str(self._directory / TENSORBOARD)
+                self._events = SummaryWriter(directory, purge_step=self._purge_step, flush_secs=30)
             for name, value in scalars.items():
                 self._events.add_scalar(name, value, place["step"])
 

@@ -107,7 +107,7 @@ def test_rewinding_takes_out_later_rows_and_hides_their_events(tmp_path: Path) -
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 6, "lo')
     with RunLog(tmp_path) as log:
-        assert log.rewind(3) == 2
+        log.rewind(3)
         assert (tmp_path / "metrics.jsonl").read_bytes().splitlines() == before[:3]
         write_training(log, 4, loss=0.25)
     assert [(row["step"], row["loss"]) for row in read_metrics(tmp_path / "metrics.jsonl")][3:] == [(4, 0.25)]
@@ -126,7 +126,7 @@ def test_the_row_that_a_stop_has_written_is_taken_out_where_its_steps_go_on(tmp_
     write_steps(tmp_path, range(1, 5))
     with RunLog(tmp_path) as log:
         log.write_evaluation(3, {"mlm_loss": 1.0})
-        assert log.rewind(3, is_open=True) == 2
+        log.rewind(3, is_open=True)
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [(row["step"], "loss" in row) for row in rows] == [(1, True), (2, True), (3, False)]
 
@@ -138,7 +138,7 @@ def test_a_row_of_steps_without_targets_has_no_loss_and_is_of_training(tmp_path:
         [first, second] = read_metrics(tmp_path / "metrics.jsonl")
         assert list(second) == ["step", "tokens", "learning_rate", "gradient_norm", "tokens_per_s"]
         log.write_evaluation(2, {"mlm_loss": 1.0})
-        assert log.rewind(2, is_open=True) == 1
+        log.rewind(2, is_open=True)
     assert read_metrics(tmp_path / "metrics.jsonl") == [first, {"step": 2, "eval/mlm_loss": 1.0}]
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("loss")] == [1]
@@ -148,7 +148,7 @@ def test_rewinding_to_the_last_step_changes_nothing(tmp_path: Path) -> None:
     write_steps(tmp_path, range(1, 4))
     before = (tmp_path / "metrics.jsonl").stat()
     with RunLog(tmp_path) as log:
-        assert log.rewind(3) == 0
+        log.rewind(3)
     assert (tmp_path / "metrics.jsonl").stat().st_ino == before.st_ino
 
 
