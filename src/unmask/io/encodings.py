@@ -75,7 +75,6 @@ def read_utf8_lines(
 
     Args:
         lines: of a stream of decompressed bytes; of `as_utf8` where the encoding is another one.
-        name: the file's name, for messages.
         settings: name the encoding; None where there is no option for it.
         stream: what messages count bytes in.
         undecoded: the numbers of lines that do not decode are added here, and they are yielded with surrogates in place

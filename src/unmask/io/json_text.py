@@ -23,7 +23,6 @@ class JsonText:
 
     Args:
         file: UTF-8.
-        name: the file's name, for messages.
         by_line: True: messages name lines, for files of many lines; False: characters.
 
     Raises (when read):

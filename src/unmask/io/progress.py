@@ -165,10 +165,6 @@ class Progress:
 def open_bars(stream: TextIO, *, shows_time: bool = False) -> Bars | None:
     """Bars of `rich`, not yet shown: each has a task's description, how much of it is done, and its field `status`.
 
-    Args:
-        stream: where to show them.
-        shows_time: True shows how long each has been there.
-
     Returns:
         None if the stream is not a terminal, or is one that cannot move its cursor.
     """

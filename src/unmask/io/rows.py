@@ -45,11 +45,7 @@ class Row:
 
 
 def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> Any:
-    """The field of this name; where there is none, `labels.label` means the field `label` of the object `labels`.
-
-    Args:
-        otherwise: returned where there is neither.
-    """
+    """The field of this name; where there is none, `labels.label` means the field `label` of the object `labels`."""
     if name in fields:
         return fields[name]
     value: Any = fields
@@ -62,12 +58,7 @@ def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> A
 
 @dataclass
 class RowFaults:
-    """Unusable rows of a file, to report the first few together with their total.
-
-    Attributes:
-        count: of all unusable rows.
-        first: what is wrong with the first few.
-    """
+    """Unusable rows of a file, to report the first few together with their total."""
 
     count: int = 0
     first: list[InputError] = field(default_factory=list)
@@ -105,11 +96,9 @@ class Table:
     """A table that has been opened.
 
     Attributes:
-        names: of the columns.
         place: of the header, for messages.
         rows: below the header, to be read once.
         types: of the columns of a `.parquet`.
-        separator: between the cells of a line.
     """
 
     names: Sequence[str]

@@ -18,7 +18,7 @@ from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import DataPath, InputFiles, files_of
 from unmask.io.json_text import no_object, read_json
 from unmask.io.parquet import open_parquet, refusing_damage
-from unmask.io.reading import COMPRESSIONS
+from unmask.io.reading import COMPRESSIONS, open_input
 from unmask.io.rows import Refuse, Row, RowFaults, Table, is_sound_header, stop
 from unmask.io.settings import TableSettings
 
@@ -81,7 +81,7 @@ def _rows_of(
     if form not in FORMATS and file.settings.separator is not None:
         form = ".tsv" if file.settings.separator == "\t" else ".csv"
     if form == ".parquet" and not compression:
-        with file.open_raw() as stream, refusing_damage(str(file), stop):
+        with open_input(file.path) as stream, refusing_damage(str(file), stop):
             yield from open_parquet(stream, str(file), stop).rows
     elif form == ".json":
         with file.open() as stream:
@@ -128,12 +128,7 @@ def open_table(
     header: Sequence[str] = (),
     short_rows: list[str] | None = None,
 ) -> Table | None:
-    """A `.csv` or `.tsv` after its header was read; None if there is none. Empty lines are skipped.
-
-    Args:
-        form: `.csv` or `.tsv`, which say what is usual.
-        header, short_rows: as for `read_rows`.
-    """
+    """A `.csv` or `.tsv` after its header was read; None if there is none. Empty lines are skipped."""
     quoted = form == ".csv" if settings.quoted is None else settings.quoted
     numbered = iter(lines)
     first = next((each for each in numbered if each[1].strip("\r\n")), None)

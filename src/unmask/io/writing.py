@@ -151,7 +151,6 @@ def refuse_foreign(path: Path, own: Sequence[str], kind: str) -> None:
     """Raises OutputError if `path` is a file, or a directory that holds anything that we do not make.
 
     Args:
-        path: may be missing.
         own: names and globs of everything that the directory may hold.
         kind: what it should be, for the message: "a token store".
     """

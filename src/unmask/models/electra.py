@@ -34,11 +34,7 @@ class ElectraEmbeddings(nn.Module):
 
 
 class ElectraEncoder(nn.Module):
-    """Embeddings and blocks.
-
-    Args:
-        settings: every size; kept as `encoder.settings`.
-    """
+    """Embeddings and blocks."""
 
     reads_words: Literal[False] = False
 

@@ -35,11 +35,7 @@ class Gpt1Embeddings(nn.Module):
 
 
 class Gpt1Encoder(nn.Module):
-    """Embeddings and causal blocks; `token_type_ids` of a batch are ignored.
-
-    Args:
-        settings: every size; kept as `encoder.settings`.
-    """
+    """Embeddings and causal blocks; `token_type_ids` of a batch are ignored."""
 
     reads_words: Literal[False] = False
 

@@ -59,12 +59,7 @@ def draw_truncated_normal(weight: Tensor, std: float) -> None:
 
 
 class Embeddings(nn.Module):
-    """Word, position and segment embeddings: summed, normalised, dropped out (section 3, figure 2).
-
-    Args:
-        settings: every size but the width.
-        width: of the embeddings.
-    """
+    """Word, position and segment embeddings: summed, normalised, dropped out (section 3, figure 2)."""
 
     def __init__(self, settings: EncoderSettings, width: int) -> None:
         super().__init__()

@@ -120,11 +120,7 @@ class ModernBertBlock(nn.Module):
 
 
 class ModernBertEncoder(nn.Module):
-    """Embeddings, blocks and the norm behind them.
-
-    Args:
-        settings: every size; kept as `encoder.settings`.
-    """
+    """Embeddings, blocks and the norm behind them."""
 
     reads_words: Literal[False] = False
 

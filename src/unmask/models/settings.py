@@ -186,7 +186,6 @@ class EncoderSettings(BaseModel):
 
     @property
     def family(self) -> Family:
-        """What there is to know about the architecture."""
         return ARCHITECTURES[self.architecture]
 
     @property
@@ -294,7 +293,6 @@ class ModelSettings(BaseModel):
 
     @property
     def family(self) -> Family:
-        """What there is to know about the architecture."""
         return ARCHITECTURES[self.architecture]
 
     def resolve(self, vocab_size: int, pad_token_id: int | None = 0) -> EncoderSettings:

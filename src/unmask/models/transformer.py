@@ -54,7 +54,6 @@ class Block(nn.Module):
 
         Args:
             hidden: (rows, hidden) float: the layout's rows.
-            layout: of the batch.
             positions: (positions,) int64: the rows whose output is wanted; None: all. They still attend to all tokens
                 of their sequences; outputs that are not wanted are not computed.
 

@@ -21,7 +21,7 @@ from unmask.models.buckets import IS_FILLER, NO_LABEL, SEQUENCES, TOKENS, Fillin
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.encoder import Encoder
 from unmask.models.families.table import ARCHITECTURES
-from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
+from unmask.models.heads.bilstm import BiLstmHead, bilstm_head
 from unmask.models.heads.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.tasks.settings import TaskSettings

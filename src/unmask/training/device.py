@@ -39,9 +39,7 @@ class Compute:
     """A device and a precision.
 
     Attributes:
-        device: where modules and batches are.
         dtype: of matrix products; weights are always float32.
-        reason: why, for the log.
         autocasts: False: a module's weights have been cast to `dtype`, once, and nothing is cast as it computes.
     """
 
@@ -85,9 +83,7 @@ class Gpu:
     Attributes:
         capability: major and minor number of its compute capability.
         index: among those that PyTorch sees.
-        num_visible: how many it sees.
         free: bytes of memory that this process can allocate, including what its own PyTorch keeps in reserve.
-        total: bytes of its memory.
     """
 
     name: str
@@ -107,8 +103,6 @@ class NoGpu:
     """Why there is none to compute on.
 
     Attributes:
-        problem: what is wrong.
-        remedy: what to do for a run on the GPU.
         is_fault: True: there is a GPU and it cannot be used; False: there is none.
     """
 
@@ -208,7 +202,6 @@ def has_kernels(capability: tuple[int, int], architectures: list[str]) -> bool:
     (`sm_90a`) runs on exactly that version; what is compiled when it is loaded (`compute_90`) runs on anything later.
 
     Args:
-        capability: of the GPU.
         architectures: that the build has code for; if none is NVIDIA's (a build for other GPUs), the build is assumed
             to fit.
     """

@@ -40,14 +40,11 @@ class BadStep:
     """A step whose update has not been taken.
 
     Attributes:
-        step: its number.
         fault: what is wrong, in words.
         batches: its micro-batches, prepared.
-        loss: of the step.
         terms: the mean of each loss term, unweighted.
         counts: the targets of each.
         learning_rate: the one it would have been taken with.
-        gradient_norm: before clipping.
         recent_losses: of the steps before, the newest last.
     """
 
@@ -72,8 +69,6 @@ def divergence_fault(
     """What is wrong with a step, in words; None where nothing is.
 
     Args:
-        step: its number.
-        loss: of the step.
         gradient_norm: before clipping.
         recent_losses: of the steps taken before, at most `WINDOW`.
         spike_factor: a loss over this times their median is a spike; None: none is.

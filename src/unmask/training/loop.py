@@ -62,15 +62,10 @@ def train(
     """Trains until the budget is spent, or a hook has noted in `state.best` that evaluations get no better.
 
     Args:
-        learner: the module, with what prepares its batches and counts their targets.
         steps: the batches of each step, from `state.position` on. When a step's batches are requested, `state` is still
             as before that step; those of the next step are made ahead where the stepper leaves time for it, so that a
             budget in minutes, or a run that ends early, may read one step too many.
-        optimizer: sets the learning rate of each step.
-        stepper: takes the steps, of the same module and optimizer.
-        settings: the budget, and what counts as a spike.
         state: where the run stands; brought up to date after each step.
-        hooks: what else happens before and after steps.
     """
 
     def check(step: NumberedStep, figures: StepFigures) -> str | None:

@@ -46,7 +46,6 @@ class Cut:
     """How the steps of a run are cut at some point of it.
 
     Attributes:
-        batch_size: sequences of a step.
         micro_batch_size: sequences of a micro-batch, at most.
         longest: upper bound on the tokens of a sequence.
         size_key, length_key: the settings of `micro_batch_size` and `longest`, for messages.
@@ -63,11 +62,7 @@ class Cut:
 
     def at_most(self, tokens: int | None) -> Cut:
         """The same steps in micro-batches of at most so many tokens (every sequence counted as long as the longest) or
-        of one sequence, all of about the same size.
-
-        Args:
-            tokens: None: as many as a batch can hold.
-        """
+        of one sequence, all of about the same size."""
         tokens = MOST_TOKENS_AT_ONCE if tokens is None else tokens
         if self.micro_batch_size * self.longest <= tokens:
             return self
@@ -128,10 +123,8 @@ class MicroBatches:
     """Cuts the steps of one session of a run.
 
     Args:
-        source: of the steps.
         learner: its module, on the device; what the buffers carry from batch to batch is restored when a step is
             broken off.
-        compute: the device and the precision.
         progress: returns the share of the budget that is done.
     """
 

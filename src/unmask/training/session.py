@@ -65,10 +65,6 @@ class RunContext:
 
     Attributes:
         what: the work, for the progress bar.
-        directory: the run directory.
-        compute: the device and the precision.
-        log: of the run.
-        interruption: noted signals.
         checkpoint: what the run goes on from; None at its beginning.
     """
 
@@ -104,7 +100,6 @@ def run_session(
         learner: what is trained; its module is on the device.
         steps: the batches of each step; they begin where the checkpoint stands.
         settings: of the run: `train`, `optimizer` and `schedule`.
-        context: where the session takes place.
         evaluate: measures the module on held-out data; None where there is none.
         before_step: as in `unmask.training.loop.Hooks`; it returns whether a stage begins, so that the steps before it
             get a row of their own.
@@ -170,11 +165,9 @@ class Session:
     """The loop's hook, and what it needs; call it after each step, and `finish` after the last.
 
     Attributes:
-        context: where the session takes place.
         settings: how often to log, evaluate and save.
         learner, optimizer: what a checkpoint holds.
         stepper: takes the steps, and may free its memory for an evaluation.
-        progress: shown to the user.
         evaluate: measures the module on held-out data; None where there is none.
         last_evaluation: the newest held-out figures, by name.
     """

@@ -21,9 +21,7 @@ class StepResult:
     """What the hook is told about a step.
 
     Attributes:
-        learning_rate: the rate of the step.
         gradient_norm: before clipping.
-        tokens: tokens shown in the step.
         coefficients: of each loss term.
     """
 
@@ -39,7 +37,6 @@ class TrainState:
 
     Attributes:
         step: optimizer updates done.
-        tokens: tokens shown.
         epochs: passes over the data done.
         seconds: time spent training, evaluations and stops not counted.
         position: the loader's next position; JSON if it has just been restored.

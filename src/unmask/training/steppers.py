@@ -25,12 +25,7 @@ logger = logging.getLogger("unmask")
 
 
 class CautiousStepper:
-    """Replays recorded steps or, where the first one cannot be recorded, computes all of them as they come.
-
-    Args:
-        recorded: tried at the first step.
-        eager: of the same module and optimizer.
-    """
+    """Replays recorded steps or, where the first one cannot be recorded, computes all of them as they come."""
 
     def __init__(self, recorded: RecordedStepper, eager: EagerStepper) -> None:
         self._recorded, self._eager = recorded, eager
@@ -39,12 +34,10 @@ class CautiousStepper:
 
     @property
     def runs_ahead(self) -> bool:
-        """See `Stepper`."""
         return self._chosen.runs_ahead
 
     @property
     def prepares_ahead(self) -> bool:
-        """See `Stepper`."""
         return self._chosen.prepares_ahead
 
     @property
@@ -53,7 +46,6 @@ class CautiousStepper:
         return self._recorded.num_recordings
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
-        """See `Stepper`."""
         if self._has_begun:
             self._chosen.launch(batches, counts)
             return
@@ -80,15 +72,12 @@ class CautiousStepper:
         return None
 
     def read(self, may_take: Judge) -> list[StepFigures]:
-        """See `Stepper`."""
         return self._chosen.read(may_take)
 
     def restart(self, recent_losses: Sequence[float]) -> None:
-        """See `Stepper`."""
         self._chosen.restart(recent_losses)
 
     def release(self) -> None:
-        """See `Stepper`."""
         self._chosen.release()
 
 
@@ -104,8 +93,6 @@ def choose_stepper(
     """Chooses recorded steps on a GPU, unless something rules them out.
 
     Args:
-        module: on the device.
-        optimizer: over its parameters.
         longest: upper bound on the tokens of any sequence of the run.
         compiles: what `train.compile_blocks` means if the recipe leaves it open.
 

@@ -15,7 +15,7 @@ from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
 from unmask.models.buckets import Shapes, fill
 from unmask.models.encoder import Encoder, new_encoder
-from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
+from unmask.models.heads.bilstm import BiLstmHead, bilstm_head
 from unmask.models.heads.heads import TwoOrderClassifier, needs_pooler
 from unmask.models.hub.directory import load_finetuned, save_model
 from unmask.models.settings import EncoderSettings

@@ -47,11 +47,7 @@ class Highway(nn.Module):
 
 
 class CharacterCnn(nn.Module):
-    """Turns the characters of words into vectors. Weights start as in the released code.
-
-    Args:
-        settings: filters, highway layers, projection.
-    """
+    """Turns the characters of words into vectors. Weights start as in the released code."""
 
     def __init__(self, settings: ElmoSettings) -> None:
         super().__init__()

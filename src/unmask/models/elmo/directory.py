@@ -47,7 +47,6 @@ def save_elmo(
     Args:
         directory: made where it is missing.
         extra_config: further keys for `config.json`: those of the head among them.
-        head: of fine-tuning.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.

@@ -65,11 +65,7 @@ class LstmStack(nn.Module):
 
 
 class ElmoEncoder(nn.Module):
-    """The character CNN and both stacks. The characters of words come from the batch, or from `set_words`.
-
-    Args:
-        settings: every size; kept as `encoder.settings`.
-    """
+    """The character CNN and both stacks. The characters of words come from the batch, or from `set_words`."""
 
     reads_words: Literal[True] = True
 

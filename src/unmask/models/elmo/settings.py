@@ -68,7 +68,6 @@ class ElmoSettings(BaseModel):
 
     @property
     def family(self) -> Family:
-        """What there is to know about the architecture."""
         return ELMO
 
     @property
@@ -78,7 +77,6 @@ class ElmoSettings(BaseModel):
 
     @property
     def is_causal(self) -> bool:
-        """As `causal`."""
         return False
 
     @property
@@ -149,7 +147,6 @@ class ElmoModelSettings(BaseModel):
 
     @property
     def family(self) -> Family:
-        """What there is to know about the architecture."""
         return ELMO
 
     @property

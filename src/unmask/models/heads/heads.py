@@ -118,12 +118,9 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         self.dense = Linear(hidden_size, num_labels, bias)
+        self.num_labels = num_labels
         self.dropout_prob = dropout_prob
         initialise(self, initializer_range)
-
-    @property
-    def num_labels(self) -> int:
-        return self.dense.out_features
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(sequences or tokens, labels) from `hidden` (sequences or tokens, hidden)."""
@@ -133,20 +130,13 @@ class Classifier(nn.Module):
 
 class TwoOrderClassifier(nn.Module):
     """GPT-1's classifier of two texts that have no order: the summaries of both orders are added (Radford et al. 2018,
-    section 3.3), then dropout and a linear layer.
-
-    Args:
-        classifier: the one whose weights and dropout it takes over.
-    """
+    section 3.3), then dropout and a linear layer."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
         self.dense = classifier.dense
+        self.num_labels = classifier.num_labels
         self.dropout_prob = classifier.dropout_prob
-
-    @property
-    def num_labels(self) -> int:
-        return self.dense.out_features
 
     def forward(self, summaries: Tensor) -> Tensor:
         """(pairs, labels) from `summaries` (2 x pairs, hidden), the two of a pair one after the other."""
@@ -159,8 +149,6 @@ class DeepClassifier(nn.Module):
     """Dropout, dense, activation, dropout, linear: the classifier of families without a pooler, on the first token.
 
     Args:
-        input_dropout_prob: of the first dropout.
-        dropout_prob: of the second.
         norm: behind the activation, as in ModernBERT, which has this head on every token too; None: none.
         bias: False: the dense layer has none.
     """
@@ -180,14 +168,11 @@ class DeepClassifier(nn.Module):
         self.dense = Linear(hidden_size, hidden_size, bias)
         self.norm = nn.Identity() if norm is None else norm
         self.output = Linear(hidden_size, num_labels)
+        self.num_labels = num_labels
         self.activation = ACTIVATIONS[activation]
         self.input_dropout_prob = input_dropout_prob
         self.dropout_prob = dropout_prob
         initialise(self, initializer_range)
-
-    @property
-    def num_labels(self) -> int:
-        return self.output.out_features
 
     def forward(self, first_hidden: Tensor) -> Tensor:
         """(sequences, labels) from `first_hidden` (sequences, hidden)."""

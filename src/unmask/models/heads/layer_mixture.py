@@ -32,7 +32,6 @@ class LayerChoice:
     """Some of the hidden states that `encoder.hidden_states` gives.
 
     Attributes:
-        states: which of them.
         min_layers: layers that an encoder must have for it.
         mixed: True keeps them apart, for a `LayerMixture`; False puts them side by side.
     """

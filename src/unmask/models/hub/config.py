@@ -71,9 +71,6 @@ def class_named(
     """`architectures[0]`, which must be a class that is known here, and of the family that `model_type` says. Where it
     is left out, the family's class with the heads of pre-training that the weights have.
 
-    Args:
-        weights: gives the names of the weights.
-
     Raises:
         ModelError: it is not, or the family is not known.
     """

@@ -99,17 +99,13 @@ def save_model(
     """Writes `config.json` and the weights, each file whole or not at all; `model.safetensors` comes last.
 
     Args:
-        directory: made where it is missing.
         span_boundary_head: SpanBERT's, which goes to a file of its own: `transformers` has no class for it.
-        softmax: of ELMo's language models.
         causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's needs
             `masked_lm_head` as well.
         head: of fine-tuning, by `new_head` or any other. One that `transformers` has no class for goes to
             `head.safetensors`, and the encoder is saved alone.
-        head_kind: of `head`.
         labels: of a classifier of sequences or tokens, in the order of its logits; left out they are `LABEL_0` ...
         problem_type: how a sequence classifier's logits are to be read.
-        extra_config: further keys for `config.json`.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.
@@ -211,7 +207,6 @@ def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *,
     """The encoder of a directory of any class, for fine-tuning; its heads are not loaded, but named in `unused`.
 
     Args:
-        directory: a path, or what `open_source` gave for it.
         head: the kind of head that will stand on it: it decides whether the encoder has a pooler.
         pooler: whether the encoder gets a pooler, if no `head` is given and its family has them. If the directory has
             none, it is freshly initialised from PyTorch's default generator, and named in `fresh`.
@@ -295,11 +290,7 @@ def _has_pooler(source: ModelSource, weights: Mapping[str, Tensor]) -> bool:
 def _assemble(
     source: ModelSource, weights: Mapping[str, Tensor], parts: frozenset[Part], may_be_left: tuple[str, ...]
 ) -> LoadedModel:
-    """Builds the encoder and `parts` without initialising them, and gives them the weights.
-
-    Args:
-        may_be_left: name prefixes of weights that may be left over.
-    """
+    """Builds the encoder and `parts` without initialising them, and gives them the weights."""
     settings = source.settings
     assert isinstance(settings, EncoderSettings), "an ELMo is loaded otherwise"
     kind = head_kind_in(parts)

@@ -29,10 +29,7 @@ class ModelSource:
     """A model directory, opened once and passed on.
 
     Attributes:
-        directory: where it is.
-        config: all of `config.json`.
         class_name, family, model_class: `architectures[0]`, and what is known of it.
-        settings: the sizes of the encoder.
         read: gives the weights as the files have them.
     """
 
@@ -108,7 +105,6 @@ class LoadedModel:
         head_weights: of a head that `new_head` does not build but the task that saved it does, by our names.
         labels: in the order of the head's logits, from `id2label`; None where it has none.
         problem_type: of a sequence classifier, where the directory says it.
-        config: all of `config.json`.
         unused: names of weights in the directory that were not asked for.
         fresh: names of weights that the directory does not have and that were newly initialised.
     """

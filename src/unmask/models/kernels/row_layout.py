@@ -42,7 +42,6 @@ class Group:
     """Sequences that are attended in one call.
 
     Attributes:
-        num_sequences: how many there are.
         length: the tokens of the longest, or rounded up from that; all are padded to it.
         padding: (sequences, 1, 1, length) bool, True where there is no token; None where no sequence is padded.
         causal: whether they are read from left to right, whatever the encoder.
@@ -64,7 +63,6 @@ class Layout:
             knows.
         max_length: upper bound on the tokens of a sequence.
         position_ids: (tokens,) int64, as in `Batch`; None where no layer asks for them.
-        left_to_right: as in `Batch`.
         reuses_shapes: True: the numbers of rows and of the groups' sequences and tokens are rounded, so that batch
             after batch has shapes that were there before.
         angles: of rotary positions, kept for all layers; see `unmask.models.kernels.rotary`.

@@ -21,7 +21,7 @@ from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.buckets import NO_LABEL, SEQUENCES, Filling, Fillings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm_head import BiLstmHead
+from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples

@@ -20,7 +20,7 @@ from unmask.io.progress import Progress
 from unmask.io.writing import told_as_output_error
 from unmask.models.buckets import NO_LABEL, TOKENS, Filling, Fillings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm_head import BiLstmHead
+from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.tagging.feature_files import map_features, writing_features

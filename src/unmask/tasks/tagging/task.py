@@ -19,8 +19,7 @@ from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm import feature_head
-from unmask.models.heads.bilstm_head import bilstm_head
+from unmask.models.heads.bilstm import bilstm_head, feature_head
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples

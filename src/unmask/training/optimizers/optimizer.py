@@ -84,7 +84,6 @@ def depth(name: str, num_layers: int) -> int:
 
     Args:
         name: in the encoder: `blocks.3.attention.output.weight`; of ELMo's backward direction `blocks.1.layers.3.bias`.
-        num_layers: of the encoder.
 
     Returns:
         0 for the embeddings and what projects them, i + 1 for layer i, num_layers + 2 for the pooler, as for the head.
@@ -144,7 +143,6 @@ def share_done(done: Mapping[str, float], budget: TrainSettings) -> float:
 
     Args:
         done: how much is done, by the names in `BUDGETS`: steps, tokens, epochs, minutes.
-        budget: has one of them.
     """
     name = next(name for name in BUDGETS if getattr(budget, name) is not None)
     share: float = done[name] / getattr(budget, name)
@@ -169,7 +167,6 @@ class Schedule:
     """The learning rate's factor, from 0 to 1, as a function of what is done of the budget.
 
     Attributes:
-        settings: shape and warm-up.
         warmup_end: what was done when the warm-up steps ended, as in `share_done`; None until then. Saved in
             checkpoints, since with a budget in tokens or epochs it is not known beforehand what share of it some steps
             are; saved as amounts, not as a share, since a resumed run may have another budget.
@@ -195,7 +192,6 @@ class Schedule:
 
         Args:
             done: how much is done before it, as in `share_done`.
-            budget: of the run.
         """
         progress = self._progress(done, budget)
         warmup_steps, warmup_ratio = self.settings.warmup_steps or 0, self.settings.warmup_ratio
@@ -237,11 +233,7 @@ class ScheduledOptimizer:
     schedule: Schedule
 
     def set_rate(self, done: Mapping[str, float], budget: TrainSettings) -> float:
-        """Sets the learning rates of the step about to be taken, and returns that of the first group.
-
-        Args:
-            done, budget: as in `Schedule.factor`.
-        """
+        """Sets the learning rates of the step about to be taken, and returns that of the first group."""
         factor = self.schedule.factor(done, budget)
         for group in self.optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

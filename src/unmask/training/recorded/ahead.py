@@ -24,7 +24,6 @@ class Outcome:
 
     Attributes:
         step: the last one that was taken or, where `fault` says why not, the first that was not.
-        figures: its figures.
         fault: what is wrong with it, in words; None where nothing is.
         not_begun: those launched after it, none of which has been taken.
     """

@@ -36,7 +36,6 @@ class Recorder:
 
     Args:
         module: what the recorded functions run.
-        device: where it is.
         compiles: whether its blocks are compiled first.
     """
 

@@ -62,7 +62,6 @@ class RecordedStepper:
         optimizer: over the module's parameters; its groups hold the learning rates of the step.
         max_grad_norm: gradients are scaled down to this norm; None: they are not.
         spike_factor: as in `TrainSettings`.
-        compute: the device and the precision.
         fillings: how the columns that the module reads are padded.
         longest: upper bound on the tokens of any sequence of the run.
         compiles: whether the encoder's blocks are compiled before they are recorded.
@@ -109,7 +108,6 @@ class RecordedStepper:
 
     @property
     def runs_ahead(self) -> bool:
-        """See `Stepper`."""
         return self._num_launched < _MOST_LAUNCHED
 
     @property
@@ -118,7 +116,6 @@ class RecordedStepper:
         return len(self._recordings)
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
-        """See `Stepper`."""
         assert self._num_launched < _MOST_LAUNCHED, "read comes earlier"
         device, random = self._compute.device, random_state(self._compute.device)
         try:
@@ -206,7 +203,6 @@ class RecordedStepper:
         return figures
 
     def restart(self, recent_losses: Sequence[float]) -> None:
-        """See `Stepper`."""
         self._recent.restart(recent_losses)
         self._halted.zero_()
         if self._updated != self._state_places():  # the optimizer's state is now in other tensors

@@ -44,7 +44,6 @@ class Checkpoint:
     """A sound checkpoint, its checksums verified.
 
     Attributes:
-        directory: where it is.
         state: the contents of its `state.json`.
         damaged: newer checkpoints that were passed over, each with what is wrong with it.
     """
@@ -80,14 +79,10 @@ def save_checkpoint(
     Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
 
     Args:
-        checkpoints: the run's directory of checkpoints.
         position: the loader's next position, as JSON.
         keep_last: checkpoints kept, this one included.
         save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
             since: `find_checkpoint` looks for it when a run rolls back.
-
-    Returns:
-        The checkpoint's directory.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written; earlier checkpoints are as they were.
@@ -125,7 +120,6 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
     """The newest sound checkpoint, or None where there has never been one.
 
     Args:
-        checkpoints: the run's directory of checkpoints.
         save_every: checkpoints at steps that are not multiples of this are used only if there is no other.
 
     Raises:

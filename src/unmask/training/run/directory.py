@@ -54,8 +54,6 @@ def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool
     """Makes a run directory with its resolved recipe, or checks that the run there can go on under this recipe.
 
     Args:
-        directory: the run's.
-        recipe: resolved.
         resume: True goes on with the run there, or starts one where there is none.
         overwrite: True removes the run there first.
 

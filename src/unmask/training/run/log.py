@@ -143,12 +143,9 @@ class RunLog:
         """Adds a training row.
 
         Args:
-            step: optimizer steps done.
             tokens: tokens read since the run began.
             loss: the loss of the steps since the last row; None where they had no target, and the row then has none.
             terms: the same by term, unweighted: `mlm`, `nsp` ...
-            learning_rate: that of this step.
-            gradient_norm: before clipping.
             tokens_per_s: since the last row.
         """
         scalars = {} if loss is None else {"loss": loss}
@@ -289,11 +286,7 @@ def write_environment(
 
     Args:
         directory: the run directory; the sessions that a resumed run had before are kept.
-        recipe: the recipe as the user named it.
-        command: the command line, word by word.
-        seed: of all chance.
         device: in words, such as "cpu" or "cuda (NVIDIA H100)".
-        num_threads: how many threads PyTorch computes with.
 
     Raises:
         InputError: the file is there and is not what this function writes.
