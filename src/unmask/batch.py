@@ -28,14 +28,14 @@ class Batch:
         position_ids: (tokens,) int64, from 0 in every sequence.
         bounds: (sequences + 1,) int32, the first token of each sequence, then the number of tokens.
         lengths: the sequences' lengths as Python integers, known without asking the device; all at least 1. Empty in
-            a filled batch (`unmask.models.buckets`), whose lengths only the device knows.
+            a batch padded to a bucket (`unmask.models.buckets`), whose lengths only the device knows.
         keys: (sequences,) int64, the key from which all chance about a sequence is drawn (see `unmask.chance`);
             None where nothing is drawn.
         columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool,
             `next_sentence_label` (sequences,) int64, `labels` ...
         left_to_right: for each sequence, whether its tokens see only those before them, whatever the encoder; empty:
             none is read otherwise than the encoder reads.
-        longest: of a filled batch, the most tokens that any sequence may have; None in any other batch.
+        longest: of a padded batch, the most tokens that any sequence may have; None in any other batch.
     """
 
     input_ids: Tensor
@@ -57,13 +57,13 @@ class Batch:
         return self.bounds.shape[0] - 1
 
     @property
-    def is_filled(self) -> bool:
-        """Whether it is a filled batch, padded to a shape that other batches share (`unmask.models.buckets`)."""
+    def is_padded(self) -> bool:
+        """Whether it is padded to a shape that other batches share (`unmask.models.buckets`)."""
         return self.longest is not None
 
     @property
     def max_length(self) -> int:
-        """The length of the longest sequence; in a filled batch, an upper bound on it."""
+        """The length of the longest sequence; in a padded batch, an upper bound on it."""
         return max(self.lengths) if self.longest is None else self.longest
 
     @property

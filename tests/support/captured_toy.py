@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
-from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
+from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Padding, Paddings
 from unmask.models.dropout import dropout
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
@@ -25,7 +25,7 @@ from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import StepFigures, Stepper
@@ -42,11 +42,11 @@ class Toy(nn.Module):
     no use.
     """
 
-    fillings: Fillings = {  # noqa: RUF012  as a module's property
-        "labels": Filling(TOKENS, NO_LABEL),
-        "targets": Filling(SEQUENCES, NO_LABEL),
-        "add": Filling(SEQUENCES, 0.0),
-        "steep": Filling(SEQUENCES, 0.0),
+    paddings: Paddings = {  # noqa: RUF012  as a module's property
+        "labels": Padding(TOKENS, NO_LABEL),
+        "targets": Padding(SEQUENCES, NO_LABEL),
+        "add": Padding(SEQUENCES, 0.0),
+        "steep": Padding(SEQUENCES, 0.0),
     }
 
     def __init__(self, dropout_prob: float = 0.0) -> None:
@@ -124,7 +124,7 @@ def endless_steps(start: int = 0, bad: dict[int, dict[str, float]] | None = None
 
 @dataclass
 class Run:
-    """A module in training, and what it tells."""
+    """A module in training, and its rows."""
 
     module: Toy
     optimizer: torch.optim.Optimizer
@@ -201,26 +201,26 @@ def new_run(
         stepper = EagerStepper(module, optimizer, max_grad_norm, CPU)
         stepper.prepares_ahead = True
     else:
-        stepper = RecordedStepper(
-            module, optimizer, max_grad_norm, spike_factor, CPU, module.fillings, LONGEST, compiles=False
+        stepper = CapturedStepper(
+            module, optimizer, max_grad_norm, spike_factor, CPU, module.paddings, LONGEST, compiles=False
         )
     torch.manual_seed(1)
     return Run(module, optimizer, stepper, Schedule(schedule))
 
 
-def assert_same_runs(eager: Run, recorded: Run) -> None:
+def assert_same_runs(eager: Run, captured: Run) -> None:
     """The same rows, weights and bad steps, but for rounding: 1e-3 is some hundred roundings, carried on by steps."""
-    assert [row[:4] for row in eager.rows] == [row[:4] for row in recorded.rows]
-    for one, other in zip(eager.rows, recorded.rows, strict=True):
+    assert [row[:4] for row in eager.rows] == [row[:4] for row in captured.rows]
+    for one, other in zip(eager.rows, captured.rows, strict=True):
         assert one[5] == pytest.approx(other[5], rel=1e-3)
-    for first, second in zip(eager.bad_steps, recorded.bad_steps, strict=True):
+    for first, second in zip(eager.bad_steps, captured.bad_steps, strict=True):
         assert (first.step, first.fault, first.counts) == (second.step, second.fault, second.counts)
         assert (first.learning_rate, first.num_tokens) == (second.learning_rate, second.num_tokens)
         assert first.recent_losses == pytest.approx(second.recent_losses, rel=1e-3)
         assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first.batches, second.batches, strict=True))
-    assert (eager.state.step, eager.state.tokens) == (recorded.state.step, recorded.state.tokens)
-    assert eager.state.position == recorded.state.position
-    torch.testing.assert_close(eager.weights(), recorded.weights(), rtol=0, atol=1e-4)
+    assert (eager.state.step, eager.state.tokens) == (captured.state.step, captured.state.tokens)
+    assert eager.state.position == captured.state.position
+    torch.testing.assert_close(eager.weights(), captured.weights(), rtol=0, atol=1e-4)
 
 
 def train_both(
@@ -233,7 +233,7 @@ def train_both(
     **options: Any,
 ) -> tuple[Run, Run]:
     """A run by eager steps and one by captured ones, which have to be the same."""
-    eager, captured = new_run("eager", **options), new_run("recorded", **options)
+    eager, captured = new_run("eager", **options), new_run("captured", **options)
     for run in (eager, captured):
         hooks = {"on_step": partial(on_step, run), "on_bad_step": partial(on_bad_step, run)}
         run.train(settings, steps(), log_every=log_every, **hooks)

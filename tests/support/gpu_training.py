@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, pack
-from unmask.models.buckets import Fillings
+from unmask.models.buckets import Paddings
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.models.settings import EncoderSettings
@@ -31,7 +31,7 @@ from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings
 from unmask.training.stepper import StepFigures, Stepper
 from unmask.training.steppers import CautiousStepper
@@ -177,12 +177,12 @@ def begin_training(
     optimizer = build_optimizer(module, OptimizerSettings(learning_rate=1e-3, epsilon=1e-6))
     assert isinstance(optimizer, AdamW)
     eager = EagerStepper(module, optimizer, 1.0, compute)
-    fillings: Fillings = module.fillings
-    recorded = RecordedStepper(module, optimizer, 1.0, None, compute, fillings, LONGEST, compiles)
+    paddings: Paddings = module.paddings
+    captured = CapturedStepper(module, optimizer, 1.0, None, compute, paddings, LONGEST, compiles)
     steppers: dict[str, Stepper] = {
         "eager": eager,
-        "recorded": recorded,
-        "cautious": CautiousStepper(recorded, eager),
+        "captured": captured,
+        "cautious": CautiousStepper(captured, eager),
     }
     stepper = steppers[kind]
     stepper.restart([])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm, pack
-from unmask.models.buckets import NO_LABEL, TOKENS, Filling
+from unmask.models.buckets import NO_LABEL, TOKENS, Padding
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training.memory import Cut
 
@@ -53,7 +53,7 @@ def _labelled(rows: list[list[int]]) -> Batch:
 class Tagger(nn.Module):
     """Raises what a GPU would where a batch has more tokens than fit: before, or amid, its backward pass."""
 
-    fillings: ClassVar = {"labels": Filling(TOKENS, NO_LABEL)}
+    paddings: ClassVar = {"labels": Padding(TOKENS, NO_LABEL)}
     error = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB. Of the memory ..."
 
     def __init__(self, most_tokens: int = 10**9, raises_in_backward: bool = False) -> None:

@@ -20,7 +20,7 @@ NumberedLines = Iterable[tuple[int, str]]
 """Lines with their ends, numbered from 1."""
 
 SAMPLE_BYTES = 64 * 1024
-"""Most bytes looked at to tell which encoding fits."""
+"""Most bytes looked at to find which encoding fits."""
 
 _SCRIPTS = {
     "cp949": ("HANGUL",),

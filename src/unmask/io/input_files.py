@@ -83,7 +83,7 @@ def files_of(path: str | DataPath) -> Iterator[InputFiles]:
 
 
 def find_inputs(given: str | Path | Sequence[str], settings: TableSettings) -> InputFiles:
-    """The files that paths, globs and folders of shards name; a folder that holds no tables stands for itself, since
+    """The files that paths, globs and folders of shards name; a folder that holds no tables is returned itself, since
     some data sets are folders.
 
     Raises:

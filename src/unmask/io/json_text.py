@@ -67,7 +67,7 @@ class JsonText:
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._held, self._at)
-                if self._ended or self._held[end : end + 1] in _DELIMITERS:  # else a number may go on
+                if self._ended or self._held[end : end + 1] in _DELIMITERS:  # else a number may continue
                     self._at = end
                     return value
             except (ValueError, RecursionError) as error:

@@ -17,13 +17,13 @@ Refuse = Callable[[str, str, str], None]
 """Is called with the place of a record that cannot be read, a fixed short reason, and what is wrong with it in full;
 raises, or takes note."""
 
-_MOST_TOLD = 5
+_MOST_REPORTED = 5
 _ABSENT = object()
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row as it stands in a file.
+    """One row as it is in a file.
 
     Attributes:
         fields: by column or JSON field.
@@ -65,24 +65,24 @@ class RowFaults:
 
     def add(self, fault: InputError) -> None:
         self.count += 1
-        if len(self.first) < _MOST_TOLD:
+        if len(self.first) < _MOST_REPORTED:
             self.first.append(fault)
 
     def refuse(self, place: str, reason: str, problem: str) -> None:
         """See `Refuse`."""
         self.add(InputError(f"{place}: {problem}"))
 
-    def tell(self) -> None:
+    def raise_any(self) -> None:
         """Raises InputError if there is a fault."""
         if self.count == 1:
             raise self.first[0]
         if self.count:
             lines: list[str] = []
-            told: set[str] = set()
+            reported: set[str] = set()
             for fault in self.first:
                 place, _, what = str(fault).partition(": ")
-                lines.append(f"{place}: the same" if what in told else str(fault))
-                told.add(what)
+                lines.append(f"{place}: the same" if what in reported else str(fault))
+                reported.add(what)
             raise InputError("\n  ".join([*lines, f"{self.count:,} rows in all cannot be used"]))
 
 
@@ -109,7 +109,7 @@ class Table:
 
 
 def is_sound_header(names: Sequence[str], place: str, settings: TableSettings, refuse: Refuse) -> bool:
-    """Whether the names of columns can be told apart, and are text; refuses them if not."""
+    """Whether the names of columns are distinct, and are text; refuses them if not."""
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if any("\0" in name for name in names):
         first = next(name for name in names if "\0" in name)

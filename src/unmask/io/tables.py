@@ -53,8 +53,8 @@ def read_rows(
         header: the columns of a `.tsv` without a header. Its first line is still taken for a header unless it has this
             many fields, and none of them is one of these names.
         short_rows: rows with too few fields are left out and their sources added here; None refuses them.
-        faults: records that hold no row are added here, and reading goes on; None refuses them, the first few together,
-            after the file has been read.
+        faults: records that hold no row are added here, and reading continues; None refuses them, the first few
+            together, after the file has been read.
 
     Raises:
         InputError: a file is missing, of another kind, damaged, empty, not in its encoding, or a row does not fit; file
@@ -68,7 +68,7 @@ def read_rows(
             if faults is not None or not found.count:
                 yield row
         if faults is None:
-            found.tell()
+            found.raise_any()
         if empty and not found.count:
             raise InputError(f"{file}: there is not a single row in it: expected examples")
 
@@ -211,7 +211,7 @@ def _fitted(
             if cells != [""]:
                 short_rows.append(place)
         elif cells != [""]:
-            refuse(place, "ragged row", f"{len(cells)} fields where {expected}: mend the row ({_ADVICE[quoted]})")
+            refuse(place, "ragged row", f"{len(cells)} fields where {expected}: fix the row ({_ADVICE[quoted]})")
 
 
 # ---- JSON
@@ -224,7 +224,7 @@ def read_jsonl(lines: NumberedLines, name: str, refuse: Refuse = stop) -> Iterat
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             if not line.isspace():
-                problem = f"not JSON ({error}): expected one object a line; mend that line"
+                problem = f"not JSON ({error}): expected one object a line; fix that line"
                 refuse(f"{name}:{number}", "not JSON", problem)
             continue
         if type(value) is dict:

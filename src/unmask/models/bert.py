@@ -1,7 +1,7 @@
 """BERT's encoder, pooler and pre-training heads on packed batches (Devlin et al. 2019, section 3).
 
 With `causal` it is the left-to-right model that section 5.1 compares with BERT, different only in its mask: `[CLS]`
-would see only itself, so the last token stands for a sequence there, as in GPT-1, and there is no pooler.
+would see only itself, so the last token represents a sequence there, as in GPT-1, and there is no pooler.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class BertEncoder(nn.Module):
         return run_blocks(self, batch, positions)
 
     def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): what stands for each whole sequence: the first token, pooled if there is a pooler; in a
+        """(sequences, hidden): what represents each whole sequence: the first token, pooled if there is a pooler; in a
         causal encoder the last one."""
         if self.settings.causal:
             last: Tensor = self(batch, batch.last_tokens)

@@ -1,9 +1,9 @@
-"""The LSTM that stands in the Transformer's place in GPT-1's ablation (Radford et al. 2018, section 5, table 5).
+"""The LSTM that replaces the Transformer in GPT-1's ablation (Radford et al. 2018, section 5, table 5).
 
 The paper says only "a single layer 2048 unit LSTM", and its code was not released. Chosen here: word embeddings as wide
 as GPT-1's (768), the LSTM with 2,048 units, and a linear projection of its output back to that width, so that the word
 embeddings are the decoder, as in GPT-1; with as many units as that, there is no projection. Everything else that a task
-or an objective asks of an encoder is as in GPT-1: the last token stands for a sequence, there are no segments and no
+or an objective needs of an encoder is as in GPT-1: the last token represents a sequence, there are no segments and no
 pooler. There are no positions either. The LSTM's weights start as PyTorch starts them. `transformers` has no such
 model: its directories are in a layout of our own.
 """

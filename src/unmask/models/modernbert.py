@@ -64,7 +64,7 @@ class RotaryAttention(nn.Module):
         self.theta = theta
 
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
-        """(rows, hidden), or (positions, hidden) where only those are asked for."""
+        """(rows, hidden), or (positions, hidden) where only those are wanted."""
         parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (rows, 3, heads, head_size)
         parts = rotate(parts, layout, self.theta)
         context = attend(parts, layout, self.dropout_prob, self.training, window=self.window).flatten(1)

@@ -82,7 +82,7 @@ class EncoderSettings(BaseModel):
         attention_probs_dropout_prob: dropout of the attention probabilities.
         max_position_embeddings: rows of the position embeddings; `num_positions` is the longest sequence. An LSTM has
             no such rows, but gets no longer sequences either.
-        type_vocab_size: how many segments are told apart: 2 for A and B, 0 for GPT-1 and LSTMs, which have none.
+        type_vocab_size: how many segments are distinguished: 2 for A and B, 0 for GPT-1 and LSTMs, which have none.
         initializer_range: the standard deviation of fresh weights.
         pad_token_id: the id whose embedding gets no gradient as an input; None where there is no such id. RoBERTa's
             positions start after it.
@@ -93,7 +93,7 @@ class EncoderSettings(BaseModel):
         norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias: whether LayerNorms, attention, feed-forward,
             the dense layer of the heads and the decoder of the masked-LM head have a bias.
         classifier_activation: of the heads.
-        classifier_pooling: what stands for a sequence: its first token, or the mean of all.
+        classifier_pooling: what represents a sequence: its first token, or the mean of all.
         tie_word_embeddings: whether the masked-LM head decodes with the word embeddings.
     """
 

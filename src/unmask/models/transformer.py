@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
         self.causal = causal
 
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
-        """(rows, hidden), or (positions, hidden) where only those are asked for."""
+        """(rows, hidden), or (positions, hidden) where only those are wanted."""
         parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (rows, 3, heads, head_size)
         context = attend(parts, layout, self.dropout_prob, self.training, self.causal).flatten(1)  # (rows, hidden)
         output: Tensor = self.output(context if positions is None else context[positions])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.models.buckets import LAST_TOKEN, Filling, Fillings
+from unmask.models.buckets import LAST_TOKEN, Padding, Paddings
 from unmask.models.encoder import TokenEncoder
 from unmask.models.heads.span_boundary_head import (
     POSITION_SIZE,
@@ -43,10 +43,10 @@ class SpanBoundary:
     head_name = "span_boundary_head"
     is_pooled = False
     is_over_vocabulary = True
-    fillings: ClassVar[Fillings] = {
-        "boundary_positions": Filling("boundaries", LAST_TOKEN),
-        "boundary_targets": Filling("boundary targets", LAST_TOKEN),
-        **dict.fromkeys(("boundary_left", "boundary_right", "boundary_places"), Filling("boundary targets", 0)),
+    paddings: ClassVar[Paddings] = {
+        "boundary_positions": Padding("boundaries", LAST_TOKEN),
+        "boundary_targets": Padding("boundary targets", LAST_TOKEN),
+        **dict.fromkeys(("boundary_left", "boundary_right", "boundary_places"), Padding("boundary targets", 0)),
     }
 
     def __init__(self, max_targets: int, weight: float = 1.0) -> None:

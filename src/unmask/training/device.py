@@ -1,6 +1,6 @@
 """Chooses a run's device and precision: the one place that decides, says why, and describes the device.
 
-Nothing here touches CUDA where a recipe asks for the CPU.
+Nothing here touches CUDA where a recipe names the CPU.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class NoGpu:
 
 
 def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
-    """Finds the device and precision that a recipe asks for.
+    """Finds the device and precision that a recipe names.
 
     A GPU that cannot be used (one that this build of PyTorch has no kernels for, or one that is full) is passed over by
     `auto`, and a GPU with little free memory is used: both with a warning in the log.

@@ -37,7 +37,7 @@ class Hooks:
         on_bad_step: called in place of an update in which `divergence_fault` finds a fault; raises, or resets module,
             optimizer, schedule and state to where the next step is to begin. It returns the batches from
             `state.position` on again if they depend on what it has reset; None if they are those that come next
-            anyway. No function: faults are not looked for, which only steps that are not recorded allow.
+            anyway. No function: faults are not looked for, which only steps that are not captured allow.
         on_out_of_memory: called when a step does not fit into the device's memory, with the step and the error's
             message; raises, or returns the batches from `state.position` on again, in smaller micro-batches. None: the
             error is raised.

@@ -37,7 +37,7 @@ _USED_SHARE = 0.9
 _MOMENTS_BYTES = 8
 """The optimizer's state for each trained parameter: two float32 numbers, allocated at the first update."""
 _ROUNDED_BYTES = 4
-"""More for each trained parameter where matrix products are in bfloat16 and steps are recorded: the rounded weight and
+"""More for each trained parameter where matrix products are in bfloat16 and steps are captured: the rounded weight and
 gradient."""
 
 
@@ -76,7 +76,7 @@ class StepSource(Protocol):
 
     @property
     def longest(self) -> int | None:
-        """Upper bound on the tokens of a sequence anywhere in the run; None: unknown, so no step is recorded."""
+        """Upper bound on the tokens of a sequence anywhere in the run; None: unknown, so no step is captured."""
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """How steps are cut; arguments as in `steps`."""
@@ -154,11 +154,11 @@ class MicroBatches:
         _restore_buffers(self._carried)
         self._release()
         cut = self._source.cut(step.after, state.micro_batch_tokens)
-        told = f"step {state.step + 1:,} does not fit into the memory ({_first_sentences(reason)})"
+        problem = f"step {state.step + 1:,} does not fit into the memory ({_first_sentences(reason)})"
         if cut.micro_batch_size == 1:
             longest = max(batch.max_length for batch in step.batches)
             raise UserError(
-                f"{told}, though a micro-batch is one sequence already, of {longest:,} tokens at most, in "
+                f"{problem}, though a micro-batch is one sequence already, of {longest:,} tokens at most, in "
                 f"{self._describe_model()}: {self._advise(cut)}"
             )
         state.micro_batch_tokens = cut.micro_batch_size // 2 * cut.longest
@@ -166,7 +166,7 @@ class MicroBatches:
         logger.warning(
             "%s: its micro-batches were of %s sequences, and are of %s from here on; the gradient is the same. "
             "%s=%s begins so",
-            told,
+            problem,
             f"{cut.micro_batch_size:,}",
             f"{smaller:,}",
             cut.size_key,
@@ -203,7 +203,7 @@ class MicroBatches:
         assert self._memory is not None
         sequences = max(1, _PROBED_TOKENS // whole.longest)
         if 2 * sequences >= whole.batch_size:
-            return MOST_TOKENS_AT_ONCE, "and few are asked for"
+            return MOST_TOKENS_AT_ONCE, "and few are requested"
         taken = []
         for number in (sequences, 2 * sequences):
             batch = self._longest_batch(position, number * whole.longest)
@@ -218,8 +218,8 @@ class MicroBatches:
         is_rounded = self._compute.dtype != torch.float32
         to_come = num_trained * (_MOMENTS_BYTES + _ROUNDED_BYTES * is_rounded)
         fitting = int((_USED_SHARE * free - without_tokens - to_come) / per_token)
-        told = f"{human_bytes(round(per_token * whole.longest))} a sequence of {whole.longest:,} tokens"
-        return min(max(fitting, whole.longest), MOST_TOKENS_AT_ONCE), told
+        measured = f"{human_bytes(round(per_token * whole.longest))} a sequence of {whole.longest:,} tokens"
+        return min(max(fitting, whole.longest), MOST_TOKENS_AT_ONCE), measured
 
     def _longest_batch(self, position: Any, tokens: int) -> Batch:
         step = next(iter(self._source.steps(self._progress, position, tokens)))

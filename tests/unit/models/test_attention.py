@@ -278,7 +278,7 @@ def test_the_kernel_is_given_bounds_and_dropout(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_sequences_of_unknown_lengths_attend_to_themselves(causal: bool) -> None:
-    """A filled batch, one of whose sequences is empty, without the kernel."""
+    """A padded batch, one of whose sequences is empty, without the kernel."""
     lengths = (3, 0, 7)
     packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
     found = attend(packed.transpose(0, 1), Layout(bounds_of(lengths), (), 8), 0.0, training=True, causal=causal)

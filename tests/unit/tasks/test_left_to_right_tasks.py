@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
-from unmask.models.buckets import Shapes, fill
+from unmask.models.buckets import Shapes, pad_batch
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.bilstm import BiLstmHead, bilstm_head
 from unmask.models.heads.heads import TwoOrderClassifier, needs_pooler
@@ -293,11 +293,11 @@ def test_a_filled_batch_has_the_loss_of_its_texts(tokenizer: TextTokenizer) -> N
     module = opened("sst2", auxiliary_lm_weight=0.5).module(new(sizes("gpt1", tokenizer))).eval()
     examples = [pair(text, None, str(number % 2)) for number, text in enumerate(TEXTS)]
     batch = opened("sst2").encode(examples, tokenizer, ExampleCounts(), 0).batch([0, 1, 2])
-    assert module.fillings is not None
-    filled = fill(batch, Shapes(module.fillings, longest=9).choose(batch), module.fillings)
-    assert filled.num_tokens > batch.num_tokens
+    assert module.paddings is not None
+    padded = pad_batch(batch, Shapes(module.paddings, longest=9).choose(batch), module.paddings)
+    assert padded.num_tokens > batch.num_tokens
     counts = module.counts(batch)
-    losses = [weigh(module(each), counts) for each in (batch, filled)]
+    losses = [weigh(module(each), counts) for each in (batch, padded)]
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
     parameters = list(module.parameters())
     for ours, theirs in zip(*(torch.autograd.grad(loss, parameters) for loss in losses), strict=True):

@@ -145,8 +145,8 @@ def test_a_run_that_is_done_says_so_and_how_to_go_on(tmp_path: Path, caplog: pyt
         assert run(tmp_path, tokens=9) == []
     [told] = [record.getMessage() for record in caplog.records]
     assert told == (
-        "nothing is left to train: the run has taken its 5 steps, all of train.tokens=9; a larger train.tokens goes on "
-        "from there"
+        "nothing is left to train: the run has taken its 5 steps, all of train.tokens=9; a larger train.tokens "
+        "continues from there"
     )
     assert rows_of(tmp_path) == rows
 

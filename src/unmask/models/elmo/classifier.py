@@ -1,7 +1,7 @@
 """Classifies texts by ELMo's layers: mixes the layers, pools each text's words, and compares the texts of a pair.
 
 Peters et al. 2018 mix the layers by learned weights (section 3.2) and leave the rest to each task's own model. Chosen
-here: a text is the mean and the maximum, side by side, of its words' vectors or, if asked for, of a BiLSTM's over them
+here: a text is the mean and the maximum, side by side, of its words' vectors or, on request, of a BiLSTM's over them
 (Conneau et al. 2017, "Supervised Learning of Universal Sentence Representations from Natural Language Inference Data"),
 and two texts u and v are compared as in that paper, by [u; v; |u - v|; u * v]. For a single text, v is 0.
 """

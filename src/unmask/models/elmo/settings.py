@@ -81,7 +81,7 @@ class ElmoSettings(BaseModel):
 
     @property
     def type_vocab_size(self) -> int:
-        """2: the two texts of a pair are told apart, since each is read by itself."""
+        """2: the two texts of a pair are distinguished, since each is read by itself."""
         return 2
 
     @property
@@ -181,4 +181,4 @@ def _kind_of(given: Any) -> str:
 AnyModelSettings = Annotated[
     Annotated[ModelSettings, Tag("<other>")] | Annotated[ElmoModelSettings, Tag("<elmo>")], Discriminator(_kind_of)
 ]
-"""`model.*` of a recipe, told apart by `architecture`."""
+"""`model.*` of a recipe, distinguished by `architecture`."""

@@ -2,8 +2,8 @@
 
 A checkpoint `NAME` is `NAME.index`, which says where the bytes of each variable lie, and one or more shards
 `NAME.data-00000-of-00001` that hold them. The index is a table in LevelDB's format (its `doc/table_format.md`),
-uncompressed; its values are protocol buffers (`tensor_bundle.proto`). Shards are memory-mapped: what is not asked for
-is not read.
+uncompressed; its values are protocol buffers (`tensor_bundle.proto`). Shards are memory-mapped: only what is needed
+is read.
 
 Every block of the index that is used, and every tensor that is read, must match its checksum (CRC-32C).
 """

@@ -1,10 +1,10 @@
 """BiLSTMs: over frozen features (Devlin et al. 2019, section 5.3), and on a left-to-right encoder (section 5.1).
 
 For features the paper says "a randomly initialized two-layer 768-dimensional BiLSTM before the classification layer".
-Here that is 768 units in each direction, whatever the size of the encoder, so that the classifier reads 1,536. The paper says
-nothing about dropout: here it is between the layers and before the classifier, with the encoder's probability. Weights
-start as PyTorch starts an LSTM's. On a GPU, cuDNN repeats itself bit for bit only if CUBLAS_WORKSPACE_CONFIG is
-`:4096:8`.
+Here that is 768 units in each direction, whatever the size of the encoder, so that the classifier reads 1,536. The
+paper says nothing about dropout: here it is between the layers and before the classifier, with the encoder's
+probability. Weights start as PyTorch starts an LSTM's. On a GPU, cuDNN repeats itself bit for bit only if
+CUBLAS_WORKSPACE_CONFIG is `:4096:8`.
 """
 
 from __future__ import annotations

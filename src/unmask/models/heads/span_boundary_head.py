@@ -1,6 +1,6 @@
 """SpanBERT's boundary head, and its file beside a saved model (Joshi et al. 2020, section 3.2).
 
-`transformers` has no class for it: the model is saved as a masked LM, which opens there, and the head stands in
+`transformers` has no class for it: the model is saved as a masked LM, which opens there, and the head is in
 `span_boundary.safetensors`. The position embeddings are 200 wide whatever the encoder is, as in the released code.
 """
 

@@ -1,4 +1,4 @@
-"""A model directory, opened: its class, its sizes and, when they are asked for, its weights under their names; and what
+"""A model directory, opened: its class, its sizes and, on demand, its weights under their names; and what
 loading all of it gives."""
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class LoadedModel:
         head_weights: of a head that `new_head` does not build but the task that saved it does, by our names.
         labels: in the order of the head's logits, from `id2label`; None where it has none.
         problem_type: of a sequence classifier, where the directory says it.
-        unused: names of weights in the directory that were not asked for.
+        unused: names of weights in the directory that were not needed.
         fresh: names of weights that the directory does not have and that were newly initialised.
     """
 

@@ -21,7 +21,7 @@ OLD_SPELLINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "Layer
 
 @dataclass(frozen=True)
 class WeightPlace:
-    """Where a parameter stands in the layout.
+    """Where a parameter is in the layout.
 
     Attributes:
         names: one, or several if the parameter stacks theirs.

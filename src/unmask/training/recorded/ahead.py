@@ -1,6 +1,6 @@
-"""Reading what became of steps that a device was given ahead of time.
+"""Reading the results of steps that a device was given ahead of time.
 
-A device that takes recorded steps decides by itself whether a step is taken, so the loop may launch many of them before
+A device that takes captured steps decides by itself whether a step is taken, so the loop may launch many of them before
 it reads their figures. A step that is not taken is then noticed late: those launched after it have changed nothing, and
 are shown again. Steps that are computed as they come are read one by one, in the same way.
 """
@@ -20,7 +20,7 @@ Check = Callable[[NumberedStep, StepFigures], str | None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the steps that were launched.
+    """The result of the steps that were launched.
 
     Attributes:
         step: the last one that was taken or, where `fault` says why not, the first that was not.

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on as if it had never stopped, in safetensors and JSON.
+"""Checkpoints: everything that a run needs to continue as if it had never stopped, in safetensors and JSON.
 
     checkpoints/step-00001000/
         weights.safetensors     the module's parameters and buffers, under its own names; one that several parts share
@@ -133,7 +133,7 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
             damaged.append(str(error))
     if damaged:
         raise CheckpointError(
-            "no checkpoint of this run is sound, so it cannot go on; start it again with --overwrite\n  "
+            "no checkpoint of this run is sound, so it cannot continue; start it again with --overwrite\n  "
             + "\n  ".join(damaged)
         )
     return None
@@ -212,7 +212,7 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         reason = "the disk is full" if "os error 28" in str(error) else str(error)
         raise OutputError(
             f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
-            "space, then the same command with --resume goes on"
+            "space, then the same command with --resume continues"
         ) from error
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from unmask.errors import InputError, Interrupted, OutputError, UnmaskError
 from unmask.io.progress import Progress
-from unmask.io.writing import told_as_output_error, write_json, writing
+from unmask.io.writing import as_output_error, write_json, writing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -121,7 +121,7 @@ class RunLog:
 
     def _close_events(self) -> None:
         if self._events is not None:
-            with told_as_output_error(self._directory / TENSORBOARD):
+            with as_output_error(self._directory / TENSORBOARD):
                 self._events.close()
             self._events = None
 
@@ -158,7 +158,7 @@ class RunLog:
         self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
 
     def rewind(self, step: int, *, is_open: bool = False) -> None:
-        """Removes, atomically, the rows after `step`, which a run that goes on from there writes again.
+        """Removes, atomically, the rows after `step`, which a run that continues from there writes again.
 
         Args:
             is_open: True removes the training row of `step` itself too: it was written at a stop, and its steps belong
@@ -181,7 +181,7 @@ class RunLog:
     def _write(self, place: dict[str, int], scalars: dict[str, float]) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         _write_whole(self._metrics, self._path, json.dumps(place | finite, ensure_ascii=False, allow_nan=False) + "\n")
-        with told_as_output_error(self._directory / TENSORBOARD):
+        with as_output_error(self._directory / TENSORBOARD):
             if self._events is None:
                 from torch.utils.tensorboard import SummaryWriter  # slow to import
 
@@ -192,7 +192,7 @@ class RunLog:
 
 
 class _LogFile(logging.Handler):
-    """Log messages in a file, each with its time; unlike `logging.FileHandler` it does not go on past a full disk."""
+    """Log messages in a file, each with its time; unlike `logging.FileHandler` it fails on a full disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -224,13 +224,13 @@ class _Echo(logging.Handler):
 
 
 def _open_to_append(path: Path) -> FileIO:
-    with told_as_output_error(path):
+    with as_output_error(path):
         return open(path, "ab", buffering=0)
 
 
 def _write_whole(file: FileIO, path: Path, line: str) -> None:
     rest = line.encode("utf-8", errors="backslashreplace")
-    with told_as_output_error(path):
+    with as_output_error(path):
         while rest:  # once, unless the disk fills up within the line: the next write then says so
             rest = rest[file.write(rest) :]
 
@@ -322,7 +322,7 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
         if not (isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)):
             raise ValueError("`sessions` is not a list of objects")
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is not a record of a run's sessions ({error}): mend it, or move it away") from error
+        raise InputError(f"{path} is not a record of a run's sessions ({error}): fix it, or move it away") from error
     return sessions
 
 

@@ -20,7 +20,7 @@ from unmask.training.loop import Hooks, train
 from unmask.training.memory import Cut, MicroBatches
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
 from unmask.training.stepper import Stepper
@@ -28,17 +28,17 @@ from unmask.training.steps import Learner
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
 LONGEST = 32
-STEPPERS = ("eager", "recorded")
-TRIES = {"eager": 1, "recorded": 2}
-"""Of a step, before its micro-batches are halved: recordings that there are are forgotten, and it is tried without."""
+STEPPERS = ("eager", "captured")
+TRIES = {"eager": 1, "captured": 2}
+"""Of a step, before its micro-batches are halved: the graphs that there are are discarded, and it is tried without."""
 
 
 def new_stepper(name: str, module: Any, optimizer: Any, prepares_ahead: bool) -> Stepper:
-    stepper: EagerStepper | RecordedStepper
+    stepper: EagerStepper | CapturedStepper
     if name == "eager":
         stepper = EagerStepper(module, optimizer, 1.0, COMPUTE)
     else:
-        stepper = RecordedStepper(module, optimizer, 1.0, None, COMPUTE, module.fillings, LONGEST, False)
+        stepper = CapturedStepper(module, optimizer, 1.0, None, COMPUTE, module.paddings, LONGEST, False)
     stepper.prepares_ahead = prepares_ahead
     return stepper
 
@@ -73,7 +73,7 @@ def run(name: str, module: Any, source: Any, prepares_ahead: bool = False) -> Ou
     return Outcome(losses, [parameter.detach().clone() for parameter in module.parameters()], state)
 
 
-# At most 128 tokens of text in four sequences, which filled are 160; of eight there are 172 at least.
+# At most 128 tokens of text in four sequences, which padded to a bucket are 160; of eight there are 172 at least.
 FOUR_FIT = 165
 
 
@@ -106,7 +106,7 @@ def test_what_a_step_had_summed_before_it_broke_off_is_forgotten(name: str) -> N
     source = Sequences(micro_batch_size=4)
     sizes = [batch.num_tokens for step in islice(source.steps(float, None, None), 6) for batch in step.batches]
     number, failing = next((place // 2, size) for place, size in enumerate(sizes) if place % 2 and place > 4)
-    assert sizes.count(failing) == 1, "the batch is told by its size"
+    assert sizes.count(failing) == 1, "the batch is found by its size"
 
     class Breaking(Tagger):
         def forward(self, batch: Batch) -> list[LossTerm]:
@@ -153,7 +153,7 @@ def test_without_the_hook_the_error_is_raised() -> None:
 
 def test_what_a_module_remembers_is_as_before_the_step() -> None:
     class Remembering(Tagger):
-        """What it has read so far is part of what it says; it grows, too."""
+        """What it has read so far is part of its output; it grows, too."""
 
         remembered: Tensor
 
@@ -185,7 +185,7 @@ def test_a_cut_holds_so_many_tokens(tokens: int | None, expected: int) -> None:
     assert Cut(100, 100, 32).at_most(tokens).micro_batch_size == expected
 
 
-def test_a_cut_says_what_is_not_too_much() -> None:
+def test_a_cut_leaves_what_is_not_too_much() -> None:
     assert Cut(100, 7, 32).at_most(7 * 32).micro_batch_size == 7
     assert Cut(100, 7, 32).at_most(10**6).micro_batch_size == 7
     huge = Cut(2**26, 2**26, 64).at_most(None)

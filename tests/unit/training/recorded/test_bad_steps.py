@@ -1,4 +1,4 @@
-"""Recorded steps that are not taken: neither they nor those launched after them change anything."""
+"""Captured steps that are not taken: neither they nor those launched after them change anything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POISON = {
 
 @pytest.mark.parametrize("poison", POISON.values(), ids=POISON.keys())
 def test_neither_a_bad_step_nor_any_after_it_changes_anything(poison: dict[str, float]) -> None:
-    run = new_run("recorded", spike_factor=3.0)
+    run = new_run("captured", spike_factor=3.0)
     good = new_batch([5, 7, 2])
     bad = new_batch([5, 7, 2], add=poison.get("add", 0.0), steep=poison.get("steep", 0.0))
     run.stepper.restart([1e3] * 30)
@@ -41,17 +41,17 @@ def test_neither_a_bad_step_nor_any_after_it_changes_anything(poison: dict[str, 
     weights, moments = run.weights(), run.moments()
     for batch in (bad, good, good):
         run.stepper.launch([batch], count_targets(batch))
-    [told] = run.stepper.read(never)
-    bad_before = {**told.sums, "norm": told.gradient_norm}
-    assert not all(math.isfinite(value) and value < 1e5 for value in bad_before.values())  # the figures are told
+    [figures] = run.stepper.read(never)
+    bad_before = {**figures.sums, "norm": figures.gradient_norm}
+    assert not all(math.isfinite(value) and value < 1e5 for value in bad_before.values())  # the figures are reported
     assert torch.equal(run.weights(), weights)
     assert torch.equal(run.moments(), moments)
     run.stepper.restart([1e3] * 30)
     run.stepper.launch([good], count_targets(good))
-    [told] = run.stepper.read(read_all)
-    assert math.isfinite(told.loss(count_targets(good)))
+    [figures] = run.stepper.read(read_all)
+    assert math.isfinite(figures.loss(count_targets(good)))
     assert not torch.equal(run.weights(), weights)
-    other = new_run("recorded", spike_factor=3.0)  # as if the bad ones had never been
+    other = new_run("captured", spike_factor=3.0)  # as if the bad ones had never been
     other.stepper.restart([1e3] * 30)
     for _ in range(2):
         other.stepper.launch([good], count_targets(good))

@@ -1,4 +1,4 @@
-"""Runs that launch several recorded steps before they look: when they look, where they end, and their checkpoints."""
+"""Runs that launch several captured steps before they look: when they look, where they end, and their checkpoints."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from unmask.training.state import TrainState
 )
 def test_a_budget_ends_a_run_that_launches_ahead_where_it_ends_any_other(budget: dict[str, float]) -> None:
     eager, captured = train_both(budget, log_every=8, schedule=ScheduleSettings(warmup_steps=5))
-    assert eager.shown == captured.shown  # none is asked for after the last step
+    assert eager.shown == captured.shown  # none is requested after the last step
 
 
 def test_a_device_is_not_ahead_of_what_is_known_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many steps the loop looks, whether one is due or not."""
-    plain, looking = new_run("recorded"), new_run("recorded")
+    plain, looking = new_run("captured"), new_run("captured")
     plain.train({"steps": 20}, log_every=10)
     monkeypatch.setattr("unmask.training.recorded.stepper._MOST_LAUNCHED", 3)
     known: list[int] = []
@@ -56,7 +56,7 @@ def test_patience_ends_a_run_at_the_evaluation_that_ended_it() -> None:
 
 def test_a_signal_in_the_middle_of_an_interval_stops_after_what_has_been_launched() -> None:
     """As `Session` does: a step is due once a signal has come, and the hook raises."""
-    run, plain = new_run("recorded"), new_run("recorded")
+    run, plain = new_run("captured"), new_run("captured")
     asked: list[int] = []
 
     def is_due(state: TrainState) -> bool:
@@ -78,7 +78,7 @@ def test_a_signal_in_the_middle_of_an_interval_stops_after_what_has_been_launche
 
 def test_minutes_are_looked_at_after_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Session.is_due` says so; a clock that moves a second at each look."""
-    run = new_run("recorded")
+    run = new_run("captured")
     seconds = iter(range(10**6))
     monkeypatch.setattr("unmask.training.loop.time.monotonic", lambda: float(next(seconds)))
     run.train({"minutes": 0.1}, is_due=lambda state: True)
@@ -94,12 +94,14 @@ def save(directory: Path, run: Any) -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 6, 13])
-def test_a_run_that_goes_on_from_a_checkpoint_is_bit_for_bit_one_that_never_stopped(tmp_path: Path, stop: int) -> None:
-    """With dropout, whose numbers depend on the shapes of filled batches, and so must not on those seen before."""
+def test_a_run_that_continues_from_a_checkpoint_is_bit_for_bit_one_that_never_stopped(
+    tmp_path: Path, stop: int
+) -> None:
+    """With dropout, whose numbers depend on the shapes of padded batches, and so must not on those seen before."""
     schedule = ScheduleSettings(warmup_steps=4)
-    whole = new_run("recorded", dropout_prob=0.2, schedule=schedule)
+    whole = new_run("captured", dropout_prob=0.2, schedule=schedule)
     whole.train({"steps": 20}, log_every=10, is_due=lambda state: state.step == stop)
-    first = new_run("recorded", dropout_prob=0.2, schedule=schedule)
+    first = new_run("captured", dropout_prob=0.2, schedule=schedule)
 
     def leave(state: TrainState) -> None:
         if state.step == stop:
@@ -108,7 +110,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_bit_for_bit_one_that_never_stop
 
     with pytest.raises(Interrupted):
         first.train({"steps": 20}, log_every=10, on_step=leave, is_due=lambda state: state.step == stop)
-    second = new_run("recorded", dropout_prob=0.2, schedule=schedule)
+    second = new_run("captured", dropout_prob=0.2, schedule=schedule)
     torch.manual_seed(99)
     checkpoint = find_checkpoint(tmp_path)
     assert checkpoint is not None
@@ -118,7 +120,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_bit_for_bit_one_that_never_stop
     assert torch.equal(whole.moments(), second.moments())
     assert whole.state.recent_losses == second.state.recent_losses
     assert whole.rows[-1][5] == second.rows[-1][5]
-    other = new_run("recorded", dropout_prob=0.2, schedule=schedule)
+    other = new_run("captured", dropout_prob=0.2, schedule=schedule)
     torch.manual_seed(99)
     other.train({"steps": 20}, log_every=10)
     assert not torch.equal(whole.weights(), other.weights())  # dropout is drawn
@@ -126,7 +128,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_bit_for_bit_one_that_never_stop
 
 def test_a_checkpoint_of_flat_parameters_holds_each_once(tmp_path: Path) -> None:
     sizes = []
-    for kind in ("eager", "recorded"):
+    for kind in ("eager", "captured"):
         run = new_run(kind)
         run.train({"steps": 2})
         save(tmp_path / kind, run)

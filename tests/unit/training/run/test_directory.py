@@ -75,7 +75,7 @@ def test_a_file_in_the_place_is_refused(tmp_path: Path) -> None:
 
 def test_to_resume_and_to_overwrite_is_a_contradiction(tmp_path: Path) -> None:
     begin(tmp_path / "run")
-    with pytest.raises(SettingsError, match="--resume goes on with a run and --overwrite removes it"):
+    with pytest.raises(SettingsError, match="--resume continues a run and --overwrite removes it"):
         open_run(tmp_path / "run", recipe(), resume=True, overwrite=True)
     assert (tmp_path / "run" / "checkpoints").is_dir()
 
@@ -339,11 +339,11 @@ def test_an_interruption_keeps_what_is_there_and_says_how_to_go_on(
     tmp_path: Path, stop: BaseException, number: int
 ) -> None:
     with (
-        pytest.raises(Interrupted, match="before the first step; the same command with --resume goes on") as told,
+        pytest.raises(Interrupted, match="before the first step; the same command with --resume continues") as raised,
         opening_run(tmp_path / "run", recipe(), resume=True, overwrite=False),
     ):
         raise stop
-    assert told.value.exit_code == 128 + number
+    assert raised.value.exit_code == 128 + number
     assert (tmp_path / "run" / RECIPE).is_file()
 
 

@@ -1,4 +1,4 @@
-"""What a recorded step computes and leaves alone, and what is left of one that does not fit into the memory."""
+"""What a captured step computes and leaves alone, and what is left of one that does not fit into the memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from support.captured_toy import count_targets, new_batch, new_run, read_all, train_both
 from unmask.batch import Batch, LossTerm
-from unmask.training.recorded.recording import Recorder
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.capture import Capturer
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import ScheduleSettings
 
 LONGEST = 12
@@ -28,17 +28,16 @@ ROUNDING = 1e-5
     [([1], 1.0), ([1], 0.0), ([LONGEST], 0.3), ([1] * 40, 0.5), ([3, 1, 12, 1], 0.0), ([12] * 31, 0.1), ([8] * 4, 0.3)],
     ids=["one token", "no target of a term", "one sequence", "length 1", "none again", "large", "a round number"],
 )
-def test_the_loss_and_the_gradient_of_a_filled_batch_are_those_of_the_batch(
+def test_the_loss_and_the_gradient_of_a_padded_batch_are_those_of_the_batch(
     lengths: list[int], labelled: float
 ) -> None:
-    runs = [new_run(kind, max_grad_norm=None) for kind in ("eager", "recorded")]
+    runs = [new_run(kind, max_grad_norm=None) for kind in ("eager", "captured")]
     batch = new_batch(lengths, labelled=labelled)
     figures = []
     for run in runs:
         run.stepper.restart([])
         run.stepper.launch([batch], count_targets(batch))
-        [told] = run.stepper.read(read_all)
-        figures.append(told)
+        figures += run.stepper.read(read_all)
     assert figures[0].sums == pytest.approx(figures[1].sums, rel=ROUNDING)
     assert figures[0].gradient_norm == pytest.approx(figures[1].gradient_norm, rel=ROUNDING)
     assert figures[0].coefficients == figures[1].coefficients
@@ -62,12 +61,12 @@ def test_a_run_is_that_of_steps_computed_as_they_come(bias_correction: bool) -> 
     assert eager.state.counts == captured.state.counts
     assert eager.state.totals == pytest.approx(captured.state.totals, rel=1e-3)
     assert eager.state.recent_losses == pytest.approx(captured.state.recent_losses, rel=1e-3)
-    assert isinstance(captured.stepper, RecordedStepper)
-    assert 3 <= captured.stepper.num_recordings < 20  # of 90 batches
+    assert isinstance(captured.stepper, CapturedStepper)
+    assert 3 <= captured.stepper.num_graphs < 20  # of 90 batches
 
 
 def test_what_is_frozen_or_of_no_use_stays_as_it_is() -> None:
-    run, before = new_run("recorded"), new_run("recorded").module
+    run, before = new_run("captured"), new_run("captured").module
     run.train({"steps": 5})
     for name in ("frozen", "pooler"):
         for one, other in zip(getattr(run.module, name).parameters(), getattr(before, name).parameters(), strict=True):
@@ -79,11 +78,11 @@ def test_what_is_frozen_or_of_no_use_stays_as_it_is() -> None:
 @pytest.mark.parametrize("fits_alone", [True, False])
 def test_a_step_that_does_not_fit_leaves_nothing(fits_alone: bool) -> None:
     """In its first or its second micro-batch, in the first step or a later one: taken again, it is taken as if that
-    were the first try, and no recording is kept, since theirs is the memory that is wanted. It is tried again at once,
-    without them, so that nobody is told where that suffices."""
+    were the first try, and no graph is kept, since theirs is the memory that is missing. It is tried again at once,
+    without them, and no error is raised where that suffices."""
     batch = new_batch([5, 7, 2])
     for place in range(1, 5):
-        run, plain = new_run("recorded", dropout_prob=0.5), new_run("recorded", dropout_prob=0.5)
+        run, plain = new_run("captured", dropout_prob=0.5), new_run("captured", dropout_prob=0.5)
         calls = iter(range(100))
         forward = run.module.forward
         failing = {place} if fits_alone else {place, place + 1 + (place - 1) % 2}  # the same micro-batch once more
@@ -94,25 +93,25 @@ def test_a_step_that_does_not_fit_leaves_nothing(fits_alone: bool) -> None:
             terms: list[LossTerm] = forward(batch)
             if next(calls) in failing:
                 terms[0].total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-                raise torch.OutOfMemoryError("told by a test")
+                raise torch.OutOfMemoryError("by a test")
             return terms
 
         run.module.forward = fails  # type: ignore[method-assign]
         for each in (run, plain):
             each.stepper.restart([])
-        taken = told = 0
+        taken = failed = 0
         while taken < 2:
             random_state = torch.get_rng_state()
             try:
                 run.stepper.launch([batch, batch], count_targets(batch))
             except torch.OutOfMemoryError:
                 assert torch.equal(torch.get_rng_state(), random_state)
-                assert isinstance(run.stepper, RecordedStepper)
-                assert run.stepper.num_recordings == 0
-                told += 1
+                assert isinstance(run.stepper, CapturedStepper)
+                assert run.stepper.num_graphs == 0
+                failed += 1
                 continue
             taken += 1
-        assert told == (0 if fits_alone else 1)
+        assert failed == (0 if fits_alone else 1)
         first = run.stepper.read(read_all)
         torch.manual_seed(1)
         for _ in range(2):
@@ -121,26 +120,26 @@ def test_a_step_that_does_not_fit_leaves_nothing(fits_alone: bool) -> None:
         assert torch.equal(run.weights(), plain.weights())
 
 
-def test_recordings_that_do_not_fit_together_are_not_made_again_at_every_step(
+def test_graphs_that_do_not_fit_together_are_not_captured_again_at_every_step(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The memory has room for one recording. The second shape pushes the first out, once; then smaller batches are
-    asked for, by an error, until a hundred steps have been taken."""
-    run = new_run("recorded")
+    """The memory holds one graph. The second shape pushes the first out, once; then smaller batches are
+    requested, by an error, until a hundred steps have been taken."""
+    run = new_run("captured")
     run.stepper.restart([])
-    record = Recorder.record
+    capture = Capturer.capture
 
-    def only_one(self: Recorder, *arguments: Any) -> Callable[[], None]:
-        if run.stepper.num_recordings:
-            raise torch.OutOfMemoryError("told by a test")
-        return record(self, *arguments)
+    def only_one(self: Capturer, *arguments: Any) -> Callable[[], None]:
+        if run.stepper.num_graphs:
+            raise torch.OutOfMemoryError("by a test")
+        return capture(self, *arguments)
 
-    monkeypatch.setattr(Recorder, "record", only_one)
+    monkeypatch.setattr(Capturer, "capture", only_one)
     small, large = new_batch([5]), new_batch([12] * 6)
     with caplog.at_level(logging.INFO, logger="unmask"):
         run.stepper.launch([small], count_targets(small))
         run.stepper.launch([large], count_targets(large))
-    assert caplog.text.count("they are made again") == 1
+    assert caplog.text.count("they are captured again") == 1
     with pytest.raises(torch.OutOfMemoryError):
         run.stepper.launch([small], count_targets(small))
     for _ in range(100):
@@ -148,15 +147,15 @@ def test_recordings_that_do_not_fit_together_are_not_made_again_at_every_step(
     run.stepper.launch([small], count_targets(small))
 
 
-def test_a_step_that_does_not_fit_without_recordings_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_does_not_fit_without_graphs_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
-    def fails(self: Recorder, body: Callable[[], None]) -> Callable[[], None]:
+    def fails(self: Capturer, body: Callable[[], None]) -> Callable[[], None]:
         tries.append(body)
-        raise torch.OutOfMemoryError("told by a test")
+        raise torch.OutOfMemoryError("by a test")
 
-    monkeypatch.setattr(Recorder, "_record", fails)
-    run = new_run("recorded")
+    monkeypatch.setattr(Capturer, "_capture", fails)
+    run = new_run("captured")
     run.stepper.restart([])
     batch = new_batch([5, 7, 2])
     with pytest.raises(torch.OutOfMemoryError):
@@ -164,15 +163,15 @@ def test_a_step_that_does_not_fit_without_recordings_is_not_tried_again(monkeypa
     assert len(tries) == 1
 
 
-def test_what_is_released_between_steps_is_recorded_again() -> None:
-    runs = [new_run("recorded", dropout_prob=0.1) for _ in range(2)]
+def test_what_is_released_between_steps_is_captured_again() -> None:
+    runs = [new_run("captured", dropout_prob=0.1) for _ in range(2)]
     for number, run in enumerate(runs):
-        assert isinstance(run.stepper, RecordedStepper)
+        assert isinstance(run.stepper, CapturedStepper)
         torch.manual_seed(1)
         run.train({"steps": 4}, log_every=2)
         if number:
             run.stepper.release()
-            assert run.stepper.num_recordings == 0
+            assert run.stepper.num_graphs == 0
         run.train({"steps": 8}, log_every=2)
-        assert run.stepper.num_recordings > 0
+        assert run.stepper.num_graphs > 0
     assert torch.equal(runs[0].weights(), runs[1].weights())
