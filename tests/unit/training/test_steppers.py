@@ -20,12 +20,12 @@ from unmask.models.heads.heads import new_head
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.tagging.module import TaggingModule
-from unmask.training.recorded.capture import Capturer
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.recorded.capture import Capturer
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.run.checkpoint import save_checkpoint
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
