@@ -214,10 +214,15 @@ def assert_same_runs(eager: Run, captured: Run) -> None:
     for one, other in zip(eager.rows, captured.rows, strict=True):
         assert one[5] == pytest.approx(other[5], rel=1e-3)
     for first, second in zip(eager.bad_steps, captured.bad_steps, strict=True):
-        assert (first.step, first.fault, first.counts) == (second.step, second.fault, second.counts)
-        assert (first.learning_rate, first.num_tokens) == (second.learning_rate, second.num_tokens)
+        one, other = first.step, second.step
+        batches = zip(one.prepared.batches, other.prepared.batches, strict=True)
+        assert (one.number, one.learning_rate, one.tokens) == (other.number, other.learning_rate, other.tokens)
+        assert (one.prepared.counts, first.fault) == (other.prepared.counts, second.fault)
         assert first.recent_losses == pytest.approx(second.recent_losses, rel=1e-3)
-        assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first.batches, second.batches, strict=True))
+        assert all(
+            torch.equal(a.input_ids, b.input_ids)
+            for a, b in zip(one.prepared.batches, other.prepared.batches, strict=True)
+        )
     assert (eager.state.step, eager.state.tokens) == (captured.state.step, captured.state.tokens)
     assert eager.state.position == captured.state.position
     torch.testing.assert_close(eager.weights(), captured.weights(), rtol=0, atol=1e-4)

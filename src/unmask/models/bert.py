@@ -97,4 +97,4 @@ class BertEncoder(nn.Module):
 
 def new_next_sentence_head(settings: EncoderSettings) -> NextSentenceHead:
     """A fresh next-sentence head for an encoder of these sizes."""
-    return NextSentenceHead(settings.hidden_size, settings.initializer_range)
+    return NextSentenceHead(settings)

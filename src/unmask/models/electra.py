@@ -103,4 +103,4 @@ def share_embeddings(generator: ElectraEncoder, discriminator: ElectraEncoder) -
 
 def new_discriminator_head(settings: EncoderSettings) -> DiscriminatorHead:
     """A fresh head that detects replaced tokens, for an encoder of these sizes."""
-    return DiscriminatorHead(settings.hidden_size, settings.hidden_act, settings.initializer_range)
+    return DiscriminatorHead(settings)

@@ -19,12 +19,13 @@ from unmask.models.settings import EncoderSettings
 class SelfAttention(nn.Module):
     """Multi-head self-attention; queries, keys and values come from one matrix product."""
 
-    def __init__(self, hidden_size: int, num_heads: int, dropout_prob: float, causal: bool) -> None:
+    def __init__(self, settings: EncoderSettings, causal: bool) -> None:
         super().__init__()
-        self.query_key_value = Linear(hidden_size, 3 * hidden_size)
-        self.output = Linear(hidden_size, hidden_size)
-        self.num_heads = num_heads
-        self.dropout_prob = dropout_prob
+        hidden = settings.hidden_size
+        self.query_key_value = Linear(hidden, 3 * hidden)
+        self.output = Linear(hidden, hidden)
+        self.num_heads = settings.num_attention_heads
+        self.dropout_prob = settings.attention_probs_dropout_prob
         self.causal = causal
 
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
@@ -41,9 +42,7 @@ class Block(nn.Module):
     def __init__(self, settings: EncoderSettings, causal: bool = False) -> None:
         super().__init__()
         hidden, eps = settings.hidden_size, settings.layer_norm_eps
-        self.attention = SelfAttention(
-            hidden, settings.num_attention_heads, settings.attention_probs_dropout_prob, causal
-        )
+        self.attention = SelfAttention(settings, causal)
         self.attention_norm = nn.LayerNorm(hidden, eps)
         self.feed_forward = FeedForward(hidden, settings.intermediate_size, settings.hidden_act)
         self.feed_forward_norm = nn.LayerNorm(hidden, eps)

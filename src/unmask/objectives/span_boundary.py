@@ -21,7 +21,6 @@ from unmask.models.encoder import TokenEncoder
 from unmask.models.heads.span_boundary_head import (
     POSITION_SIZE,
     SpanBoundaryHead,
-    new_span_boundary_head,
     restore_span_boundary,
 )
 from unmask.models.hub.source import LoadedModel
@@ -54,7 +53,7 @@ class SpanBoundary:
         self.weight = weight
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module:
-        return new_span_boundary_head(sizes, self._max_targets)
+        return SpanBoundaryHead(sizes, self._max_targets)
 
     def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
         return with_boundaries(batch, chosen, self._max_targets)

@@ -21,7 +21,7 @@ from unmask.models.buckets import IS_PADDING, NO_LABEL, SEQUENCES, TOKENS, Paddi
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.encoder import Encoder
 from unmask.models.families.table import ARCHITECTURES
-from unmask.models.heads.bilstm import BiLstmHead, bilstm_head
+from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.tasks.settings import TaskSettings
@@ -168,7 +168,7 @@ def new_sequence_module(
 def new_bilstm_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings: TaskSettings) -> BiLstmHead:
     """A new head for `task.encoder_top: bilstm`; removes the encoder's pooler, which is then unused."""
     encoder.pooler = None
-    return bilstm_head(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
+    return BiLstmHead(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

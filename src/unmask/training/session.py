@@ -311,14 +311,14 @@ class Session:
     def _log_bad_step(self, state: TrainState, bad: BadStep) -> None:
         """Writes its row, which shows where the curves end, after a row of the steps taken before it."""
         tokens_per_s = state.tokens_per_s
-        self.log_rest(replace(state, step=bad.step - 1, tokens=state.tokens - bad.num_tokens))
+        self.log_rest(replace(state, step=bad.step.number - 1, tokens=state.tokens - bad.step.prepared.num_tokens))
         self.context.log.write_training(
-            step=bad.step,
+            step=bad.step.number,
             tokens=state.tokens,
             loss=bad.loss,
             terms=bad.terms,
-            learning_rate=bad.learning_rate,
-            gradient_norm=bad.gradient_norm,
+            learning_rate=bad.step.learning_rate,
+            gradient_norm=bad.figures.gradient_norm,
             tokens_per_s=tokens_per_s,
         )
 

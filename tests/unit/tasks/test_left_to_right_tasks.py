@@ -15,7 +15,7 @@ from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
 from unmask.models.buckets import Shapes, pad_batch
 from unmask.models.encoder import Encoder, new_encoder
-from unmask.models.heads.bilstm import BiLstmHead, bilstm_head
+from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import TwoOrderClassifier, needs_pooler
 from unmask.models.hub.directory import load_finetuned, save_model
 from unmask.models.settings import EncoderSettings
@@ -266,11 +266,11 @@ def test_a_pooler_is_dropped_since_nothing_reads_it(tmp_path: Path, tokenizer: T
 
 def test_a_bilstm_is_as_large_as_the_settings_say(tokenizer: TextTokenizer) -> None:
     settings = sizes("gpt1", tokenizer)
-    head = bilstm_head("sequence_classification", settings, 3)
+    head = BiLstmHead("sequence_classification", settings, 3)
     assert (head.dense.in_features, head.num_labels, head.of_tokens, head.dropout_prob) == (1536, 3, False, 0.0)
-    tagger = bilstm_head("token_classification", settings, 3, dropout_prob=0.3, num_units=4)
+    tagger = BiLstmHead("token_classification", settings, 3, dropout_prob=0.3, num_units=4)
     assert (tagger.dense.in_features, tagger.of_tokens, tagger.dropout_prob) == (8, True, 0.3)
-    assert bilstm_head("question_answering", settings, 2, dropout_prob=0.3).dropout_prob == 0
+    assert BiLstmHead("question_answering", settings, 2, dropout_prob=0.3).dropout_prob == 0
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from unmask.training.divergence import BadStep, divergence_fault, keep_bad_step
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.stepper import StepFigures
+from unmask.training.steps import NumberedStep, PreparedStep
 
 # What is wrong with a step
 
@@ -68,7 +70,8 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise SafetensorError("No space left")
 
     monkeypatch.setattr(divergence, "save_file", fill_up)
-    bad = BadStep(3, "a fault", [pack([[1, 2]])], 1.0, {}, {}, 0.1, 1.0, [])
+    step = NumberedStep(PreparedStep([pack([[1, 2]])], {}, None, 0.0), 3, 2, 0.1)
+    bad = BadStep(step, StepFigures({}, 1.0, {}), "a fault", [])
     with pytest.raises(OutputError, match="cannot write the batches of step 3"):
         keep_bad_step(tmp_path / "divergence", bad, 0)
     assert list((tmp_path / "divergence").iterdir()) == []

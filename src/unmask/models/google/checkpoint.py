@@ -10,7 +10,7 @@ Google's code has had two forms of `gelu`, exact and by tanh; `transformers` rea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,10 @@ def read_google_checkpoint(directory: Path) -> tuple[dict[str, Any], dict[str, T
             f"{index}: expected the variables of Google's BERT or ELECTRA, such as bert/pooler/dense/kernel, and found "
             f"{found or 'none'}: convert the model with the code that made it, or name another directory"
         )
-    weights = {_weight_name(name): _as_weight(name, bundle.read(name)) for name in names}
+    weights = {}
+    for name in names:
+        tensor = bundle.read(name)
+        weights[_weight_name(name)] = tensor.T if name.endswith(TRANSPOSED) and tensor.ndim == 2 else tensor
     return _config(given, weights), weights
 
 
@@ -128,10 +131,6 @@ def _weight_name(variable: str) -> str:
         variable = re.sub(pattern, replacement, variable)
     *modules, ending = variable.split("/")
     return ".".join([*modules, ENDINGS[ending]])
-
-
-def _as_weight(variable: str, tensor: Tensor) -> Tensor:
-    return tensor.T if variable.endswith(TRANSPOSED) and tensor.ndim == 2 else tensor
 
 
 def _config(given: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -152,12 +151,8 @@ def _config(given: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str
     return config
 
 
-def _architecture(names: Iterable[str]) -> str:
-    names = list(names)
-    for beginning, architecture in ARCHITECTURES:
-        if any(name.startswith(beginning) for name in names):
-            return architecture
-    raise AssertionError("every variable begins as one of BEGINNINGS")
+def _architecture(names: Collection[str]) -> str:
+    return next(found for beginning, found in ARCHITECTURES if any(name.startswith(beginning) for name in names))
 
 
 def _find_index(directory: Path) -> Path:

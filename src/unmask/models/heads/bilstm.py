@@ -72,25 +72,32 @@ class FeatureHead(nn.Module):
     It computes in float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
 
     Args:
-        shape: of one token's features: (width,), or (layers, hidden) where they are mixed.
-        dropout_prob: between the layers of the BiLSTM and before the classifier.
+        settings: of the encoder.
+        feature_layers: a key of `CHOICES`.
+        dropout_prob: between the layers of the BiLSTM and before the classifier; None takes the encoder's.
+        hidden_size: units of each direction of the BiLSTM.
+
+    Raises:
+        SettingsError: no such layers, or the encoder has too few.
     """
 
     def __init__(
         self,
-        shape: tuple[int, ...],
+        settings: Sizes,
         num_labels: int,
-        dropout_prob: float,
-        initializer_range: float,
+        feature_layers: str,
+        dropout_prob: float | None = None,
         hidden_size: int = HIDDEN_SIZE,
     ) -> None:
         super().__init__()
-        self.mixture = LayerMixture(shape[0]) if len(shape) == 2 else None
-        self.bilstm = BiLstm(shape[-1], hidden_size, dropout_prob=dropout_prob)
+        choice = find_choice(feature_layers, settings.num_hidden_layers)
+        shape = choice.shape(settings.num_hidden_layers, settings.hidden_size)
+        self.dropout_prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
+        self.mixture = LayerMixture(shape[0]) if choice.mixed else None
+        self.bilstm = BiLstm(shape[-1], hidden_size, dropout_prob=self.dropout_prob)
         self.dense = Linear(2 * hidden_size, num_labels)
         self.num_labels = num_labels
-        self.dropout_prob = dropout_prob
-        initialise(self.dense, initializer_range)
+        initialise(self.dense, settings.initializer_range)
 
     def forward(self, features: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """(tokens, labels) float32 from `features` (tokens, width) or (tokens, layers, hidden)."""
@@ -103,27 +110,6 @@ class FeatureHead(nn.Module):
         return logits
 
 
-def feature_head(
-    settings: Sizes,
-    num_labels: int,
-    feature_layers: str,
-    dropout_prob: float | None = None,
-    hidden_size: int = HIDDEN_SIZE,
-) -> FeatureHead:
-    """A fresh head for the features of an encoder of these sizes; its state dict is what a model directory keeps of it.
-
-    Args:
-        dropout_prob: None takes the encoder's.
-
-    Raises:
-        SettingsError: no such layers, or the encoder has too few.
-    """
-    choice = find_choice(feature_layers, settings.num_hidden_layers)
-    prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
-    shape = choice.shape(settings.num_hidden_layers, settings.hidden_size)
-    return FeatureHead(shape, num_labels, prob, settings.initializer_range, hidden_size)
-
-
 class BiLstmHead(nn.Module):
     """A BiLSTM over all hidden states of an encoder, and a linear classifier, trained with the encoder.
 
@@ -133,28 +119,28 @@ class BiLstmHead(nn.Module):
     of the first. It computes in float32, as `FeatureHead`.
 
     Args:
-        of_tokens: True classifies each token, False each sequence.
-        dropout_prob: before the classifier.
-        initializer_range: of the classifier; the BiLSTM's weights start as PyTorch starts them.
+        kind: of tokens (`token_classification`, `question_answering`) or of sequences.
+        settings: of the encoder.
+        dropout_prob: before the classifier; None takes the encoder's. Question answering has none, as other heads.
         num_units: of each direction.
     """
 
     def __init__(
         self,
-        hidden_size: int,
+        kind: HeadKind,
+        settings: Sizes,
         num_labels: int,
-        of_tokens: bool,
-        dropout_prob: float,
-        initializer_range: float,
+        dropout_prob: float | None = None,
         num_units: int = HIDDEN_SIZE,
     ) -> None:
         super().__init__()
-        self.bilstm = BiLstm(hidden_size, num_units, num_layers=1)
+        prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
+        self.bilstm = BiLstm(settings.hidden_size, num_units, num_layers=1)
         self.dense = Linear(2 * num_units, num_labels)
         self.num_labels = num_labels
-        self.of_tokens = of_tokens
-        self.dropout_prob = dropout_prob
-        initialise(self.dense, initializer_range)
+        self.of_tokens = kind in ("token_classification", "question_answering")
+        self.dropout_prob = 0.0 if kind == "question_answering" else prob
+        initialise(self.dense, settings.initializer_range)
 
     def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """(tokens or sequences, labels) float32 from `hidden` (tokens, hidden), packed."""
@@ -172,28 +158,3 @@ def _ends(states: Tensor, lengths: tuple[int, ...]) -> Tensor:
     after = sizes.cumsum(0)
     forward, backward = states.chunk(2, dim=1)
     return torch.cat([forward[after - 1], backward[after - sizes]], dim=1)
-
-
-def bilstm_head(
-    kind: HeadKind,
-    settings: Sizes,
-    num_labels: int,
-    dropout_prob: float | None = None,
-    num_units: int = HIDDEN_SIZE,
-) -> BiLstmHead:
-    """A fresh head for an encoder of these sizes; its state dict is what a model directory keeps of it.
-
-    Args:
-        kind: of tokens (`token_classification`, `question_answering`) or of sequences.
-        dropout_prob: None takes the encoder's; question answering has none, as with the other heads.
-        num_units: of each direction.
-    """
-    prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
-    return BiLstmHead(
-        settings.hidden_size,
-        num_labels,
-        of_tokens=kind in ("token_classification", "question_answering"),
-        dropout_prob=0.0 if kind == "question_answering" else prob,
-        initializer_range=settings.initializer_range,
-        num_units=num_units,
-    )

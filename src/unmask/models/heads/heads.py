@@ -23,35 +23,23 @@ class MaskedLMHead(nn.Module):
     The decoder is tied: `forward` is given the encoder's word embeddings, and holds no copy.
 
     Args:
-        decoder_size: of the word embeddings, where it is not `hidden_size`.
-        dense_bias, norm_bias, decoder_bias: False: without that bias, as ModernBERT's may be.
-        tied: False: a decoder of its own, as ModernBERT's may have.
+        settings: of the encoder. Embeddings may be narrower than the hidden states (ELECTRA); a ModernBERT may leave
+            out biases, or have a decoder of its own.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        vocab_size: int,
-        activation: Activation,
-        layer_norm_eps: float,
-        initializer_range: float,
-        decoder_size: int | None = None,
-        *,
-        dense_bias: bool = True,
-        norm_bias: bool = True,
-        decoder_bias: bool = True,
-        tied: bool = True,
-    ) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
-        decoder_size = hidden_size if decoder_size is None else decoder_size
-        self.dense = Linear(hidden_size, decoder_size, dense_bias)
-        self.norm = nn.LayerNorm(decoder_size, layer_norm_eps, bias=norm_bias)
-        self.bias = nn.Parameter(torch.zeros(vocab_size)) if decoder_bias else None
-        self.weight = None if tied else nn.Parameter(torch.empty(vocab_size, decoder_size))
+        width = settings.embedding_width
+        activation = settings.classifier_activation or settings.family.masked_lm_activation or settings.hidden_act
+        self.dense = Linear(settings.hidden_size, width, settings.classifier_bias)
+        self.norm = nn.LayerNorm(width, settings.layer_norm_eps, bias=settings.norm_bias)
+        self.bias = nn.Parameter(torch.zeros(settings.vocab_size)) if settings.decoder_bias else None
+        is_tied = settings.tie_word_embeddings
+        self.weight = None if is_tied else nn.Parameter(torch.empty(settings.vocab_size, width))
         self.activation = ACTIVATIONS[activation]
-        initialise(self, initializer_range)
+        initialise(self, settings.initializer_range)
         if self.weight is not None:
-            draw_truncated_normal(self.weight, decoder_size**-0.5)
+            draw_truncated_normal(self.weight, width**-0.5)
 
     def forward(self, hidden_at_targets: Tensor, word_embeddings: Tensor) -> Tensor:
         """Logits at the targets alone.
@@ -78,10 +66,10 @@ class MaskedLMHead(nn.Module):
 class NextSentenceHead(nn.Module):
     """Two logits from the pooled first token; class 0 is IsNext, 1 a random sentence, as in Google's code."""
 
-    def __init__(self, hidden_size: int, initializer_range: float) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, 2)
-        initialise(self, initializer_range)
+        self.dense = Linear(settings.hidden_size, 2)
+        initialise(self, settings.initializer_range)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(sequences, 2) from `pooled` (sequences, hidden)."""
@@ -92,12 +80,12 @@ class NextSentenceHead(nn.Module):
 class DiscriminatorHead(nn.Module):
     """ELECTRA's logit that a token was replaced: dense, activation, dense."""
 
-    def __init__(self, hidden_size: int, activation: Activation, initializer_range: float) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, hidden_size)
-        self.output = Linear(hidden_size, 1)
-        self.activation = ACTIVATIONS[activation]
-        initialise(self, initializer_range)
+        self.dense = Linear(settings.hidden_size, settings.hidden_size)
+        self.output = Linear(settings.hidden_size, 1)
+        self.activation = ACTIVATIONS[settings.hidden_act]
+        initialise(self, settings.initializer_range)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(tokens,) from `hidden` (tokens, hidden)."""
@@ -227,16 +215,5 @@ def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: flo
 
 
 def new_masked_lm_head(settings: EncoderSettings) -> MaskedLMHead:
-    """A fresh masked-LM head for an encoder of these sizes, down to the width of the embeddings."""
-    return MaskedLMHead(
-        settings.hidden_size,
-        settings.vocab_size,
-        settings.classifier_activation or settings.family.masked_lm_activation or settings.hidden_act,
-        settings.layer_norm_eps,
-        settings.initializer_range,
-        settings.embedding_width,
-        dense_bias=settings.classifier_bias,
-        norm_bias=settings.norm_bias,
-        decoder_bias=settings.decoder_bias,
-        tied=settings.tie_word_embeddings,
-    )
+    """A fresh masked-LM head for an encoder of these sizes."""
+    return MaskedLMHead(settings)

@@ -40,13 +40,9 @@ class LayerChoice:
     min_layers: int
     mixed: bool = False
 
-    def num_states(self, num_hidden_layers: int) -> int:
-        """How many states of an encoder of so many layers are taken."""
-        return len(range(num_hidden_layers + 1)[self.states])
-
     def shape(self, num_hidden_layers: int, hidden_size: int) -> tuple[int, ...]:
         """Of one token's features: (layers, hidden) where they are mixed, else (width,)."""
-        count = self.num_states(num_hidden_layers)
+        count = len(range(num_hidden_layers + 1)[self.states])
         return (count, hidden_size) if self.mixed else (count * hidden_size,)
 
     def select(self, states: Sequence[Tensor]) -> Tensor:

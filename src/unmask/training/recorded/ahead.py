@@ -34,20 +34,9 @@ class Outcome:
     not_begun: list[PreparedStep]
 
     def bad_step(self, recent_losses: list[float]) -> BadStep:
-        """All that is known of the step that was not taken."""
+        """The step that was not taken."""
         assert self.fault is not None
-        prepared, figures = self.step.prepared, self.figures
-        return BadStep(
-            step=self.step.number,
-            fault=self.fault,
-            batches=prepared.batches,
-            loss=figures.loss(prepared.counts),
-            terms=figures.means(prepared.counts),
-            counts={name: prepared.counts[name] for name in figures.sums},
-            learning_rate=self.step.learning_rate,
-            gradient_norm=figures.gradient_norm,
-            recent_losses=tuple(recent_losses),
-        )
+        return BadStep(self.step, self.figures, self.fault, tuple(recent_losses))
 
 
 def read_launched(stepper: Stepper, launched: list[NumberedStep], check: Check) -> Outcome:

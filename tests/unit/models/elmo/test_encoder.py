@@ -122,7 +122,7 @@ def test_a_bilstm_over_frozen_layers_learns() -> None:
     batch = pack([[1, 2, 3], [4, 5]])
     features = torch.stack(encoder.hidden_states(batch), 1)
     torch.manual_seed(0)
-    head = FeatureHead((3, encoder.settings.hidden_size), 2, 0.0, encoder.settings.initializer_range, hidden_size=4)
+    head = FeatureHead(encoder.settings, 2, "weighted-all-and-embeddings", 0.0, hidden_size=4)
     labels = torch.tensor([0, 1, 0, 1, 1])
     optimizer = torch.optim.Adam(head.parameters(), 0.05)
     for _ in range(60):

@@ -100,7 +100,7 @@ def test_a_bad_step_in_the_middle_of_an_interval_is_as_if_it_had_been_seen_at_on
     steps = partial(endless_steps, bad={number: poison})
     eager, captured = train_both({"steps": 20}, steps, log_every=7, schedule=schedule)
     [bad] = captured.bad_steps
-    assert bad.step == number + 1
+    assert bad.step.number == number + 1
     assert len(bad.recent_losses) == number
     assert captured.state.step == 20
     assert captured.shown[-1] == eager.shown[-1]
