@@ -219,10 +219,7 @@ def assert_same_runs(eager: Run, captured: Run) -> None:
         assert (one.number, one.learning_rate, one.tokens) == (other.number, other.learning_rate, other.tokens)
         assert (one.prepared.counts, first.fault) == (other.prepared.counts, second.fault)
         assert first.recent_losses == pytest.approx(second.recent_losses, rel=1e-3)
-        assert all(
-            torch.equal(a.input_ids, b.input_ids)
-            for a, b in zip(one.prepared.batches, other.prepared.batches, strict=True)
-        )
+        assert all(torch.equal(a.input_ids, b.input_ids) for a, b in batches)
     assert (eager.state.step, eager.state.tokens) == (captured.state.step, captured.state.tokens)
     assert eager.state.position == captured.state.position
     torch.testing.assert_close(eager.weights(), captured.weights(), rtol=0, atol=1e-4)

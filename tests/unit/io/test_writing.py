@@ -179,7 +179,7 @@ def test_anything_foreign_is_named(tmp_path: Path) -> None:
         (errno.EFBIG, "cannot write .*f: File too large"),
     ],
 )
-def test_the_systems_refusals_are_told(tmp_path: Path, number: int, message: str) -> None:
+def test_the_systems_refusals_are_reported(tmp_path: Path, number: int, message: str) -> None:
     with pytest.raises(OutputError, match=message), as_output_error(tmp_path / "f"):
         raise OSError(number, os.strerror(number))
 

@@ -18,7 +18,7 @@ ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "comput
 
 @pytest.fixture(autouse=True)
 def forgotten_warnings() -> Iterator[None]:
-    """Warnings are told once in a process."""
+    """Warnings are logged once in a process."""
     device_module._warn.cache_clear()
     yield
     device_module._warn.cache_clear()
@@ -148,12 +148,12 @@ def test_what_this_process_keeps_in_reserve_is_free(
     assert not caplog.records
 
 
-def test_of_several_gpus_it_is_told_how_to_choose(
+def test_of_several_gpus_the_message_says_how_to_choose(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pretend_gpu(monkeypatch, num_visible=4, free=GIB)
-    told = choose_compute("cuda").describe()
-    assert "free; number 0 of 4 from 0, CUDA_VISIBLE_DEVICES chooses another), " in told
+    message = choose_compute("cuda").describe()
+    assert "free; number 0 of 4 from 0, CUDA_VISIBLE_DEVICES chooses another), " in message
     assert "choose another of the 4 with CUDA_VISIBLE_DEVICES, or the run" in caplog.records[0].message
 
 
@@ -183,7 +183,7 @@ def test_what_a_build_runs_on(capability: tuple[int, int], architectures: list[s
 # ---- Which precision
 
 
-def test_an_older_gpu_computes_in_fp32_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_gpu_computes_in_fp32_unless_set_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpu(monkeypatch, name="Tesla T4", capability=(7, 5))
     compute = choose_compute("auto")
     assert compute.dtype == torch.float32
@@ -227,16 +227,16 @@ def test_other_names_are_refused() -> None:
         choose_compute("cpu", "fp16")
 
 
-# ---- What is told
+# ---- What is logged
 
 
-def test_what_a_run_computes_with_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_computes_with_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = f"2 threads, torch {torch.__version__}"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     capabilities = {"cpu_name": "AMD EPYC", "num_physical_cores": 2, "avx512_bf16": True}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    told = Compute(torch.device("cpu"), torch.float32, "as the recipe says").describe()
-    assert told == f"CPU (AMD EPYC, 2 physical cores, AVX512-BF16), float32 (as the recipe says), {versions}"
+    message = Compute(torch.device("cpu"), torch.float32, "as the recipe says").describe()
+    assert message == f"CPU (AMD EPYC, 2 physical cores, AVX512-BF16), float32 (as the recipe says), {versions}"
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
     assert choose_compute("cpu", "fp32").describe().startswith("CPU (AMX and AVX512-BF16), ")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)

@@ -1,4 +1,4 @@
-"""Steps that are not taken: what they are told by, what is kept of them, and how a run goes on after one."""
+"""Steps that are not taken: how they are detected, what is kept of them, and how a run continues after one."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_a_spike_is_over_a_multiple_of_the_median(
     assert (divergence_fault(5, loss, 1.0, recent, factor) is not None) == is_spike
 
 
-def test_a_spike_is_told_with_its_rule() -> None:
+def test_a_spike_is_reported_with_its_rule() -> None:
     assert divergence_fault(1234, 7.5, 1.0, RECENT, 2.0) == (
         "the loss at step 1,234 is 7.5, over 2 times (train.spike_factor) 3, the median of the 91 steps before"
     )
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill_up(*arguments: Any) -> None:
         raise SafetensorError("No space left")
 
@@ -177,9 +177,9 @@ def test_rolled_back_a_run_is_one_that_never_saw_the_batches_between(
         run(tmp_path / "rolled", {7: math.inf}, on_divergence="roll_back", log_every=1)
     run(tmp_path / "plain", {}, numbers=[1, 2, 3, 4, *range(8, 100)], log_every=1)
     assert same_end(tmp_path / "rolled", tmp_path / "plain")
-    [told, summary] = [record.getMessage() for record in caplog.records]
-    assert "back to the weights of step 4, with the text after the step (1 of at most 3 times)" in told
-    assert str(tmp_path / "rolled" / "divergence" / "step-00000007") in told
+    [message, summary] = [record.getMessage() for record in caplog.records]
+    assert "back to the weights of step 4, with the text after the step (1 of at most 3 times)" in message
+    assert str(tmp_path / "rolled" / "divergence" / "step-00000007") in message
     assert "the run has rolled back 1 time(s)" in summary
     rolled, plain = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("rolled", "plain"))
     assert [row["step"] for row in rolled] == list(range(1, 13))  # each step once
@@ -230,7 +230,7 @@ def test_a_run_stopped_often_goes_back_as_far_as_one_that_was_not(tmp_path: Path
     assert end.state["roll_backs"] == 2
 
 
-def test_a_stopped_run_goes_on_past_the_step_when_told_to(tmp_path: Path) -> None:
+def test_a_stopped_run_continues_past_the_step_when_reported_to(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the run has diverged"):
         run(tmp_path / "run", {7: math.nan})
     run(tmp_path / "run", {7: math.nan}, on_divergence="roll_back")

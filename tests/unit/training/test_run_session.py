@@ -1,4 +1,4 @@
-"""Whole sessions: batches that follow the share done, stages with a schedule of their own, and what is told."""
+"""Whole sessions: batches that follow the share done, stages with a schedule of their own, and what is logged."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ def test_no_step_is_without_a_row_and_a_resumed_run_has_the_same_rows(tmp_path: 
     assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
-def test_a_run_that_is_done_says_so_and_how_to_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_is_done_says_so_and_how_to_continue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(tmp_path, tokens=9)
     rows = rows_of(tmp_path)
     with caplog.at_level(logging.INFO, "unmask"):
         assert run(tmp_path, tokens=9) == []
-    [told] = [record.getMessage() for record in caplog.records]
-    assert told == (
+    [message] = [record.getMessage() for record in caplog.records]
+    assert message == (
         "nothing is left to train: the run has taken its 5 steps, all of train.tokens=9; a larger train.tokens "
         "continues from there"
     )
@@ -154,30 +154,32 @@ def test_a_run_that_is_done_says_so_and_how_to_go_on(tmp_path: Path, caplog: pyt
 def test_a_run_by_time_has_each_steps_rate_and_says_that_it_cannot_be_repeated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = "run under train.minutes is not repeatable bit for bit"
+    message = "run under train.minutes is not repeatable bit for bit"
     with caplog.at_level(logging.INFO, "unmask"):
         with pytest.raises(Interrupted):
             run(tmp_path, minutes=1e6, stop_after=3, log_every=50)
-        assert [record.levelname for record in caplog.records if f"a {told}" in record.getMessage()] == ["INFO"]
+        assert [record.levelname for record in caplog.records if f"a {message}" in record.getMessage()] == ["INFO"]
         run(tmp_path, minutes=1e-9, log_every=50)
-    assert [record.levelname for record in caplog.records if f"a resumed {told}" in record.getMessage()] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if f"a resumed {message}" in record.getMessage()] == [
+        "WARNING"
+    ]
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert [row["learning_rate"] for row in rows] == pytest.approx([0, 0.05, 0.1], abs=1e-6)  # 3 steps of 1e6 minutes
 
 
 @pytest.mark.parametrize(
-    ("budget", "told"),
+    ("budget", "message"),
     [
         ({"steps": 4}, "schedule.warmup_steps=1,000 of the 4 steps of the run: the run ends before its learning rate"),
         ({"tokens": 8}, "the run took 4 steps and schedule.warmup_steps is 1,000: its learning rate was never reached"),
     ],
     ids=str,
 )
-def test_a_warm_up_longer_than_the_run_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: dict[str, float], told: str
+def test_a_warm_up_longer_than_the_run_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: dict[str, float], message: str
 ) -> None:
     with caplog.at_level(logging.WARNING, "unmask"):
         run(tmp_path, schedule=ScheduleSettings(warmup_steps=1000), **budget)
     [record] = caplog.records
-    assert record.getMessage().startswith(told)
+    assert record.getMessage().startswith(message)

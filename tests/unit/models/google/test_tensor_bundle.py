@@ -209,11 +209,6 @@ def test_an_empty_data_file_will_do_where_nothing_is_in_it(tmp_path: Path) -> No
     assert open_bundle(tmp_path / "empty.index").read("v").shape == (0,)
 
 
-def test_the_slices_of_a_partitioned_variable_are_no_variables(kinds: Path) -> None:
-    assert b"\0" in (kinds / "kinds.ckpt.index").read_bytes()
-    assert not any(name.startswith("\0") for name in open_bundle(kinds / "kinds.ckpt.index").entries)
-
-
 @pytest.mark.parametrize(("entries_per_block", "restart_every"), [(1, 1), (7, 3), (1000, 16)])
 def test_an_index_of_several_blocks(tmp_path: Path, entries_per_block: int, restart_every: int) -> None:
     items = {f"layer_{number // 7}/part_{number}".encode(): field(4, number) for number in range(60)}

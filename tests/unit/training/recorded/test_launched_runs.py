@@ -57,10 +57,10 @@ def test_patience_ends_a_run_at_the_evaluation_that_ended_it() -> None:
 def test_a_signal_in_the_middle_of_an_interval_stops_after_what_has_been_launched() -> None:
     """As `Session` does: a step is due once a signal has come, and the hook raises."""
     run, plain = new_run("captured"), new_run("captured")
-    asked: list[int] = []
+    called: list[int] = []
 
     def is_due(state: TrainState) -> bool:
-        asked.append(state.step)
+        called.append(state.step)
         return state.step >= 11
 
     def stop(state: TrainState) -> None:
@@ -70,7 +70,7 @@ def test_a_signal_in_the_middle_of_an_interval_stops_after_what_has_been_launche
     with pytest.raises(Interrupted):
         run.train({"steps": 40}, log_every=7, on_step=stop, is_due=is_due)
     assert (run.state.step, run.state.position) == (11, 11)
-    assert asked == [step for step in range(1, 12) if step != 7]
+    assert called == [step for step in range(1, 12) if step != 7]
     plain.train({"steps": 11}, log_every=7)
     assert run.state.recent_losses == plain.state.recent_losses
     assert torch.equal(run.weights(), plain.weights())

@@ -64,12 +64,6 @@ def test_what_is_not_finite_is_null_and_the_line_stays_valid_json(tmp_path: Path
     assert row["loss"] is row["gradient_norm"] is row["loss/mlm"] is None
 
 
-def test_a_later_session_adds_to_the_rows(tmp_path: Path) -> None:
-    write_steps(tmp_path, range(1, 3))
-    write_steps(tmp_path, range(3, 5))
-    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("rest", [b'{"step": 4, "lo', b'{"step": 4, "loss": "\xec\x95', b"\0\0\0\0", b"[1]"])
 def test_a_last_line_cut_short_is_left_out_and_the_next_row_begins_a_line(tmp_path: Path, rest: bytes) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -96,7 +90,7 @@ def test_a_damaged_line_elsewhere_is_refused_by_number(tmp_path: Path, line: str
         read_metrics(path)
 
 
-def test_missing_metrics_are_told(tmp_path: Path) -> None:
+def test_missing_metrics_are_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         read_metrics(tmp_path / "metrics.jsonl")
 
@@ -122,7 +116,7 @@ def test_rewinding_takes_out_later_rows_and_hides_their_events(tmp_path: Path) -
     ]
 
 
-def test_the_row_that_a_stop_has_written_is_taken_out_where_its_steps_go_on(tmp_path: Path) -> None:
+def test_the_row_that_a_stop_has_written_is_taken_out_where_its_steps_continue(tmp_path: Path) -> None:
     write_steps(tmp_path, range(1, 5))
     with RunLog(tmp_path) as log:
         log.write_evaluation(3, {"mlm_loss": 1.0})
@@ -191,7 +185,7 @@ def test_echo_goes_to_standard_error_and_then_above_the_bar(tmp_path: Path, caps
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to stand in for a full disk")
-def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_such(tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "log.txt"):
         (tmp_path / name).symlink_to("/dev/full")
     with RunLog(tmp_path) as log:
