@@ -25,7 +25,7 @@ from unmask.inference.windows import ExampleSet, measure, predict_window
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
-from unmask.models.hub.config import told_length
+from unmask.models.hub.config import length_config
 from unmask.models.hub.directory import save_model
 from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
@@ -265,7 +265,7 @@ def save_finetuned(
         head_kind=task.head_kind,
         labels=task.labels or None,
         problem_type=task.problem_type,
-        extra_config={"unmask_task": task.remembered(), **told_length(sizes, trained)},
+        extra_config={"unmask_task": task.remembered(), **length_config(sizes, trained)},
     )
     tokenizer.save(directory)
     fit_to_model(directory, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

@@ -24,7 +24,6 @@ class JsonText:
 
     Args:
         file: UTF-8.
-        name: the file's name, for messages.
         by_line: True: messages name lines, for files of many lines; False: characters.
 
     Raises (when read):
@@ -69,7 +68,7 @@ class JsonText:
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._held, self._at)
-                if self._ended or self._held[end : end + 1] in _DELIMITERS:  # else a number may go on
+                if self._ended or self._held[end : end + 1] in _DELIMITERS:  # else a number may continue
                     self._at = end
                     return value
             except (ValueError, RecursionError) as error:

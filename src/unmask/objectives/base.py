@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.models.buckets import Fillings
+from unmask.models.buckets import Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.hub.source import LoadedModel
@@ -185,7 +185,7 @@ class Part(Protocol):
         head_name: of its head, in the weights of a checkpoint and in `save_model`.
         is_pooled: whether it reads first tokens through the encoder's pooler.
         is_over_vocabulary: whether its classes are the entries of the vocabulary.
-        fillings: how its columns are padded in a filled batch.
+        paddings: how its columns are padded in a padded batch.
     """
 
     @property
@@ -201,7 +201,7 @@ class Part(Protocol):
     @property
     def is_over_vocabulary(self) -> bool: ...
     @property
-    def fillings(self) -> Fillings: ...
+    def paddings(self) -> Paddings: ...
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module: ...
 

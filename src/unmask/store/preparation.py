@@ -25,7 +25,7 @@ from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
-from unmask.io.writing import refuse_existing, refuse_foreign, told_as_output_error, writing
+from unmask.io.writing import as_output_error, refuse_existing, refuse_foreign, writing
 from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, digested
@@ -214,7 +214,7 @@ def _prepare(
         raise InputError(
             f"{_named(job.files)}: no text with a sentence in it{describe_losses(counts)}: give text to prepare"
         )
-    with told_as_output_error(out):
+    with as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
     tokenizer.save(out / "tokenizer")
     side_arrays = word_arrays(tokenizer.vocab_size) if tokenizer.reads_words else {}

@@ -136,7 +136,7 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
     whole = finetune("finetune/classification", words, out=tmp_path / "whole")
     with monkeypatch.context() as patched:
         interrupt_at_evaluation(2, patched)
-        with pytest.raises(Interrupted, match=r"stopped at step 10, 42% of the run; .* --resume goes on") as stopped:
+        with pytest.raises(Interrupted, match=r"stopped at step 10, 42% of the run; .* --resume continues") as stopped:
             finetune("finetune/classification", words, out=tmp_path / "halves")
     assert stopped.value.exit_code == 143
     assert not (tmp_path / "halves" / "model").exists()

@@ -84,7 +84,7 @@ RECORDS: dict[str, tuple[Files, list[str], str, int, list[tuple[str, str]]]] = {
     "ragged and misquoted rows": (
         {"a.csv": CSV},
         [],
-        "a.csv:3: 1 fields where the header has 2 (id, text): mend the row",
+        "a.csv:3: 1 fields where the header has 2 (id, text): fix the row",
         2,
         [("a.csv:3", "ragged row"), ("a.csv:4", "ragged row"), ("a.csv:5", "not CSV")],
     ),

@@ -197,7 +197,7 @@ def test_a_finished_run_resumed_changes_nothing(words: tuple[str, list[str]], wh
     assert f"nothing to resume in {run}: starts from the beginning" in log_of(run)
     assert "nothing is left to train" not in log_of(run)
     pretrain(*words, out=run, resume=True)
-    assert "all of train.steps=12; a larger train.steps goes on from there" in log_of(run)
+    assert "all of train.steps=12; a larger train.steps continues from there" in log_of(run)
     assert log_of(run).count("nothing to resume") == 1
     assert_same_run(run, whole)
     assert "nothing to resume" not in log_of(whole)
@@ -307,7 +307,7 @@ def test_a_command_stopped_by_a_signal_says_how_to_go_on(
     assert stopped.stdout == ""
     assert stopped.stderr.splitlines()[-1] == (
         f"stopped at step 7, 58% of the run; everything is saved in {run}: "
-        "the same command with --resume goes on from here"
+        "the same command with --resume continues from here"
     )
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004", "step-00000007"]
     if number == signal.SIGTERM:  # once is enough: the resume itself is the same

@@ -22,15 +22,15 @@ from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.training import session
 from unmask.training.device import Compute
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 NO_DROPOUT = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
-STEPPERS = ("eager", "recorded")
-TRIES = {"eager": 1, "recorded": 2}
-"""Of a step, before its micro-batches are halved: recordings that there are are forgotten, and it is tried without."""
+STEPPERS = ("eager", "captured")
+TRIES = {"eager": 1, "captured": 2}
+"""Of a step, before its micro-batches are halved: the graphs that there are are discarded, and it is tried without."""
 
 
 def too_small(patch: pytest.MonkeyPatch, module: type, most_tokens: int, *, after_forward: bool = False) -> list[int]:
@@ -55,9 +55,9 @@ def record_steps(patch: pytest.MonkeyPatch) -> None:
 
     def choose(
         module: Any, optimizer: Any, settings: Any, compute: Compute, longest: int, *, compiles: bool
-    ) -> tuple[RecordedStepper, str]:
+    ) -> tuple[CapturedStepper, str]:
         norm, spike = settings.max_grad_norm, settings.spike_factor
-        return RecordedStepper(module, optimizer, norm, spike, compute, module.fillings, longest, False), "recorded"
+        return CapturedStepper(module, optimizer, norm, spike, compute, module.paddings, longest, False), "captured"
 
     patch.setattr(session, "choose_stepper", choose)
 
@@ -84,13 +84,13 @@ def test_a_pre_training_run_is_that_of_small_micro_batches(
 ) -> None:
     words = [f"store={tiny_store}", *NO_DROPOUT]
     with pytest.MonkeyPatch.context() as patch:
-        if stepper == "recorded":
+        if stepper == "captured":
             record_steps(patch)
         pretrain(str(tiny_recipe), [*words, "train.micro_batch_size=2", "held_out=0"], out=tmp_path / "small")
         failed = too_small(patch, MaskedLMModule, 100)
         with caplog.at_level(logging.WARNING, "unmask"):
             pretrain(str(tiny_recipe), [*words, "train.micro_batch_size=null", "held_out=0"], out=tmp_path / "run")
-    assert len(failed) == {"eager": 2, "recorded": 3}[stepper]  # the second halving follows at once: no new try
+    assert len(failed) == {"eager": 2, "captured": 3}[stepper]  # the second halving follows at once: no new try
     assert caplog.text.count("does not fit into the memory") == 2
     assert "its micro-batches were of 4 sequences, and are of 2 from here on" in caplog.text
     assert_equal_runs(tmp_path / "run", tmp_path / "small")
@@ -151,11 +151,11 @@ def test_a_fine_tuning_run_is_that_of_small_micro_batches(task_models: Any, tmp_
     recipe = "finetune/classification"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
-        if stepper == "recorded":
+        if stepper == "captured":
             record_steps(patch)
         sizes = watch_sizes(patch)
         finetune(recipe, [*words, "train.micro_batch_size=4"], out=tmp_path / "small")
-        # Between what four and what eight examples have, filled or not.
+        # Between what four and what eight examples have, padded or not.
         four, sizes[:] = max(sizes), []
         failed = too_small(patch, SequenceModule, four)
         finetune(recipe, words, out=tmp_path / "run")

@@ -188,9 +188,9 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
     "nothing to split": ({"d.jsonl": ""}, "split d.jsonl --task classification --out s",
      "d.jsonl: there is nothing in it: expected rows"),
     "a short row to split": ({"d.tsv": "text\tlabel\n\na\n"}, "split d.tsv --task classification --out s",
-     "d.tsv:3: 1 fields where the header has 2 (text, label): mend the row"),
+     "d.tsv:3: 1 fields where the header has 2 (text, label): fix the row"),
     "a short quoted row to split": ({"d.csv": 'text,label\n"a\nb",1\nc\n'}, "split d.csv --task classification --out s",
-     "d.csv:4: 1 fields where the header has 2 (text, label): mend the row"),
+     "d.csv:4: 1 fields where the header has 2 (text, label): fix the row"),
     "no such group": ({"d.tsv": TSV}, "split d.tsv --task classification --out s --group title",
      "d.tsv:1: no column 'title' by which rows belong together: there is text, label; name one of them with --group"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Filling masks: the answers of the fill-mask pipeline of `transformers`, and a start that imports little."""
+"""Padding masks: the answers of the fill-mask pipeline of `transformers`, and a start that imports little."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from unmask.inference.predictor import predict_file
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
 from unmask.io.reading import open_input
-from unmask.io.writing import refuse_existing, told_as_output_error, writing
+from unmask.io.writing import as_output_error, refuse_existing, writing
 from unmask.models.hub.files import read_config
 
 logger = logging.getLogger("unmask")
@@ -162,7 +162,7 @@ def submit(
         _check_test_file(test_file, name, present[name])
     if missing:
         logger.warning("%s left out: GLUE's server takes a submission with all eleven files only", ", ".join(missing))
-    with told_as_output_error(out):
+    with as_output_error(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     counts: dict[str, Counter[str]] = {}
     with writing(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:

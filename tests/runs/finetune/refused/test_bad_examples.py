@@ -44,7 +44,7 @@ NO_ANSWER = json.dumps(
 )
 MANY_LABELS = "text\tlabel\n" + "".join(f"a\tl{number}\n" for number in range(200))
 TSV = "text\tlabel\na film\ty\n"
-IN_TSV = "mend the row (in a .tsv nothing is quoted: a text holds no tab and no line break)"
+IN_TSV = "fix the row (in a .tsv nothing is quoted: a text holds no tab and no line break)"
 
 BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
     # kind, file, its content, message
@@ -52,7 +52,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      f"t.tsv:3: 1 fields where the header has 2 (text, label): {IN_TSV}"),
     "a row too long": ("classification", "t.tsv", TSV + "a\tb\ty\n", "t.tsv:3: 3 fields where the header has 2"),
     "a comma": ("classification", "t.csv", "text,label\na, b,y\n",
-     "t.csv:2: 3 fields where the header has 2 (text, label): mend the row (in a .csv a text with commas or line "
+     "t.csv:2: 3 fields where the header has 2 (text, label): fix the row (in a .csv a text with commas or line "
      "breaks stands between quotes)"),
     "an open quote": ("classification", "t.csv", 'text,label\n"a,y\nb,n\n',
      "t.csv:2: not CSV in the row that begins here"),

@@ -1,6 +1,6 @@
-"""A small module in training, by recorded steps or by steps computed as they come.
+"""A small module in training, by captured steps or by steps computed as they come.
 
-On the CPU nothing is recorded, and the same is computed: filled batches, flat parameters, decisions on the device.
+On the CPU nothing is captured, and the same is computed: padded batches, flat parameters, decisions on the device.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
-from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
+from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Padding, Paddings
 from unmask.models.dropout import dropout
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
@@ -24,10 +25,10 @@ from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import Stepper
+from unmask.training.stepper import StepFigures, Stepper
 from unmask.training.steps import Learner
 
 CPU = Compute(torch.device("cpu"), torch.float32, "a test")
@@ -41,11 +42,11 @@ class Toy(nn.Module):
     no use.
     """
 
-    fillings: Fillings = {  # noqa: RUF012  as a module's property
-        "labels": Filling(TOKENS, NO_LABEL),
-        "targets": Filling(SEQUENCES, NO_LABEL),
-        "add": Filling(SEQUENCES, 0.0),
-        "steep": Filling(SEQUENCES, 0.0),
+    paddings: Paddings = {  # noqa: RUF012  as a module's property
+        "labels": Padding(TOKENS, NO_LABEL),
+        "targets": Padding(SEQUENCES, NO_LABEL),
+        "add": Padding(SEQUENCES, 0.0),
+        "steep": Padding(SEQUENCES, 0.0),
     }
 
     def __init__(self, dropout_prob: float = 0.0) -> None:
@@ -123,7 +124,7 @@ def endless_steps(start: int = 0, bad: dict[int, dict[str, float]] | None = None
 
 @dataclass
 class Run:
-    """A module in training, and what it tells."""
+    """A module in training, and its rows."""
 
     module: Toy
     optimizer: torch.optim.Optimizer
@@ -147,12 +148,13 @@ class Run:
         steps: Iterator[Step] | None = None,
         *,
         log_every: int = 1,
-        on_bad_step: Callable[[TrainState, BadStep], None] | None = None,
+        on_bad_step: Callable[[TrainState, BadStep], None] = lambda state, bad: None,
         on_step: Callable[[TrainState], None] = lambda state: None,
         is_due: Callable[[TrainState], bool] = lambda state: False,
     ) -> None:
         def note_bad(state: TrainState, bad: BadStep) -> None:
             self.bad_steps.append(bad)
+            on_bad_step(state, bad)
 
         def prepare(batch: Batch) -> Batch:
             self.shown.append(batch.input_ids.tolist())
@@ -174,7 +176,7 @@ class Run:
             Hooks(
                 note,
                 is_due=lambda state: state.step % log_every == 0 or is_due(state),
-                on_bad_step=on_bad_step or note_bad,
+                on_bad_step=note_bad,
             ),
         )
 
@@ -199,48 +201,47 @@ def new_run(
         stepper = EagerStepper(module, optimizer, max_grad_norm, CPU)
         stepper.prepares_ahead = True
     else:
-        stepper = RecordedStepper(
-            module, optimizer, max_grad_norm, spike_factor, CPU, module.fillings, LONGEST, compiles=False
+        stepper = CapturedStepper(
+            module, optimizer, max_grad_norm, spike_factor, CPU, module.paddings, LONGEST, compiles=False
         )
     torch.manual_seed(1)
     return Run(module, optimizer, stepper, Schedule(schedule))
 
 
-def assert_same_runs(eager: Run, recorded: Run) -> None:
+def assert_same_runs(eager: Run, captured: Run) -> None:
     """The same rows, weights and bad steps, but for rounding: 1e-3 is some hundred roundings, carried on by steps."""
-    assert [row[:4] for row in eager.rows] == [row[:4] for row in recorded.rows]
-    for one, other in zip(eager.rows, recorded.rows, strict=True):
+    assert [row[:4] for row in eager.rows] == [row[:4] for row in captured.rows]
+    for one, other in zip(eager.rows, captured.rows, strict=True):
         assert one[5] == pytest.approx(other[5], rel=1e-3)
-    for first, second in zip(eager.bad_steps, recorded.bad_steps, strict=True):
-        assert (first.step, first.fault, first.counts) == (second.step, second.fault, second.counts)
-        assert (first.learning_rate, first.num_tokens) == (second.learning_rate, second.num_tokens)
+    for first, second in zip(eager.bad_steps, captured.bad_steps, strict=True):
+        one, other = first.step, second.step
+        batches = zip(one.prepared.batches, other.prepared.batches, strict=True)
+        assert (one.number, one.learning_rate, one.tokens) == (other.number, other.learning_rate, other.tokens)
+        assert (one.prepared.counts, first.fault) == (other.prepared.counts, second.fault)
         assert first.recent_losses == pytest.approx(second.recent_losses, rel=1e-3)
-        assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first.batches, second.batches, strict=True))
-    assert (eager.state.step, eager.state.tokens) == (recorded.state.step, recorded.state.tokens)
-    assert eager.state.position == recorded.state.position
-    torch.testing.assert_close(eager.weights(), recorded.weights(), rtol=0, atol=1e-4)
+        assert all(torch.equal(a.input_ids, b.input_ids) for a, b in batches)
+    assert (eager.state.step, eager.state.tokens) == (captured.state.step, captured.state.tokens)
+    assert eager.state.position == captured.state.position
+    torch.testing.assert_close(eager.weights(), captured.weights(), rtol=0, atol=1e-4)
 
 
-@pytest.fixture(scope="session")
-def begin() -> Callable[..., Run]:
-    return new_run
+def train_both(
+    settings: dict[str, Any],
+    steps: Callable[[], Iterator[Step]] = endless_steps,
+    *,
+    log_every: int,
+    on_step: Callable[[Run, TrainState], None] = lambda run, state: None,
+    on_bad_step: Callable[[Run, TrainState, BadStep], None] = lambda run, state, bad: None,
+    **options: Any,
+) -> tuple[Run, Run]:
+    """A run by eager steps and one by captured ones, which have to be the same."""
+    eager, captured = new_run("eager", **options), new_run("captured", **options)
+    for run in (eager, captured):
+        hooks = {"on_step": partial(on_step, run), "on_bad_step": partial(on_bad_step, run)}
+        run.train(settings, steps(), log_every=log_every, **hooks)
+    assert_same_runs(eager, captured)
+    return eager, captured
 
 
-@pytest.fixture(scope="session")
-def make_batch() -> Callable[..., Batch]:
-    return new_batch
-
-
-@pytest.fixture(scope="session")
-def make_steps() -> Callable[..., Iterator[Step]]:
-    return endless_steps
-
-
-@pytest.fixture(scope="session")
-def count() -> Callable[[Batch], dict[str, int]]:
-    return count_targets
-
-
-@pytest.fixture(scope="session")
-def check_same() -> Callable[[Run, Run], None]:
-    return assert_same_runs
+def read_all(place: int, figures: StepFigures) -> bool:
+    return True

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm, pack
-from unmask.models.buckets import NO_LABEL, TOKENS, Filling
+from unmask.models.buckets import NO_LABEL, TOKENS, Padding
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training.memory import Cut
 
@@ -54,7 +53,7 @@ def _labelled(rows: list[list[int]]) -> Batch:
 class Tagger(nn.Module):
     """Raises what a GPU would where a batch has more tokens than fit: before, or amid, its backward pass."""
 
-    fillings: ClassVar = {"labels": Filling(TOKENS, NO_LABEL)}
+    paddings: ClassVar = {"labels": Padding(TOKENS, NO_LABEL)}
     error = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB. Of the memory ..."
 
     def __init__(self, most_tokens: int = 10**9, raises_in_backward: bool = False) -> None:
@@ -81,13 +80,3 @@ class Tagger(nn.Module):
     def _fail(self, _: Tensor | None = None) -> None:
         self.num_failures += 1
         raise torch.OutOfMemoryError(self.error)
-
-
-@pytest.fixture(scope="session")
-def sequences() -> type[Sequences]:
-    return Sequences
-
-
-@pytest.fixture(scope="session")
-def tagger() -> type[Tagger]:
-    return Tagger

@@ -1,6 +1,6 @@
-"""What a recording does with a GPU's memory, and how it leaves it where the capture breaks.
+"""What a capture does with a GPU's memory, and how it leaves it where the capture breaks.
 
-In place of a GPU stand the books that PyTorch's allocator keeps of pools: who holds one, and for which of them memory
+A GPU is replaced by the records that PyTorch's allocator keeps of pools: who holds one, and for which of them memory
 is being allocated. The process is aborted where a pool is freed while memory is being allocated for any.
 """
 
@@ -16,15 +16,15 @@ import pytest
 import torch
 from torch import nn
 
-from unmask.training.recorded import recording
-from unmask.training.recorded.recording import Recorder
+from unmask.training.recorded import capture as module_under_test
+from unmask.training.recorded.capture import Capturer
 
 CUDA = torch.device("cuda")
 PoolId = tuple[int, int]
 
 
 class FakeCuda:
-    """The books, and what was done.
+    """The allocator's records, and what was done.
 
     Attributes:
         holders: of each pool.
@@ -62,7 +62,7 @@ class FakeCuda:
 
 @pytest.fixture(params=["2.11", "later"])
 def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    """`torch.cuda` as far as `Recorder` asks it."""
+    """`torch.cuda` as far as `Capturer` uses it."""
     books = FakeCuda(ends_what_breaks=request.param == "later")
 
     class MemPool:
@@ -146,17 +146,17 @@ def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fak
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", books.end, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_releasePool", books.release, raising=False)
-    monkeypatch.setattr(recording, "renew_generator", note("renew generator"))
-    monkeypatch.setattr(recording, "_BROKEN", [])
+    monkeypatch.setattr(module_under_test, "renew_generator", note("renew generator"))
+    monkeypatch.setattr(module_under_test, "_BROKEN", [])
     return books
 
 
-def record(recorder: Recorder, body: Callable[[], None]) -> Callable[[], None]:
-    return recorder.record(body, [], lambda: None)
+def capture(capturer: Capturer, body: Callable[[], None]) -> Callable[[], None]:
+    return capturer.capture(body, [], lambda: None)
 
 
-def recorder(compiles: bool = False) -> Recorder:
-    return Recorder(nn.Identity(), CUDA, compiles)
+def capturer(compiles: bool = False) -> Capturer:
+    return Capturer(nn.Identity(), CUDA, compiles)
 
 
 def fails_in_the_capture(error: Exception) -> Callable[[], None]:
@@ -171,13 +171,13 @@ def fails_in_the_capture(error: Exception) -> Callable[[], None]:
 
 
 def test_warm_up_and_capture_share_a_pool_and_replaying_launches_the_graph(cuda: FakeCuda) -> None:
-    one = recorder()
+    one = capturer()
     seen = []
 
     def body() -> None:
         seen.append((list(cuda.underway), gc.isenabled()))
 
-    replays = [record(one, body) for _ in range(2)]
+    replays = [capture(one, body) for _ in range(2)]
     assert seen == [([(0, 1)], False)] * 8
     assert gc.isenabled()
     assert cuda.events[:3] == ["empty cache", "warm up", "capture"]  # in reserve nothing is given back after that
@@ -198,9 +198,9 @@ ENDED = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 def test_a_capture_that_breaks_gives_up_the_pool(cuda: FakeCuda, error: Exception, is_invalid: bool) -> None:
     """Whether or not CUDA ends it: nothing is being allocated for afterwards, and the next run's pool is another."""
     cuda.invalid = type(error) if is_invalid else KeyError
-    one = recorder()
+    one = capturer()
     with pytest.raises(RuntimeError) as raised:
-        record(one, fails_in_the_capture(error))
+        capture(one, fails_in_the_capture(error))
     assert isinstance(raised.value, torch.OutOfMemoryError) == isinstance(error, torch.OutOfMemoryError)
     del raised
     assert cuda.events[-3:] == ["set stream", "synchronize", "renew generator"]
@@ -209,15 +209,15 @@ def test_a_capture_that_breaks_gives_up_the_pool(cuda: FakeCuda, error: Exceptio
     assert cuda.holders == {(0, 1): 1}
     one.forget()
     assert cuda.holders == {(0, 1): 0, (0, 2): 1}
-    record(one, lambda: None)
+    capture(one, lambda: None)
     assert not cuda.faults
 
 
-def test_a_graph_that_there_is_no_memory_for_is_wanting_memory(cuda: FakeCuda) -> None:
+def test_a_graph_that_there_is_no_memory_for_is_a_lack_of_memory(cuda: FakeCuda) -> None:
     cuda.fails_at_end = RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'")
-    one = recorder()
+    one = capturer()
     with pytest.raises(torch.OutOfMemoryError, match=r"^RuntimeError: CUDA error: out of memory$"):
-        record(one, lambda: None)
+        capture(one, lambda: None)
     assert cuda.holders == {(0, 1): 1}
 
 
@@ -229,29 +229,29 @@ def test_a_graph_that_there_is_no_memory_for_is_wanting_memory(cuda: FakeCuda) -
         RuntimeError("OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB"),  # by Inductor
     ],
 )
-def test_a_warm_up_that_wants_memory_is_no_fault_of_the_compiler(cuda: FakeCuda, error: Exception) -> None:
+def test_a_warm_up_without_memory_is_no_fault_of_the_compiler(cuda: FakeCuda, error: Exception) -> None:
     def body() -> None:
         raise error
 
     with pytest.raises(torch.OutOfMemoryError):
-        record(recorder(compiles=True), body)
+        capture(capturer(compiles=True), body)
     assert not cuda.underway
     assert "capture" not in cuda.events
 
 
 def test_no_garbage_of_an_earlier_run_is_found_while_a_pool_is_in_use(cuda: FakeCuda) -> None:
-    cycle: list[Any] = [recorder()]
+    cycle: list[Any] = [capturer()]
     cycle.append(cycle)
-    later = recorder()
+    later = capturer()
     del cycle
-    record(later, lambda: None)
+    capture(later, lambda: None)
     gc.collect()
     assert cuda.holders[0, 1] == 0
     assert not cuda.faults
     cycle = [later]
     cycle.append(cycle)
     del later, cycle
-    record(recorder(), collect)
+    capture(capturer(), collect)
     assert not cuda.faults
 
 

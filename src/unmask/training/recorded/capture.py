@@ -1,6 +1,6 @@
-"""Records what a function does on a GPU as a CUDA graph; on other devices the function is simply called.
+"""Captures what a function does on a GPU as a CUDA graph; on other devices the function is simply called.
 
-Before a recording the function runs a few times, so that kernels are chosen, loaded and compiled; what it changes, and
+Before a capture the function runs a few times, so that kernels are chosen, loaded and compiled; what it changes, and
 the random generator, are then restored.
 """
 
@@ -21,22 +21,23 @@ from unmask.training.recorded.restoring import renew_generator, restoring
 logger = logging.getLogger("unmask")
 
 _WARM_UPS = 3
-"""Warm-up runs before a recording."""
+"""Warm-up runs before a capture."""
 
 _BROKEN: list[torch.cuda.CUDAGraph] = []
-"""Recordings that failed, kept alive: PyTorch's allocator of pinned memory may go on asking them which blocks are
-theirs."""
+"""Captures that failed, kept alive: PyTorch's allocator of pinned memory may still ask them which blocks are theirs."""
 
-_SIGNS_OF_WANT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_SIGNS_OF_SHORTAGE = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Parts of the messages by which CUDA, cuBLAS and compilers (which quote PyTorch's) say that memory has run out."""
 
 
-class Recorder:
-    """Makes recordings that share a memory pool and a stream: what one has freed, others can only reuse on that stream.
+Work = Callable[[], None]
+
+
+class Capturer:
+    """Captures CUDA graphs that share a memory pool and a stream: only on that stream can one reuse what another freed.
 
     Args:
-        module: what the recorded functions run.
-        device: where it is.
+        module: what the captured functions run.
         compiles: whether its blocks are compiled first.
     """
 
@@ -51,11 +52,13 @@ class Recorder:
         self._pool = torch.cuda.MemPool() if self._is_cuda else None
 
     def forget(self) -> None:
-        """Lets go of the memory of all recordings: it is freed once nothing refers to them."""
+        """Lets go of the memory of all graphs: it is freed once nothing refers to them."""
         if self._is_cuda:
             self._pool = torch.cuda.MemPool()
 
-    def record(self, body: Callable[[], None], kept: Sequence[Tensor], clear: Callable[[], None]) -> Callable[[], None]:
+    def capture(
+        self, body: Callable[[], None], kept: Sequence[Tensor], clear: Callable[[], None]
+    ) -> Callable[[], None]:
         """Returns a function that does what `body` does.
 
         Args:
@@ -63,20 +66,20 @@ class Recorder:
             clear: undoes whatever else `body` has changed, if it breaks off.
 
         Raises:
-            RuntimeError: `body` cannot be recorded. If only compiling fails, it is recorded uncompiled.
+            RuntimeError: `body` cannot be captured. If only compiling fails, it is captured uncompiled.
         """
         with restoring(kept, self._device):
             try:
-                return self._record(body)
+                return self._capture(body)
             except _CompilerError as error:
                 logger.warning("blocks cannot be compiled here, and are not: %s", error)
                 self._compiles = False
                 clear()
-        return self.record(body, kept, clear)
+        return self.capture(body, kept, clear)
 
-    def _record(self, body: Callable[[], None]) -> Callable[[], None]:
+    def _capture(self, body: Work) -> Work:
         if self._is_cuda:
-            return self._capture(body)
+            return self._capture_graph(body)
 
         def compute() -> None:
             with self._compiling():
@@ -86,7 +89,7 @@ class Recorder:
             self._warm_up(compute)
         return compute
 
-    def _capture(self, body: Callable[[], None]) -> Callable[[], None]:
+    def _capture_graph(self, body: Work) -> Work:
         assert self._stream is not None
         assert self._pool is not None
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
@@ -111,13 +114,13 @@ class Recorder:
                 torch.cuda.synchronize(self._device)
                 renew_generator(self._device)
                 _end(graph, self._pool, num_holders)
-                if (wanting := _out_of_memory(error)) is not None:
-                    raise wanting from None
+                if (shortage := _out_of_memory(error)) is not None:
+                    raise shortage from None
                 raise
         return graph.replay
 
-    def _warm_up(self, body: Callable[[], None]) -> None:
-        """Runs `body` a few times before it is recorded.
+    def _warm_up(self, body: Work) -> None:
+        """Runs `body` a few times before it is captured.
 
         Raises:
             _CompilerError: it fails with compiled blocks, and might not without.
@@ -126,8 +129,8 @@ class Recorder:
             for _ in range(_WARM_UPS if self._is_cuda else 1):
                 body()
         except Exception as error:
-            if (wanting := _out_of_memory(error)) is not None:
-                raise wanting from None
+            if (shortage := _out_of_memory(error)) is not None:
+                raise shortage from None
             if self._compiles:
                 raise _CompilerError(first_line(error)) from error
             raise
@@ -163,8 +166,8 @@ def _out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
     for each in (error, error.__context__):  # ending a failed capture raises as well
         if isinstance(each, torch.OutOfMemoryError):
             return each
-    wants = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_WANT)
-    return torch.OutOfMemoryError(first_line(error)) if wants else None
+    is_shortage = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_SHORTAGE)
+    return torch.OutOfMemoryError(first_line(error)) if is_shortage else None
 
 
 @contextmanager
